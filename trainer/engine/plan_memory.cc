@@ -59,11 +59,11 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
         traffic->all_reduce_bytes += c->link_bytes(Collective::kAllReduce);
       }
     }
-    // Two steps are in the air at a time.
+    // Of steps and of an evaluation's micro-batches two are in the air at a time.
     for (int step = 2; caches && options.train && step <= 4; ++step) {
       session.Train(step, session.FullTargets(), {}, no_load);
     }
-    if (options.eval) session.Eval(1, no_load);
+    for (int i = 0; options.eval && i < (caches ? 3 : 1); ++i) session.Eval(1, no_load);
     if (options.generate) session.Logits(0, no_load);
     if (caches) plan = buffers.Used();
   }

@@ -15,8 +15,12 @@
 #include "tests/testing/pairwise.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/engine/settings.h"
+#include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/plan_memory.h"
+#include "trainer/engine/session.h"
+#include "trainer/fsdp/caching_buffers.h"
+#include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp::testing {
 namespace {
@@ -161,6 +165,45 @@ TEST(PaperRuntime, PlannedStatisticsAreInOrder) {
   TinyRun unlimited = run;
   unlimited.options.executor.limit_all_gathers = 0;
   EXPECT_GT(PlanOf(unlimited).caching->active.peak, s.active.peak);
+}
+
+// Reserved by steps and evaluations by turns, where the device is as late or as quick as it can be.
+int64_t ReservedByTurns(const TinyRun& run, bool late) {
+  SimDevice device({.ready_when_waited_for = late});
+  CachingBuffers buffers(device);
+  const MeshCommunicators communicators(MeshFor(run.options.executor, /*rank=*/0, run.world),
+                                        run.options.executor.communicators, ConnectSim);
+  const std::unique_ptr<Model> model = MakeModel(run.shape());
+  Session session(device, buffers, *model, run.options, communicators);
+  session.executor().MastersWritten();
+  const auto no_load = [](int, const Batch&) {};
+  for (int step = 1; step <= 12; ++step) {
+    session.Train(step, session.FullTargets(), {}, no_load);
+    for (int i = 0; i < step % 4; ++i) session.Eval(1, no_load);
+  }
+  return buffers.Used().caching->reserved.peak;
+}
+
+TEST(PaperRuntime, EvaluationsByTurnsReserveNoMoreThanPlanned) {
+  for (const int64_t vocab : {70, 5'000, 50'257, 131'072}) {
+    for (const int limit : {0, 1, 2}) {
+      for (const bool prefetch : {false, true}) {
+        for (const int world : {1, 2, 3}) {
+          TinyRun run = Wide();
+          run.world = world;
+          run.config.vocab_size = vocab;
+          run.options.executor.limit_all_gathers = limit;
+          run.options.executor.forward_prefetch = prefetch;
+          const int64_t planned = PlanOf(run).caching->reserved.peak;
+          for (const bool late : {false, true}) {
+            EXPECT_LE(ReservedByTurns(run, late), planned)
+                << vocab << ", limit " << limit << ", prefetch " << prefetch << ", world " << world
+                << ", late " << late;
+          }
+        }
+      }
+    }
+  }
 }
 
 // The least memory that it runs in is reached by trying again, and the bits are the same, with so
