@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -153,6 +155,16 @@ VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
     return report;
   }
   const Manifest& manifest = *read;
+  std::filesystem::path path = std::filesystem::path(directory.path()).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // It ends with a slash.
+  const std::optional<int64_t> named = StepOf(path.filename().string());
+  if (named && *named != manifest.meta.step) {
+    report.damages.push_back({.file = directory.path() + "/" + kManifestName,
+                              .touches = {},
+                              .reason = "is of step " + std::to_string(manifest.meta.step) +
+                                        ", and the directory's name of step " +
+                                        std::to_string(*named)});
+  }
   const int64_t total = manifest.DataBytes();
   std::vector<std::byte> buffer;
   for (const ManifestFile& file : manifest.files) {

@@ -31,7 +31,8 @@ struct VerifyReport {
 };
 
 // Reads every file and holds its size, every chunk's checksum and the tensors of its header (names,
-// dtypes, shapes, places) against the manifest. Goes on after a damage: all of them are reported.
+// dtypes, shapes, places) against the manifest, and the manifest's step against a directory's name
+// step_<n>. Goes on after a damage: all of them are reported.
 // Holds one chunk, 64 MiB at most, and one header. `progress` (bytes done, of all) may be null.
 // Throws CheckpointError where the manifest itself is missing or damaged: nothing else can be
 // judged then.

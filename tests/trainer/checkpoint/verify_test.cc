@@ -88,6 +88,29 @@ TEST(VerifyTest, AWholeCheckpointIsWhole) {
   EXPECT_GT(report.chunks, 6);
 }
 
+// A copy that is called as one of another step would be.
+TEST(VerifyTest, HoldsTheStepAgainstTheName) {
+  const std::string path = SaveOne("named", SeveralChunks());
+  const std::string beside = path.substr(0, path.rfind('/') + 1);
+  const int64_t step = ReadManifest(path).meta.step;
+  for (const char* other : {"step_123456", "best"}) {
+    const std::string copy = beside + other;
+    std::filesystem::remove_all(copy);
+    std::filesystem::copy(path, copy);
+    for (const char* slash : {"", "/"}) {
+      const VerifyReport report = Verify(copy + slash);
+      if (other == std::string("best")) {
+        EXPECT_TRUE(report.damages.empty());
+        continue;
+      }
+      ASSERT_EQ(report.damages.size(), 1u);
+      EXPECT_EQ(ToString(report.damages[0]), copy + slash + "/manifest.json: is of step " +
+                                                 std::to_string(step) +
+                                                 ", and the directory's name of step 123456");
+    }
+  }
+}
+
 TEST(VerifyTest, FindsEveryFlippedByteOfAThousand) {
   const std::string path = SaveOne("flips", SeveralChunks());
   const Manifest manifest = ReadManifest(path);
