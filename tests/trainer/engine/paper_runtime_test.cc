@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/make_model.h"
+#include "tests/testing/everything.h"
 #include "tests/testing/pairwise.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/engine/settings.h"
@@ -35,9 +36,10 @@ std::vector<TinyRun> Runs(std::optional<Buffers> buffers = std::nullopt) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   const int kinds = buffers ? 1 : 2;
+  const size_t apart = buffers ? RunsApartAgain() : kRunsApart;
   for (const std::vector<int>& row :
        CoverPairs({4, 5, 2, 9, 3, kinds, 4, 3, 2, 2, 3, 2, 2, 2, 2, 8, 3, 2, 2}, kPairwiseSeed)) {
-    if (rows++ % kRunsApart != 0) continue;
+    if (rows++ % apart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;
@@ -103,7 +105,8 @@ void ExpectBitsOfPlainOnes(const std::vector<TinyRun>& runs) {
 
 TEST(PaperRuntime, ChangesNoBit) { ExpectBitsOfPlainOnes(Runs()); }
 
-// All three at once of a caching allocator, what is offloaded and each other setting.
+// All three at once of a caching allocator, what is offloaded and each other setting: for every
+// change one run in three of them.
 TEST(PaperRuntime, OffloadFromACachingAllocatorChangesNoBit) {
   ExpectBitsOfPlainOnes(Runs(Buffers::kCaching));
 }
@@ -245,7 +248,7 @@ TEST(PaperRuntime, TheLimitCostsRetriesAndNoBitOfWhatIsOffloaded) {
   constexpr int64_t kLargeSegment = 20 << 20;
   for (const int world : {1, 2}) {
     for (const bool params : {false, true}) {
-      if (kRunsApart > 1 && params != (world == 1)) continue;
+      if (!Everything() && params != (world == 1)) continue;
       TinyRun run = Wide();
       run.world = world;
       ExecutorOptions& o = run.options.executor;

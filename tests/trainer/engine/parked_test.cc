@@ -11,7 +11,7 @@ namespace {
 
 TEST(Parked, PairwiseSettings) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(kPairwiseSeed));
-  for (TinyRun run : PairwiseRuns()) {
+  for (TinyRun run : PairwiseRuns(RunsApartAgain())) {
     run.ranks = RunThreadRanks;
     run.check = false;  // ThreadSanitizer is a net of its own.
     run.steps = 4;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/everything.h"
 #include "tests/testing/pairwise.h"
 #include "tests/testing/tiny_run.h"
 
@@ -103,13 +104,16 @@ constexpr size_t kRunsApart = 4;
 constexpr size_t kRunsApart = 1;
 #endif
 
-// A covering set of all settings together.
-inline std::vector<TinyRun> PairwiseRuns() {
+// Of a set that another test runs, too.
+inline size_t RunsApartAgain() { return Everything() ? kRunsApart : 3 * kRunsApart; }
+
+// A covering set of all settings together, or one run in `apart` of it.
+inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   for (const std::vector<int>& row :
        CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3}, kPairwiseSeed)) {
-    if (rows++ % kRunsApart != 0) continue;
+    if (rows++ % apart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <random>
@@ -18,6 +17,7 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/make_model.h"
+#include "tests/testing/everything.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/philox.h"
 #include "trainer/engine/plan_memory.h"
@@ -176,10 +176,7 @@ constexpr bool kUnderAsan = true;
 #else
 constexpr bool kUnderAsan = false;
 #endif
-uint64_t OneListIn() {
-  static const bool everything = std::getenv("FSDP_TRAIN_TEST_EVERYTHING") != nullptr;
-  return kUnderAsan ? 16 : everything ? 1 : 4;
-}
+uint64_t OneListIn() { return kUnderAsan ? 16 : testing::Everything() ? 1 : 12; }
 
 struct Totals {
   int schedules = 0, waits = 0, pacing = 0, across = 0;

@@ -1,0 +1,15 @@
+// How much of a grid of cases a test runs.
+#ifndef FSDP_TRAIN_TESTS_TESTING_EVERYTHING_H_
+#define FSDP_TRAIN_TESTS_TESTING_EVERYTHING_H_
+
+#include <cstdlib>
+
+namespace fsdp::testing {
+
+// All of it, for tools/test --everything and tools/mutations; otherwise what every change is tested
+// with.
+inline bool Everything() { return std::getenv("FSDP_TRAIN_TEST_EVERYTHING") != nullptr; }
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TESTING_EVERYTHING_H_
