@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tests/testing/everything.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -27,9 +28,9 @@ using Strings = std::vector<std::string>;
 
 constexpr uint64_t kSeed = 20261122;
 #ifdef __SANITIZE_ADDRESS__
-constexpr int kRecipes = 100;
+constexpr int kAll = 100;
 #else
-constexpr int kRecipes = 300;
+constexpr int kAll = 300;
 #endif
 
 constexpr char kBase[] =
@@ -125,12 +126,13 @@ std::string Outcome(const Recipe& recipe, testing::Rank& rank) {
 }
 
 TEST(ExtremeRecipes, TrainOrAreRefused) {
+  const int recipes = testing::Everything() ? kAll : kAll / 2;
   const RandomStream random(kSeed, "extreme recipes");
   uint64_t n = 0;
   const std::vector<NumericKey> keys = Keys();
   std::map<std::string, int> ends;
   const std::string directory = ::testing::TempDir() + "/extreme";
-  for (int i = 0; i < kRecipes; ++i) {
+  for (int i = 0; i < recipes; ++i) {
     Strings overrides = {"run.dir=" + directory};
     for (uint64_t k = random.Below(n++, 3); k < 3; ++k) {
       const NumericKey& key = keys[random.Below(n++, keys.size())];
@@ -159,8 +161,8 @@ TEST(ExtremeRecipes, TrainOrAreRefused) {
     EXPECT_TRUE(good) << end << "\n" << text;
   }
   for (const auto& [end, count] : ends) std::cout << end << ": " << count << "\n";
-  EXPECT_GT(ends["75"] + ends["0"], kRecipes / 10);
-  EXPECT_GT(ends["mistake"], kRecipes / 10);
+  EXPECT_GT(ends["75"] + ends["0"], recipes / 10);
+  EXPECT_GT(ends["mistake"], recipes / 10);
 }
 
 }  // namespace
