@@ -1,5 +1,5 @@
 // What strangers and members say to the TCP store that they should not: it closes their connection
-// and nothing else, while two ranks go on. 100,000 inputs.
+// and nothing else, while two ranks go on.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -127,13 +127,14 @@ class HonestRanks {
 
 // Before the proof. Connections overlap, so that each input meets a busy server.
 TEST(StoreFuzz, FromStrangers) {
-  constexpr int kInputs = 90'000, kAtOnce = 60;
+  const int inputs = FuzzInputs(90'000);
+  constexpr int kAtOnce = 60;
   TcpStoreServer server("localhost", 0, 2, 240, kAccess);
   HonestRanks honest(server.port(), 2);
   Mutator mutator(1, StrangersFrames(), Pieces(), 400);
   std::mt19937_64 random(2);
   std::vector<std::unique_ptr<RawMember>> open;
-  for (int i = 0; i < kInputs; ++i) {
+  for (int i = 0; i < inputs; ++i) {
     auto stranger = std::make_unique<RawMember>(server.port(), "not the secret", "127.0.0.1");
     if (i % 8 == 0) stranger->Hello();  // What follows is taken for a proof.
     stranger->Send(i % 3 == 0 ? RandomBytes(random) : mutator.Next(), /*wait=*/false);
@@ -156,11 +157,12 @@ TEST(StoreFuzz, FromStrangers) {
 // Behind the proof, from members that have said that they leave: what they say then is read like
 // any member's, and their end is nobody's failure.
 TEST(StoreFuzz, FromMembers) {
-  constexpr int kInputs = 10'000, kMembers = 100;
+  const int inputs = FuzzInputs(10'000);
+  constexpr int kMembers = 100;
   Mutator mutator(3, MembersFrames(), Pieces(), 400);
   std::mt19937_64 random(4);
   const std::string leave = Frame(Type::kLeave, [](wire::Writer&) {});
-  for (int sent = 0; sent < kInputs;) {
+  for (int sent = 0; sent < inputs;) {
     TcpStoreServer server("localhost", 0, 2 + kMembers, 240, kAccess);
     HonestRanks honest(server.port(), 2 + kMembers);
     std::vector<std::unique_ptr<RawMember>> members;
