@@ -1,7 +1,11 @@
 // What happens to a run before its first step: signals, mistakes, kills. Nothing of it stands in
 // the way of the next start.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +16,7 @@
 #include <random>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "tests/e2e/run_binary.h"
 
@@ -313,6 +318,43 @@ TEST(Console, WithoutAReaderIsAStop) {
   EXPECT_EQ(latest, "step_" + std::to_string(LastStep(job.run_dir())));
   EXPECT_EQ(Call({"checkpoint", "verify", job.run_dir()}).code, 0);
   EXPECT_TRUE(Holds(ReadFile(job.run_dir() + "/logs/rank_0.log"), "Its reader has gone: stopping"));
+}
+
+// A reader that is there and does not read holds the run up, and no stop.
+TEST(Console, ThatIsFullAndUnreadHearsAStop) {
+  for (const bool terminal : {false, true}) {
+    Job job;
+    std::string path = job.dir() / "pipe";
+    int reader = -1, writer = -1;
+    if (terminal) {
+      char name[64];
+      ASSERT_EQ(openpty(&reader, &writer, name, nullptr, nullptr), 0);
+      path = name;
+    } else {
+      ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+      reader = open(path.c_str(), O_RDWR | O_CLOEXEC);
+      ASSERT_EQ(fcntl(reader, F_SETPIPE_SZ, 4096), 4096);
+    }
+    std::string command = "exec " + BinaryPath();
+    for (const std::string& flag : job.Flags(Endless())) command += " '" + flag + "'";
+    Process::Options options;
+    options.program = "bash";
+    options.environment = {{"TERM", "xterm"}};
+    Process run({"-c", command + " >" + path + " 2>&1"}, options);
+    int64_t before = 0;
+    EXPECT_TRUE(Eventually([&] {  // It stands still.
+      const int64_t last = LastStep(job.run_dir());
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return std::exchange(before, last) == last && last > 0;
+    }));
+    run.Signal(SIGTERM);
+    EXPECT_EQ(run.Wait().code, 75);
+    const std::string latest = ReadFile(job.run_dir() + "/checkpoints/latest");
+    EXPECT_EQ(latest, "step_" + std::to_string(LastStep(job.run_dir())));
+    EXPECT_TRUE(Holds(ReadFile(job.run_dir() + "/logs/rank_0.log"),
+                      "the run can go on from " + job.run_dir() + "/checkpoints/" + latest));
+    for (const int fd : {reader, writer}) close(fd);
+  }
 }
 
 // The launcher has the reader, and the ranks have the launcher: they train on.

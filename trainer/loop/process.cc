@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -33,6 +34,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/observe/stoppable_output.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpus.h"
@@ -64,6 +66,18 @@ ChosenDevice DeviceFor(const Recipe& recipe, const RankEnvironment& environment)
                                                                               : WantedDevice::kCpu;
   return ChooseDevice(wanted, environment.local_rank, environment.local_world_size);
 }
+
+// The standard streams of a rank, which a stop gets through whoever reads.
+struct RankOutput {
+  explicit RankOutput(const StopSignal& signals)
+      : out(STDOUT_FILENO, [&] { return signals.stop_requested(); }),
+        errors(STDERR_FILENO, [&] { return signals.stop_requested(); }) {
+    std::signal(SIGPIPE, SIG_IGN);  // Or a reader that leaves would take the run along.
+  }
+
+  StoppableOutput out, errors;
+  const StreamInto cout{std::cout, out}, cerr{std::cerr, errors};
+};
 
 // Whether what reads our stdout has closed its end.
 bool ReaderGone() {
@@ -167,7 +181,6 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
   job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
   job.take_report_request = [&] { return signals.TakeReportRequest(); };
   job.console = &std::cout;
-  std::signal(SIGPIPE, SIG_IGN);  // Or a reader that leaves would take the run along.
   job.reader_gone = ReaderGone;
   if (environment.world_size == 1) {
     store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
@@ -250,6 +263,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
     return signals.stop_requested() ? ExitCode::kStopped : DryRun(recipe, environment);
   }
 
+  const RankOutput output(signals);
   try {
     return RunAsRank(recipe, environment, command_line, signals,
                      [&](const Job& job) { return TrainRank(recipe, job); });
@@ -270,9 +284,15 @@ ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::st
     throw ConfigError(evaluation.recipe.Mistake(
         "run.device", "sim computes no loss: set `auto`, `cpu` or `cuda`"));
   }
+  const RankOutput output(signals);
   try {
-    return RunAsRank(evaluation.recipe, environment, command_line, signals,
-                     [&](const Job& job) { return EvaluateRank(evaluation, job); });
+    const ExitCode code = RunAsRank(evaluation.recipe, environment, command_line, signals,
+                                    [&](const Job& job) { return EvaluateRank(evaluation, job); });
+    if (const int error = output.out.error()) {
+      if (signals.stop_requested()) throw EarlyStop();
+      throw DeviceError("fsdp-train: stdout: " + std::string(std::strerror(error)));
+    }
+    return code;
   } catch (const EarlyStop& stop) {
     if (environment.rank == 0) std::cerr << "stopped by a signal before the end" << std::endl;
     return stop.code();
