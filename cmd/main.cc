@@ -103,9 +103,10 @@ Recipe CheckLaunch(const LaunchCommand& launch, bool evaluates) {
   if (evaluates && options.max_restarts > 0) {
     throw ConfigError("launch: --max-restarts: an evaluation has nothing to go on from");
   }
+  const int world = options.nnodes * options.nproc_per_node;
   Recipe recipe = evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags);
-  CheckTraining(recipe, options.nnodes * options.nproc_per_node, options.nproc_per_node,
-                options.max_restarts);
+  if (evaluates) ShardFor(world, recipe);
+  CheckTraining(recipe, world, options.nproc_per_node, options.max_restarts);
   return recipe;
 }
 

@@ -121,6 +121,52 @@ TEST(Eval, OfAllOfASetAndByAnotherRecipe) {
   EXPECT_EQ(SetsOf(Eval(flags)), some);
 }
 
+// As many ranks as there are, whatever the run had.
+TEST(Eval, OnRanksThatTheShardSizeIsNotFor) {
+  const struct {
+    int world;
+    std::string sharding, strategy;
+    int eval_world;
+    std::string line;
+  } cases[] = {
+      {2, "shard_size: 2, sharding_strategy: ", "hybrid_shard", 1,
+       "evaluated with `full_shard` over 1 rank: the recipe's `hybrid_shard` with fsdp.shard_size: "
+       "2 is for a multiple of 2 ranks"},
+      {2, "shard_size: 2, sharding_strategy: ", "hybrid_shard_grad_op", 3,
+       "evaluated with `shard_grad_op` over 3 ranks: the recipe's `hybrid_shard_grad_op` with "
+       "fsdp.shard_size: 2 is for a multiple of 2 ranks"},
+      {4, "shard_size: 4, reshard_after_forward: 2, sharding_strategy: ", "full_shard", 2,
+       "evaluated with `full_shard` over 2 ranks: the recipe's `full_shard` with "
+       "fsdp.shard_size: 4 is for 4 ranks"},
+      {4, "reshard_after_forward: 2, sharding_strategy: ", "full_shard", 2, ""},
+  };
+  for (const auto& c : cases) {
+    Job job;
+    Strings settings = OnText(job);
+    settings.insert(settings.end(),
+                    {"train.micro_batch_size=1", "fsdp={" + c.sharding + c.strategy + "}"});
+    const Outcome run = job.Launch(c.world, settings);
+    ASSERT_EQ(run.code, 0) << run.Text();
+    const Outcome shown = Eval({"--checkpoint", job.run_dir()}, c.eval_world);
+    EXPECT_EQ(shown.code, 0) << shown.Text();
+    EXPECT_TRUE(Has(shown.out, c.line + "\n")) << shown.Text();
+    EXPECT_EQ(Has(shown.out, "evaluated with"), !c.line.empty()) << shown.Text();
+    const Outcome outcome = Eval({"--checkpoint", job.run_dir(), "--json"}, c.eval_world);
+    const Json sets = SetsOf(outcome);
+    ASSERT_EQ(sets.size(), 2u) << outcome.Text();
+    EXPECT_TRUE(Has(outcome.err + outcome.out, c.line)) << outcome.Text();
+    const std::vector<Json> recorded = OfKind(ReadMetrics(job.run_dir()), "eval");
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_NEAR(sets[i]["loss"].get<double>(), recorded[i]["loss"].get<double>(), 1e-5);
+    }
+    // Not where somebody asks for it.
+    const Outcome refused =
+        Eval({"--checkpoint", job.run_dir(), "--set", "fsdp.shard_size=5"}, c.eval_world);
+    EXPECT_EQ(refused.code, 2) << refused.Text();
+    EXPECT_TRUE(Has(refused.err, "--set fsdp.shard_size=5: fsdp.shard_size: want ")) << refused.err;
+  }
+}
+
 TEST(Eval, OfAHuggingFaceDirectory) {
   Job job;
   const std::string text = job.dir().Write("text.txt", std::string(2000, 'a') + " b c d");

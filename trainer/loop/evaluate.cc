@@ -62,6 +62,7 @@ void EvaluateAlone(Recipe& recipe, bool full) {
   recipe.train.steps = 1;
   if (full) recipe.eval.steps = std::numeric_limits<int32_t>::max();
   FsdpOptions& fsdp = recipe.fsdp;
+  fsdp.reshard_after_forward.reset();
   fsdp.cpu_offload.optimizer = false;
   fsdp.cpu_offload.spill.reset();
   fsdp.fake_all_gather = fsdp.fake_reduce = false;
@@ -242,6 +243,24 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   if (!meta.recipe.empty()) recipe.run.seed = static_cast<int64_t>(meta.seed);
   EvaluateAlone(recipe, flags.full);
   return evaluation;
+}
+
+std::string ShardFor(int world, Recipe& recipe) {
+  FsdpOptions& fsdp = recipe.fsdp;
+  const Strategy strategy = fsdp.sharding_strategy;
+  if (!fsdp.shard_size || strategy == Strategy::kNoShard) return "";
+  const int64_t size = *fsdp.shard_size;
+  const bool hybrid = IsHybrid(strategy);
+  if (hybrid ? world % size == 0 : world == size) return "";
+  const auto place = recipe.places.find("fsdp.shard_size");
+  if (place != recipe.places.end() && place->second.starts_with("--set ")) return "";
+  const bool keeps = strategy == Strategy::kHybridShardGradOp || strategy == Strategy::kShardGradOp;
+  fsdp.sharding_strategy = keeps ? Strategy::kShardGradOp : Strategy::kFullShard;
+  fsdp.shard_size.reset();
+  return "evaluated with `" + std::string(Name(fsdp.sharding_strategy)) + "` over " +
+         Counted(world, "rank") + ": the recipe's `" + std::string(Name(strategy)) +
+         "` with fsdp.shard_size: " + std::to_string(size) + " is for " +
+         (hybrid ? "a multiple of " : "") + Counted(size, "rank");
 }
 
 ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job) {

@@ -35,6 +35,11 @@ struct Evaluation {
 // the sets are those that the run evaluated. Throws ConfigError, CheckpointError.
 Evaluation PrepareEvaluation(const EvaluationFlags& flags);
 
+// Shards as so many ranks can, where the recipe's fsdp.shard_size is for others: no loss depends on
+// it but by rounding. One that --set gave stays: CheckWorld() refuses it. Returns a line about the
+// change; empty: there was none.
+std::string ShardFor(int world, Recipe& recipe);
+
 // Evaluates on every rank of the job, and prints on rank 0's console. Nothing is written to any
 // disk. For one world and the run's own recipe the losses are those that the run recorded at that
 // step, bit for bit. Throws Error with an exit code.

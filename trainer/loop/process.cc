@@ -275,9 +275,10 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   }
 }
 
-ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::string>& command_line,
+ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& command_line,
                          StopSignal& signals) {
   const RankEnvironment environment = ReadRankEnvironment();
+  const std::string sharded = ShardFor(environment.world_size, evaluation.recipe);
   CheckPlace(evaluation.recipe, environment.world_size, environment.local_world_size,
              /*max_restarts=*/0);
   if (evaluation.recipe.run.device == RunRecipe::Device::kSim) {
@@ -285,6 +286,9 @@ ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::st
         "run.device", "sim computes no loss: set `auto`, `cpu` or `cuda`"));
   }
   const RankOutput output(signals);
+  if (environment.rank == 0 && !sharded.empty()) {
+    (evaluation.json ? std::cerr : std::cout) << sharded << std::endl;
+  }
   try {
     const ExitCode code = RunAsRank(evaluation.recipe, environment, command_line, signals,
                                     [&](const Job& job) { return EvaluateRank(evaluation, job); });

@@ -23,7 +23,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
                       bool dry_run, StopSignal& signals);
 
 // One rank of a job that evaluates, until it is done or `signals` says otherwise. Throws Error.
-ExitCode EvaluateProcess(const Evaluation& evaluation, const std::vector<std::string>& command_line,
+ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& command_line,
                          StopSignal& signals);
 
 // The mistakes in recipe and model that a job of this size has, before it has ranks. Throws

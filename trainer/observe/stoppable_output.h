@@ -1,5 +1,5 @@
-// Where a rank writes what people read. Whoever does not read holds it up, as with any stream, until
-// it is asked to stop.
+// Where a rank writes what people read. Whoever does not read holds it up, as with any stream,
+// until it is asked to stop.
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_STOPPABLE_OUTPUT_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_STOPPABLE_OUTPUT_H_
 
@@ -18,8 +18,9 @@
 
 namespace fsdp {
 
-// The buffer of an ostream in front of a file descriptor, which it borrows and whose flags it leaves
-// alone: others may share the open file. Any number of threads may write. SIGPIPE must be ignored.
+// The buffer of an ostream in front of a file descriptor, which it borrows and whose flags it
+// leaves alone: others may share the open file. Any number of threads may write. SIGPIPE must be
+// ignored.
 class StoppableOutput : public std::streambuf {
  public:
   // `stop_requested`: asked while nobody reads. From the moment when it is true text waits for
@@ -43,9 +44,10 @@ class StoppableOutput : public std::streambuf {
   const int fd_;
   const std::function<bool()> stop_requested_;
   const std::chrono::milliseconds patience_;
-  UniqueFd own_;  // The same pipe or terminal, which does not block. Not open: fd_ is another thing.
+  UniqueFd
+      own_;  // The same pipe or terminal, which does not block. Not open: fd_ is another thing.
   mutable std::mutex mutex_;
-  std::string text_;  // Not written yet.
+  std::string text_;                                            // Not written yet.
   std::optional<std::chrono::steady_clock::time_point> until_;  // Once there is a stop.
   int error_ = 0;
 };

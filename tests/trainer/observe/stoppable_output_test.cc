@@ -88,7 +88,8 @@ TEST_P(StoppableOutputTest, LosesNothingOfWhatAReaderIsLateFor) {
     got = ReadAll(lines.size());
   });
   {
-    StoppableOutput output(ends_.write.get(), [this] { return stop_.load(); }, 1ms);
+    StoppableOutput output(
+        ends_.write.get(), [this] { return stop_.load(); }, 1ms);
     std::ostream stream(&output);
     for (size_t at = 0; at < lines.size(); at += 97) {
       stream << lines.substr(at, 97) << std::flush;
@@ -101,7 +102,8 @@ TEST_P(StoppableOutputTest, LosesNothingOfWhatAReaderIsLateFor) {
 }
 
 TEST_P(StoppableOutputTest, AStopEndsTheWaitForAReader) {
-  StoppableOutput output(ends_.write.get(), [this] { return stop_.load(); }, 50ms);
+  StoppableOutput output(
+      ends_.write.get(), [this] { return stop_.load(); }, 50ms);
   std::ostream stream(&output);
   std::atomic<bool> ended{false};
   std::thread writer([&] {
@@ -130,7 +132,8 @@ TEST_P(StoppableOutputTest, AReaderInTimeGetsWhatIsSaidBehindAStop) {
     got = ReadAll(lines.size());
   });
   {
-    StoppableOutput output(ends_.write.get(), [this] { return stop_.load(); }, 1h);
+    StoppableOutput output(
+        ends_.write.get(), [this] { return stop_.load(); }, 1h);
     const StreamInto into(std::cout, output);
     std::cout << lines;
   }
@@ -148,7 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Ends, StoppableOutputTest,
 TEST(StoppableOutput, FillsAPipeBeforeItWaits) {
   const Ends ends = Pipe();
   ASSERT_TRUE(ends.write.open());
-  StoppableOutput output(ends.write.get(), [] { return true; }, 0ms);
+  StoppableOutput output(
+      ends.write.get(), [] { return true; }, 0ms);
   std::ostream stream(&output);
   for (int i = 0; i < 64; ++i) stream << std::string(64, 'a') << std::flush;
   EXPECT_TRUE(stream.good());
