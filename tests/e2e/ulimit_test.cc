@@ -20,16 +20,24 @@ bool Holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The binary behind `ulimit limits`, with `arguments` before the flags of the job.
-Outcome Under(const Job& job, const std::string& limits, const std::string& arguments = "") {
-  std::string flags;
-  for (const std::string& flag : job.Flags()) flags += " '" + flag + "'";
+// The binary behind `ulimit limits`.
+Outcome CallUnder(const TempDir& dir, const std::string& limits, const Strings& arguments) {
+  std::string command = "ulimit " + limits + " && exec " + BinaryPath();
+  for (const std::string& argument : arguments) command += " '" + argument + "'";
   Process::Options options;
   options.program = "bash";
-  options.output_directory = job.dir().path();
-  const std::string command = "ulimit " + limits + " && exec " + BinaryPath() + arguments + flags;
+  options.output_directory = dir.path();
   return Process({"-c", command}, options).Wait();
 }
+
+// With `front` before the flags of the job.
+Outcome Under(const Job& job, const std::string& limits, const Strings& front = {}) {
+  Strings arguments = front;
+  for (const std::string& flag : job.Flags()) arguments.push_back(flag);
+  return CallUnder(job.dir(), limits, arguments);
+}
+
+const Strings kLaunch = {"launch", "--nproc-per-node", "2", "--"};
 
 // Before anything is allocated, whatever the limit: never a signal, never a bare exception.
 TEST(Ulimit, OnMemoryIsALimitOfThePlan) {
@@ -47,11 +55,33 @@ TEST(Ulimit, OnMemoryIsALimitOfThePlan) {
   }
 }
 
+// Less than a rank takes before it can plan: its threads are what is refused.
+TEST(Ulimit, OnMemoryIsNamedWhereThereIsNoRoomForAThread) {
+  Job job;
+  for (const std::string limit : {"-v 20000", "-v 30000", "-v 40000", "-d 10000", "-d 20000"}) {
+    for (const Strings& front : {Strings(), kLaunch}) {
+      const Outcome refused = Under(job, limit, front);
+      EXPECT_EQ(refused.code, 3) << limit << "\n" << refused.Text();
+      EXPECT_TRUE(Holds(refused.Text(), "(ulimit " + limit.substr(0, 2))) << refused.Text();
+      EXPECT_FALSE(Holds(refused.Text(), "Resource temporarily unavailable")) << refused.Text();
+      // Nobody waits for who has failed.
+      EXPECT_FALSE(Holds(refused.Text(), "did not come within")) << refused.Text();
+      EXPECT_FALSE(Exists(job.run_dir()));
+    }
+  }
+  const std::string text = job.dir().Write("text.txt", std::string(100000, 'a'));
+  const Outcome many = CallUnder(job.dir(), "-v 400000",
+                                 {"tokenize", "--tokenizer", "bytes", "--out", job.dir() / "tokens",
+                                  "--threads", "1000", text});
+  EXPECT_EQ(many.code, 3) << many.Text();
+  EXPECT_TRUE(Holds(many.err, "cannot start a thread that tokenises: ")) << many.err;
+}
+
 TEST(Ulimit, OnFilesAndStackIsNamedWhereItIsTooLow) {
   Job job;
   for (const std::string limit : {"-n 12", "-s 64"}) {
-    for (const std::string arguments : {"", " launch --nproc-per-node 2 --"}) {
-      const Outcome refused = Under(job, limit, arguments);
+    for (const Strings& front : {Strings(), kLaunch}) {
+      const Outcome refused = Under(job, limit, front);
       EXPECT_EQ(refused.code, 1) << refused.Text();
       EXPECT_TRUE(Holds(refused.err, "ulimit " + limit.substr(0, 2))) << refused.err;
       EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;

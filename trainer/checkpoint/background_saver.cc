@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/core/start_thread.h"
 
 namespace fsdp {
 
 BackgroundSaver::BackgroundSaver(std::shared_ptr<StreamChecker> checker)
     : checker_(std::move(checker)),
       stream_(checker_ ? checker_->AddStream("saver") : 0),
-      thread_([this] { Run(); }) {}
+      thread_(StartThread("the thread that saves checkpoints", [this] { Run(); })) {}
 
 BackgroundSaver::~BackgroundSaver() {
   {

@@ -21,6 +21,7 @@
 #include "trainer/comm/store_proof.h"
 #include "trainer/comm/wire.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 
 namespace fsdp {
 namespace {
@@ -72,7 +73,7 @@ class TcpStore final : public Store {
       throw CommError("rank " + std::to_string(rank) + " " + error.what());
     }
     answers_[kJoinId] = std::nullopt;
-    reader_ = std::thread([this] { Read(); });
+    reader_ = StartThread("the thread that hears the store", [this] { Read(); });
     try {
       if (GivesUp()) throw GivenUp();
       Await(kJoinId, deadline + kGrace);

@@ -24,6 +24,7 @@
 #include "trainer/comm/tcp_store.h"
 #include "trainer/comm/wire.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 
 namespace fsdp {
 namespace {
@@ -92,7 +93,7 @@ class TcpStoreServer::Loop {
         join_timeout_s_(join_timeout_s),
         join_deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                           std::chrono::duration<double>(join_timeout_s))),
-        thread_([this] { Serve(); }) {}
+        thread_(StartThread("the thread of the store", [this] { Serve(); })) {}
 
   ~Loop() {
     stop_.store(true);

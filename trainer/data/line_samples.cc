@@ -11,6 +11,7 @@
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/text_check.h"
 #include "trainer/data/text_chunks.h"
@@ -200,7 +201,9 @@ void EncodeAll(const LineEncoder& encoder, const std::vector<std::string>& paths
     }
   };
   std::vector<std::jthread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
+  for (int i = 1; i < threads; ++i) {
+    helpers.push_back(StartThread<std::jthread>("a thread that tokenises", work));
+  }
   work();
 }
 

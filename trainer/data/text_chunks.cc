@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/text_check.h"
 #include "trainer/data/unicode.h"
@@ -115,10 +116,19 @@ void TextEncoder::EncodeLines(const TextChunk& chunk, std::string_view rest,
 }
 
 EncoderPool::EncoderPool(const TextEncoder& encoder, int threads) : encoder_(encoder) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  try {
+    for (int i = 0; i < threads; ++i) {
+      threads_.push_back(StartThread<std::jthread>("a thread that tokenises", [this] { Work(); }));
+    }
+  } catch (...) {
+    End();
+    throw;
+  }
 }
 
-EncoderPool::~EncoderPool() {
+EncoderPool::~EncoderPool() { End(); }
+
+void EncoderPool::End() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;

@@ -113,6 +113,7 @@ class EncoderPool {
     bool done = false;
   };
   void Work();
+  void End();
 
   const TextEncoder& encoder_;
   std::deque<std::shared_ptr<Task>> tasks_;  // All, in order. The owner's alone.

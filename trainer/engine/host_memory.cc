@@ -1,11 +1,11 @@
 #include "trainer/engine/host_memory.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/shm/shm_communicator.h"
+#include "trainer/core/start_thread.h"
+#include "trainer/core/units.h"
 #include "trainer/ops/cpu/gemm.h"
 
 namespace fsdp {
@@ -19,17 +19,6 @@ constexpr int kOwnThreads = 2;
 // Addresses of libraries and files that are mapped after the plan, few of them touched.
 constexpr int64_t kSpareAddresses = int64_t{64} << 20;
 
-// Of a thread, as ulimit counts it: touched or not.
-int64_t StackBytes() {
-  pthread_attr_t attributes;
-  size_t bytes = size_t{8} << 20;
-  if (pthread_getattr_default_np(&attributes) == 0) {
-    pthread_attr_getstacksize(&attributes, &bytes);
-    pthread_attr_destroy(&attributes);
-  }
-  return static_cast<int64_t>(bytes);
-}
-
 }  // namespace
 
 std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
@@ -40,6 +29,9 @@ std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharer
     if (!own) continue;
     // What is resident now is taken already, and the caller's sum has it too.
     own->bytes = std::max<int64_t>(0, own->bytes + limits.Resident() - addresses);
+    if (addresses > 0) {
+      own->limit += ", less " + HumanBytes(addresses) + " that stacks and libraries reserve";
+    }
     if (!tightest || own->bytes < tightest->bytes) tightest = own;
   }
   return tightest;

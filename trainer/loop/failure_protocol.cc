@@ -8,6 +8,7 @@
 #include "trainer/comm/early_stop.h"
 #include "trainer/comm/together.h"
 #include "trainer/comm/told_once.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/core/utf8.h"
 
 namespace fsdp {
@@ -28,16 +29,17 @@ void FailureLink::Abort(const std::string& why) {
 
 EarlyStopWatch::EarlyStopWatch(const Job& job) {
   if (!job.stop_requested) return;
-  thread_ = std::jthread([this, &job](const std::stop_token& end) {
-    std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, end, std::chrono::milliseconds(20), [] { return false; }) &&
-           !end.stop_requested()) {
-      if (!job.stop_requested()) continue;
-      stopped_ = true;
-      job.store->Fail(RankName(job) + ": " + EarlyStop::kReason);
-      return;
-    }
-  });
+  thread_ = StartThread<std::jthread>(
+      "the thread that hears a stop", [this, &job](const std::stop_token& end) {
+        std::unique_lock lock(mutex_);
+        while (!ended_.wait_for(lock, end, std::chrono::milliseconds(20), [] { return false; }) &&
+               !end.stop_requested()) {
+          if (!job.stop_requested()) continue;
+          stopped_ = true;
+          job.store->Fail(RankName(job) + ": " + EarlyStop::kReason);
+          return;
+        }
+      });
 }
 
 void EarlyStopWatch::End() {

@@ -194,9 +194,16 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
         WhoIsMissing(environment, store_port));
   }
   job.store = store.get();
-  const ExitCode code = work(job);
-  store->Leave();
-  return code;
+  try {
+    const ExitCode code = work(job);
+    store->Leave();
+    return code;
+  } catch (const std::exception& error) {  // Before the ranks could tell one another.
+    if (store->FailureReason().empty()) {
+      store->Fail("rank " + std::to_string(job.rank) + ": " + error.what());
+    }
+    throw;
+  }
 }
 
 std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& hardware) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 
 namespace fsdp {
 namespace {
@@ -38,7 +39,7 @@ HostWatch::HostWatch(const Wiring& wiring, const HostPlacement& placement, int r
       completed_(completed),
       timeout_s_(timeout_s),
       inbox_(placement.hosts()) {
-  watcher_ = std::thread([this] { Watch(); });
+  watcher_ = StartThread("the thread that watches hosts", [this] { Watch(); });
 }
 
 HostWatch::~HostWatch() {

@@ -19,6 +19,7 @@
 #include "trainer/comm/shm/handshake.h"
 #include "trainer/comm/socket.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 
 namespace fsdp {
 namespace {
@@ -49,12 +50,14 @@ std::string Secret() {
 class FailureWatch {
  public:
   FailureWatch(Store& store, std::function<void()> on_failure)
-      : thread_([this, &store, on_failure = std::move(on_failure)] {
-          std::unique_lock lock(mutex_);
-          while (!over_.wait_for(lock, std::chrono::milliseconds(50), [this] { return done_; })) {
-            if (!store.FailureReason().empty()) return on_failure();
-          }
-        }) {}
+      : thread_(StartThread("the thread that hears of failures",
+                            [this, &store, on_failure = std::move(on_failure)] {
+                              std::unique_lock lock(mutex_);
+                              while (!over_.wait_for(lock, std::chrono::milliseconds(50),
+                                                     [this] { return done_; })) {
+                                if (!store.FailureReason().empty()) return on_failure();
+                              }
+                            })) {}
   ~FailureWatch() {
     {
       const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 
 namespace fsdp {
 namespace {
@@ -17,7 +18,7 @@ GroupNews::GroupNews(Store& store, std::string key, const RankGroup& group, List
       key_(std::move(key)),
       group_(group),
       listener_(std::move(listener)),
-      thread_([this] { Listen(); }) {}
+      thread_(StartThread("the thread that hears of NCCL's ranks", [this] { Listen(); })) {}
 
 // News are numbered from 1. One is "F", "L" or "A" (failed, left, asks), who tells it, and the
 // rest.

@@ -27,6 +27,7 @@
 #include "trainer/comm/traffic.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/runtime/cuda/fails_later.h"
 #include "trainer/runtime/gpu_libraries.h"
 
@@ -68,7 +69,7 @@ class NcclCommunicator final : public Communicator {
                .lost = [this](const std::string& why) { Fail(why, /*tell=*/false); },
                .position = [this] { return Position(); }}) {
     (void)cudaGetDevice(&gpu_);
-    watch_ = std::thread([this] { Watch(); });
+    watch_ = StartThread("the thread that watches NCCL", [this] { Watch(); });
   }
   ~NcclCommunicator() override;
 

@@ -18,13 +18,19 @@ namespace {
 
 std::string Errno(int error) { return std::generic_category().message(error); }
 
+// With who limits it.
+[[noreturn]] void Refuse(const std::string& what, int error) {
+  const std::string text = what + ": " + Errno(error);
+  if (error == ENOMEM) throw MemoryError(text + ": see ulimit -v and the control group's limit");
+  throw DeviceError(text + (error == EFBIG ? ": to ulimit -f it is a file" : ""));
+}
+
 }  // namespace
 
 SharedMapping::SharedMapping(int fd, int64_t bytes) : bytes_(bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
-    throw DeviceError("cannot map " + std::to_string(bytes) +
-                      " bytes of shared memory: " + Errno(errno));
+    Refuse("cannot map " + std::to_string(bytes) + " bytes of shared memory", errno);
   }
   data_ = static_cast<std::byte*>(data);
 }
@@ -36,8 +42,7 @@ UniqueFd MakeSharedMemory(int64_t bytes) {
   int error = fd.get() < 0 ? errno : ftruncate(fd.get(), bytes) != 0 ? errno : 0;
   if (error == 0) error = posix_fallocate(fd.get(), 0, bytes);
   if (error != 0) {
-    throw DeviceError("cannot get " + std::to_string(bytes) +
-                      " bytes of shared memory: " + Errno(error));
+    Refuse("cannot get " + std::to_string(bytes) + " bytes of shared memory", error);
   }
   return fd;
 }

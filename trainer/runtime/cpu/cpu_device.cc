@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/runtime/futex.h"
 
 namespace fsdp {
@@ -163,8 +164,7 @@ std::unique_ptr<Stream> CpuDevice::CreateStream(std::string name, int threads, S
   try {
     return std::make_unique<CpuStream>(*this, name, threads);
   } catch (const std::system_error& error) {
-    throw DeviceError("cannot start the " + std::to_string(threads) + " threads of stream " + name +
-                      ": " + error.what());
+    ThrowNoThread("the " + std::to_string(threads) + " threads of stream " + name, error);
   }
 }
 

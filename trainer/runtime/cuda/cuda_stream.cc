@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/runtime/cuda/profiler_range.h"
 
 namespace fsdp {
@@ -216,8 +217,7 @@ HostWorker& CudaStream::Worker() {
       std::lock_guard lock(mutex_);
       worker_ = std::move(worker);
     } catch (const std::system_error& error) {
-      throw DeviceError("cannot start the " + std::to_string(threads_) + " threads of stream " +
-                        name() + ": " + error.what());
+      ThrowNoThread("the " + std::to_string(threads_) + " threads of stream " + name(), error);
     }
   }
   return *worker_;

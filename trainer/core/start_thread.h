@@ -1,0 +1,32 @@
+// Threads, or an error that says which one could not be had and who limits them.
+#ifndef FSDP_TRAIN_TRAINER_CORE_START_THREAD_H_
+#define FSDP_TRAIN_TRAINER_CORE_START_THREAD_H_
+
+#include <cstdint>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace fsdp {
+
+// Throws "cannot start <what>: ...": MemoryError where ulimit -v or -d leaves no room for another
+// stack, otherwise DeviceError. `error`: what std::thread threw.
+[[noreturn]] void ThrowNoThread(const std::string& what, const std::system_error& error);
+
+// A Thread, or std::jthread, that does `work`, or ThrowNoThread().
+template <typename Thread = std::thread, typename Work>
+Thread StartThread(const std::string& what, Work&& work) {
+  try {
+    return Thread(std::forward<Work>(work));
+  } catch (const std::system_error& error) {
+    ThrowNoThread(what, error);
+  }
+}
+
+// Addresses of a thread's stack, as ulimit counts them: touched or not.
+int64_t StackBytes();
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_CORE_START_THREAD_H_
