@@ -211,5 +211,56 @@ TEST(WholeFiles, OfData) {
   });
 }
 
+// As in a cache of the Hugging Face Hub, the files of which are links. Not as if it were absent.
+TEST(WholeFiles, ALinkThatLeadsNowhereIsNamed) {
+  Job job;
+  const std::string model = job.dir() / "model";
+  fs::copy("tests/fixtures/gpt2/one_head", model);
+  const std::string text = job.dir().Write("text", std::string(3000, 'a'));
+  const auto call = [&](Strings arguments) {
+    const Strings where = {"--checkpoint", model};
+    arguments.insert(arguments.begin() + 1, where.begin(), where.end());
+    return Limited(job.dir(), arguments);
+  };
+  const Strings generate = {"generate", "--prompt-ids", "1,2", "--max-tokens", "2"};
+  const Strings prompt = {"generate", "--prompt", "a", "--max-tokens", "2"};
+  const std::string recipe = job.dir().Write(
+      "eval.yaml", "data: {train: {source: text, paths: [" + text +
+                       "], tokenizer: bytes}, valid: {fraction: "
+                       "0.5}, seq_len: 8}\ntrain: {micro_batch_size: 2, global_batch_size: 4}\n");
+  const Strings eval = {"eval", "--config", recipe};
+  const struct {
+    const char* name;
+    const Strings& arguments;
+    int code;
+  } cases[] = {{"config.json", generate, 5},
+               {"config.json", eval, 5},
+               {"model.safetensors", generate, 5},
+               {"model.safetensors", eval, 5},
+               {"generation_config.json", generate, 5},
+               {"tokenizer.json", prompt, 4},
+               {"tokenizer.model", prompt, 4},
+               {"tokenizer_config.json", prompt, 4}};
+  ASSERT_EQ(call(generate).code, 0);
+  ASSERT_EQ(call(eval).code, 0);
+  for (const auto& c : cases) {
+    for (const std::string target : {"/gone/blob", c.name}) {
+      SCOPED_TRACE(std::string(c.name) + " -> " + target + ", " + c.arguments[0]);
+      const std::string path = model + "/" + c.name, kept = job.dir() / "kept";
+      if (fs::exists(path)) fs::rename(path, kept);
+      fs::create_symlink(target, path);
+      const bool beside = std::string(c.name) == "tokenizer_config.json";
+      if (beside) fs::copy("tests/fixtures/tokenizers/gpt2.json", model + "/tokenizer.json");
+      const Outcome outcome = call(c.arguments);
+      EXPECT_EQ(outcome.code, c.code) << outcome.Text();
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+      EXPECT_NE(outcome.err.find(path + ": "), std::string::npos) << outcome.err;
+      fs::remove(path);
+      if (beside) fs::remove(model + "/tokenizer.json");
+      if (fs::exists(kept)) fs::rename(kept, path);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fsdp::e2e

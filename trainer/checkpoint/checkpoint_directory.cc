@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/utf8.h"
 #include "trainer/core/whole_file.h"
 
@@ -149,11 +150,6 @@ std::optional<int64_t> StepOf(std::string_view name, std::string_view suffix) {
 void FailOn(const std::string& path, const char* what) {
   const int error = errno;
   throw CheckpointError(path + ": cannot be " + what + ": " + std::strerror(error));
-}
-
-bool PathExists(const std::string& path) {
-  struct stat status;
-  return ::lstat(path.c_str(), &status) == 0;
 }
 
 std::vector<std::string> ListDirectory(const std::string& directory) {

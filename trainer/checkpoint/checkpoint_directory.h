@@ -78,7 +78,6 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory);
 // ---- For those who write checkpoints ----
 
 [[noreturn]] void FailOn(const std::string& path, const char* what);  // "cannot be <what>: errno".
-bool PathExists(const std::string& path);                             // A dangling link does, too.
 // The names in it; none where there is no such directory.
 std::vector<std::string> ListDirectory(const std::string& directory);
 void RenamePath(const std::string& from, const std::string& to);

@@ -99,6 +99,11 @@ FileText ReadOpened(const Opened& opened, int64_t most_bytes) {
 
 }  // namespace
 
+bool PathExists(const std::string& path) {
+  struct stat status;
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
 FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from) {
   return ReadOpened(Open(AT_FDCWD, path, from), most_bytes);
 }

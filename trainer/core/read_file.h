@@ -13,6 +13,9 @@
 
 namespace fsdp {
 
+// Whether something has that name. A link that leads nowhere does: whoever opens it says so.
+bool PathExists(const std::string& path);
+
 // The most bytes of a text that people write or we keep for them: a recipe, a config.json,
 // provenance.json.
 inline constexpr int64_t kMostTextBytes = int64_t{16} << 20;

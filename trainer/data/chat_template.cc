@@ -1,7 +1,5 @@
 #include "trainer/data/chat_template.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -40,7 +38,7 @@ std::string ReadText(const std::string& path) {
 
 // None: there is no such file.
 std::optional<JsonValue> ReadJson(const std::string& path) {
-  if (::access(path.c_str(), F_OK) != 0) return std::nullopt;
+  if (!PathExists(path)) return std::nullopt;
   return ParseJson(ReadText(path), "chat template: " + path, kErrors);
 }
 
@@ -284,7 +282,7 @@ ChatTemplate ChatTemplate::Open(const std::string& tokenizer, const std::string&
   }
   if (!file.empty()) return {file, ReadText(file), std::move(tokens)};
   const std::string beside = (folder / "chat_template.jinja").string();
-  if (!bytes && ::access(beside.c_str(), F_OK) == 0) {
+  if (!bytes && PathExists(beside)) {
     return {beside, ReadText(beside), std::move(tokens)};
   }
   if (own) return {config_path + ":chat_template", *own, std::move(tokens)};

@@ -31,7 +31,7 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   const std::string beside =
       (std::filesystem::path(name).parent_path() / "tokenizer_config.json").string();
   file.emplace(name);
-  if (::access(beside.c_str(), F_OK) == 0) config.emplace(beside);
+  if (PathExists(beside)) config.emplace(beside);
   const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";
   for (const auto& [path, size, most] : {std::tuple(name, std::ssize(bytes), kMostTokenizerBytes),
                                          std::tuple(beside, std::ssize(extra), kMostTextBytes)}) {

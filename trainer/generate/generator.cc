@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "models/make_model.h"
@@ -14,6 +12,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/units.h"
 #include "trainer/data/check_row.h"
 #include "trainer/data/token_batch.h"
@@ -28,8 +27,6 @@
 namespace fsdp {
 namespace {
 
-namespace fs = std::filesystem;
-
 void FreezeAll(const Model& model) {
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) p->Freeze();
@@ -41,8 +38,7 @@ void FreezeAll(const Model& model) {
 StoredModel OpenStoredModel(const std::string& path) {
   StoredModel stored;
   WeightSource weights;
-  std::error_code ignored;  // A loop of links, say: whoever opens the file says so.
-  if (fs::exists(path + "/config.json", ignored) && !fs::exists(path + "/manifest.json", ignored)) {
+  if (PathExists(path + "/config.json") && !PathExists(path + "/manifest.json")) {
     stored.directory = path;
     stored.shape = ReadInitialShape(path);
     stored.tokenizer = InitialTokenizer(path);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "models/hf_object.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -130,8 +130,7 @@ HfConfig ReadHfConfig(const std::string& directory) {
 
 std::optional<DType> ReadHfDType(const std::string& directory) {
   const std::string path = directory + "/config.json";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  if (!PathExists(path)) return std::nullopt;
   const JsonValue json = Parse(ReadWholeFile(path), path);
   for (const char* key : {"dtype", "torch_dtype"}) {  // Newer files have the first.
     const auto value = json.Find(key);
@@ -146,8 +145,7 @@ std::optional<DType> ReadHfDType(const std::string& directory) {
 
 std::vector<int32_t> ReadHfEos(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
+  if (PathExists(path)) {
     std::vector<int32_t> ids = Ids(Parse(ReadWholeFile(path), path).Find("eos_token_id"));
     if (!ids.empty()) return ids;
   }

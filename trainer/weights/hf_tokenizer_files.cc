@@ -121,8 +121,7 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
     for (const char* beside : {kConfig, "special_tokens_map.json", "added_tokens.json",
                                "chat_template.jinja", "chat_template.json"}) {
       const std::string path = (fs::path(name).parent_path() / beside).string();
-      std::error_code error;
-      if (!fs::is_regular_file(path, error)) continue;
+      if (!PathExists(path)) continue;
       FileText read = ReadFileText(path, kMostTextBytes);
       if (!read.why.empty()) throw DataError("data: " + path + ": " + read.why);
       if (!read.text.empty()) out.contents[beside] = std::move(read.text);

@@ -1,6 +1,5 @@
 #include "trainer/weights/hf_weights.h"
 
-#include <filesystem>
 #include <map>
 #include <set>
 #include <string_view>
@@ -8,6 +7,7 @@
 #include "models/families.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -53,10 +53,6 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
 }  // namespace
 
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
-  const auto exists = [](const std::string& path) {
-    std::error_code ignored;
-    return std::filesystem::exists(path, ignored);
-  };
   const std::string single = directory + "/model.safetensors", index = single + ".index.json";
   const auto add = [this](const SafetensorsReader& file, const std::string& name) {
     if (!tensors_.emplace(WithoutTrunk(name), Tensor{&file, name}).second) {
@@ -64,12 +60,12 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
                             ", but for what stands before it");
     }
   };
-  if (exists(single)) {
+  if (PathExists(single)) {
     files_.push_back(std::make_unique<SafetensorsReader>(single));
     for (const std::string& name : files_[0]->Names()) add(*files_[0], name);
     return;
   }
-  if (!exists(index)) {
+  if (!PathExists(index)) {
     throw CheckpointError(directory +
                           ": holds neither model.safetensors nor model.safetensors.index.json");
   }

@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/hf_config.h"
@@ -58,8 +59,8 @@ Weights Find(const std::string& directory) {
     throw CheckpointError("model.init_from: " + directory + " is not a directory" +
                           HowToDownload(directory));
   }
-  if (fs::exists(directory + "/manifest.json", ignored)) return {directory, true};
-  if (fs::exists(directory + "/config.json", ignored)) return {directory, false};
+  if (PathExists(directory + "/manifest.json")) return {directory, true};
+  if (PathExists(directory + "/config.json")) return {directory, false};
   std::string no_run;
   try {
     return {ResolveCheckpoint(directory), true};
@@ -142,11 +143,10 @@ RunTokenizer InitialTokenizer(const std::string& directory) {
     if (recipe.empty()) return {};  // It was imported.
     return TokenizerOfRun(ParseRecipe({{found.directory + "/manifest.json, recipe", recipe}}));
   }
-  std::error_code ignored;
   for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
     RunTokenizer tokenizer;
     tokenizer.name = found.directory + name;
-    if (fs::exists(tokenizer.name, ignored)) return tokenizer;
+    if (PathExists(tokenizer.name)) return tokenizer;
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -261,6 +262,19 @@ TEST_F(ChatFiles, TheFileBesideComesFirst) {
   EXPECT_EQ(Open().name(), Path("chat_template.jinja"));
   Write(Path("mine.jinja"), "mine {{ bos_token }}");
   EXPECT_EQ(Text(Open(Path("mine.jinja"))), "mine <b>");
+}
+
+TEST_F(ChatFiles, ALinkThatLeadsNowhereIsNamed) {
+  Write(Path("chat_template.jinja"), "beside");
+  for (const char* name :
+       {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+    std::filesystem::remove(Path(name));
+    std::filesystem::create_symlink("/gone/blob", Path(name));
+    EXPECT_EQ(Message([&] { Open(); }),
+              "chat template: " + Path(name) + ": No such file or directory");
+    std::filesystem::remove(Path(name));
+    Write(Path("chat_template.jinja"), "beside");
+  }
 }
 
 TEST_F(ChatFiles, OfSeveralTheDefaultIsTaken) {
