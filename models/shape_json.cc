@@ -5,13 +5,16 @@
 #include <type_traits>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 
 namespace fsdp {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kWhat = "the checkpoint's model shape: ";
+constexpr JsonErrors kErrors{
+    .raise = [](const std::string& message) { throw CheckpointError(message); },
+    .not_json = "is no JSON"};
 
 Json Write(const FieldMap& map, const MapRange& range) {
   Json json = Json::object();
@@ -37,32 +40,40 @@ Json Write(const FieldValue& value, const Field& field) {
       value);
 }
 
-FieldScalar ReadMember(const Json& json, const FieldMember& member, const std::string& field) {
-  if (std::holds_alternative<IntegerRange>(member.range)) return json.get<int64_t>();
-  if (std::holds_alternative<RealRange>(member.range)) return json.get<double>();
-  if (std::holds_alternative<BooleanRange>(member.range)) return json.get<bool>();
-  const std::string name = json;
+FieldScalar ReadMember(const JsonValue& json, const FieldMember& member) {
+  if (std::holds_alternative<IntegerRange>(member.range)) return json.Integer();
+  if (std::holds_alternative<RealRange>(member.range)) return json.Number();
+  if (std::holds_alternative<BooleanRange>(member.range)) return json.Boolean();
   const std::vector<std::string>& names = std::get<NameRange>(member.range).names;
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw CheckpointError(kWhat + field + ": no " + member.name + " " + name);
+  if (std::find(names.begin(), names.end(), json.Text()) == names.end()) {
+    json.Refuse("is none that this version knows, got " + json.Show());
   }
-  return name;
+  return json.Text();
+}
+
+void Read(const JsonValue& json, int64_t& value) { value = json.Integer(); }
+void Read(const JsonValue& json, double& value) { value = json.Number(); }
+void Read(const JsonValue& json, bool& value) { value = json.Boolean(); }
+template <typename T>
+void Read(const JsonValue& json, std::vector<T>& values) {
+  values.clear();
+  for (const JsonValue& element : json.Elements()) Read(element, values.emplace_back());
 }
 
 // `value`: of the field's type.
-void Read(const Json& json, const Field& field, FieldValue& value) {
+void Read(const JsonValue& json, const Field& field, FieldValue& value) {
   if (auto* map = std::get_if<FieldMap>(&value)) {
     map->clear();
     for (const FieldMember& member : std::get<MapRange>(field.range).members) {
-      const Json& given = json.at(member.name);
+      const JsonValue given = json.At(member.name);
       const bool is_name = std::holds_alternative<NameRange>(member.range);
-      if (!given.is_null() || is_name) (*map)[member.name] = ReadMember(given, member, field.name);
+      if (is_name || json.Find(member.name)) (*map)[member.name] = ReadMember(given, member);
     }
     return;
   }
   std::visit(
       [&](auto& v) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, FieldMap>) json.get_to(v);
+        if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, FieldMap>) Read(json, v);
       },
       value);
 }
@@ -79,27 +90,21 @@ std::string ShapeToJson(const ModelShape& shape) {
   return json.dump();
 }
 
-ModelShape ShapeFromJson(const std::string& text) {
-  ModelShape shape;
-  try {
-    const Json json = Json::parse(text);
-    const std::string family = json.at("family");
-    const std::optional<ModelShape> known = DefaultShape(family);
-    if (!known) throw CheckpointError(kWhat + ("no family " + family));
-    shape = *known;
-    for (const Field& field : shape.family().fields()) {
-      if (field.is_dropout && !json.contains(field.name)) continue;
-      FieldValue value = *shape.Find(field.name);
-      Read(json.at(field.name), field, value);
-      shape.Set(field.name, value);
-    }
-  } catch (const Json::exception& error) {
-    throw CheckpointError(kWhat + std::string(error.what()));
+ModelShape ShapeFromJson(const std::string& text, const std::string& where) {
+  const JsonValue json = ParseJson(text, where, kErrors);
+  const JsonValue family = json.At("family");
+  std::optional<ModelShape> shape = DefaultShape(family.Text());
+  if (!shape) family.Refuse("is none that this version knows, got " + family.Show());
+  for (const Field& field : shape->family().fields()) {
+    if (field.is_dropout && !json.Has(field.name)) continue;
+    FieldValue value = *shape->Find(field.name);
+    Read(json.At(field.name), field, value);
+    shape->Set(field.name, value);
   }
-  for (const ShapeMistake& mistake : Validate(shape)) {
-    throw CheckpointError(kWhat + mistake.field + ": " + mistake.message);
+  for (const ShapeMistake& mistake : Validate(*shape)) {
+    json.Refuse(mistake.field, mistake.message);
   }
-  return shape;
+  return *std::move(shape);
 }
 
 }  // namespace fsdp

@@ -205,6 +205,13 @@ TEST(WholeFiles, OfData) {
   ExpectRefused(tokenizer, 4, [&] {
     return train("{source: text, tokenizer: " + tokenizer + ", paths: [" + text + "]}");
   });
+  job.dir().Write("tokenizer.json", "");
+  const Outcome empty =
+      Limited(job.dir(), {"tokenize", "--tokenizer", tokenizer, "--out", job.dir() / "out", text});
+  EXPECT_EQ(empty.code, 4) << empty.Text();
+  EXPECT_NE(empty.err.find("tokenizer: " + tokenizer + ": is empty"), std::string::npos)
+      << empty.err;
+  EXPECT_EQ(empty.err.find("data.*.paths"), std::string::npos) << empty.err;
   job.dir().Write("tokenizer.json", "{}");
   ExpectRefused(job.dir() / "tokenizer_config.json", 4, [&] {
     return train("{source: text, tokenizer: " + tokenizer + ", paths: [" + text + "]}");

@@ -83,6 +83,18 @@ UniqueFd OpenBeside(const std::string& path, const std::string& temporary) {
   }
 }
 
+// Something has that name.
+void RequireDirectory(const std::string& path) {
+  struct stat status;
+  const bool known = ::stat(path.c_str(), &status) == 0;
+  if (known && S_ISDIR(status.st_mode)) return;
+  if (known) errno = ENOTDIR;
+  if (errno == ENOENT) {
+    throw CheckpointError(path + ": cannot be made: it is a link that leads nowhere");
+  }
+  Fail(path, "cannot be made");
+}
+
 }  // namespace
 
 WholeFile::WholeFile(const std::string& path, WriteTo to) : path_(path) {
@@ -184,13 +196,11 @@ void CreateDirectories(const std::string& path) {
   for (; !missing.empty(); missing.pop_back()) {
     const fs::path& directory = missing.back();
     if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST) Fail(path, "cannot be made");
+    RequireDirectory(directory);
     const std::string parent = directory.parent_path();
     SyncDirectory(parent.empty() ? "." : parent);
   }
-  if (!fs::is_directory(path, ignored)) {
-    errno = ENOTDIR;
-    Fail(path, "cannot be made");
-  }
+  RequireDirectory(path);
 }
 
 }  // namespace fsdp

@@ -50,8 +50,12 @@ std::string KeptDirectory(const std::string& cache, uint64_t key) {
 
 void KeepOnce(const std::string& directory, const std::string& what, const KeepOptions& options,
               const std::function<bool()>& is_there, const std::function<void(FileLock&)>& make) {
+  try {
+    MakeDirectories(directory.substr(0, directory.rfind('/')));
+  } catch (const DataError& error) {
+    throw DataError(error.what() + std::string("; data.cache names another directory"));
+  }
   if (is_there()) return;
-  MakeDirectories(directory.substr(0, directory.rfind('/')));
   const std::string path = directory + ".lock";
   FileLock lock(path);
   WaitFor(lock, path, what, options);

@@ -17,8 +17,9 @@ namespace fs = std::filesystem;
 // --dir the cache may be anybody's directory.
 bool IsSet(const fs::path& path) {
   const std::string name = path.filename();
+  std::error_code none;
   return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos &&
-         fs::is_directory(path) && fs::exists(path.string() + ".lock");
+         fs::is_directory(path, none) && fs::exists(path.string() + ".lock", none);
 }
 
 }  // namespace
@@ -30,8 +31,8 @@ std::vector<KeptTokens> ListKeptTokens(const std::string& cache) {
     if (!IsSet(at->path())) continue;
     KeptTokens kept;
     kept.directory = at->path();
-    for (const auto& file : fs::directory_iterator(at->path(), error)) {
-      std::error_code gone;
+    std::error_code gone;
+    for (const auto& file : fs::directory_iterator(at->path(), gone)) {
       const auto size = file.file_size(gone);
       if (!gone) kept.bytes += static_cast<int64_t>(size);
     }
@@ -49,6 +50,9 @@ std::vector<KeptTokens> ListKeptTokens(const std::string& cache) {
     }
     kept.in_use = !FileLock(kept.directory + ".lock").Try();
     all.push_back(std::move(kept));
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw DataError("cache: " + cache + ": " + error.message());
   }
   std::sort(all.begin(), all.end(),
             [](const KeptTokens& a, const KeptTokens& b) { return a.directory < b.directory; });

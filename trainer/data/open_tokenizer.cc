@@ -30,6 +30,12 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   }
   const std::string beside =
       (std::filesystem::path(name).parent_path() / "tokenizer_config.json").string();
+  for (const std::string& path : {name, beside}) {
+    std::error_code none;
+    if (std::filesystem::file_size(path, none) == 0 && !none) {
+      throw DataError("tokenizer: " + path + ": is empty");
+    }
+  }
   file.emplace(name);
   if (PathExists(beside)) config.emplace(beside);
   const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";

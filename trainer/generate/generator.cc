@@ -48,7 +48,7 @@ StoredModel OpenStoredModel(const std::string& path) {
     auto reader = std::make_unique<CheckpointReader>(HoldCheckpoint(path));
     const CheckpointMeta& meta = reader->manifest().meta;
     stored.directory = reader->directory();
-    stored.shape = ShapeFromJson(meta.config);
+    stored.shape = ShapeFromJson(meta.config, stored.directory + "/manifest.json, config");
     if (!meta.recipe.empty()) {  // Otherwise it was imported.
       stored.tokenizer = TokenizerOfRun(ParseRecipe({{stored.directory, meta.recipe}}));
       if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};

@@ -302,7 +302,7 @@ std::optional<RunToResume> FindRunToResume(const Recipe& recipe) {
     if (from.empty()) return std::nullopt;
     const CheckpointMeta meta = ReadCheckpointMeta(from);
     if (meta.recipe.empty()) return std::nullopt;  // It was imported.
-    return RunToResume{from, ParseRecipe({{from, meta.recipe}}), ShapeFromJson(meta.config)};
+    return RunToResume{from, ParseRecipe({{from, meta.recipe}}), ShapeFromJson(meta.config, from)};
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -217,6 +220,30 @@ std::optional<YAML::Mark> FindTab(const std::string& text, int line) {
   return std::nullopt;
 }
 
+// The unit of UTF-16 that text[at] escapes, as JSON does; 0: none.
+uint32_t EscapedUnit(const std::string& text, size_t at) {
+  if (at + 6 > text.size() || text.compare(at, 2, "\\u") != 0) return 0;
+  uint32_t unit = 0;
+  const auto [end, error] = std::from_chars(&text[at + 2], &text[at + 6], unit, 16);
+  return error == std::errc() && end == &text[at + 6] ? unit : 0;
+}
+
+// What yaml-cpp says of an escape that is no character; it has just read that. JSON escapes a
+// character outside the first plane in two halves, which YAML does not take.
+std::string WordsForEscape(const std::string& text, size_t end, const std::string& said) {
+  if (end < 6 || !said.starts_with(YAML::ErrorMsg::INVALID_UNICODE)) return "not YAML: " + said;
+  const uint32_t high = EscapedUnit(text, end - 6), low = EscapedUnit(text, end);
+  if (high < 0xd800 || high > 0xdfff) return "not YAML: " + said;
+  const std::string half = text.substr(end - 6, 6);
+  if (high > 0xdbff || low < 0xdc00 || low > 0xdfff) return half + " is half of a character";
+  char whole[16];
+  std::snprintf(whole, sizeof(whole), "\\U%08X",
+                0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00));
+  return half + text.substr(end, 6) +
+         " is a character in two halves, as JSON escapes it: in YAML " + "it is " + whole +
+         ", or the character itself";
+}
+
 }  // namespace
 
 const YamlNode::Entry* YamlNode::Find(const std::string& key) const {
@@ -271,7 +298,9 @@ std::shared_ptr<const YamlNode> ParseYaml(const std::string& text, int source, b
       mistakes.push_back({builder.PlaceOf(bracket->mark), "", what});
       return nullptr;
     }
-    mistakes.push_back({builder.PlaceOf(error.mark), "", "not YAML: " + message});
+    mistakes.push_back(
+        {builder.PlaceOf(error.mark), "",
+         WordsForEscape(text, static_cast<size_t>(std::max(error.mark.pos, 0)), message)});
     return nullptr;
   }
   if (builder.root()) return builder.root();

@@ -53,7 +53,7 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   CheckpointReader reader(std::move(hold));
   const std::string& checkpoint = reader.directory();
   const CheckpointMeta& meta = reader.manifest().meta;
-  const ModelShape shape = ShapeFromJson(meta.config);
+  const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
   const std::unique_ptr<Model> model = ModelOfCheckpoint(reader);
   CheckpointExported exported;
   RunTokenizer run;

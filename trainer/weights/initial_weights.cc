@@ -127,7 +127,10 @@ std::string FindInitialWeights(const std::string& directory) { return Find(direc
 
 ModelShape ReadInitialShape(const std::string& directory) {
   const Weights found = Find(directory);
-  if (found.ours) return ShapeFromJson(ReadCheckpointMeta(found.directory).config);
+  if (found.ours) {
+    return ShapeFromJson(ReadCheckpointMeta(found.directory).config,
+                         found.directory + "/manifest.json, config");
+  }
   return ReadHfConfig(found.directory).shape;
 }
 
@@ -153,7 +156,8 @@ RunTokenizer InitialTokenizer(const std::string& directory) {
 
 std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   const CheckpointMeta& meta = reader.manifest().meta;
-  std::unique_ptr<Model> model = MakeModel(ShapeFromJson(meta.config));
+  std::unique_ptr<Model> model =
+      MakeModel(ShapeFromJson(meta.config, reader.directory() + "/manifest.json, config"));
   if (meta.recipe.empty()) return model;  // It was imported.
   const Recipe recipe = ParseRecipe({{reader.directory() + "/manifest.json, recipe", meta.recipe}});
   if (const auto& lora = recipe.model.lora) {

@@ -221,6 +221,19 @@ TEST(WholeFile, MakesDirectories) {
       EXPECT_EQ(error.what(), path + ": cannot be made: Not a directory");
     }
   }
+  fs::create_symlink("/gone", dir + "/dangling");
+  fs::create_symlink("loop", dir + "/loop");
+  for (const auto& [path, why] : {std::pair(dir + "/dangling", "it is a link that leads nowhere"),
+                                  std::pair(dir + "/loop", "Too many levels of symbolic links")}) {
+    for (const std::string& below : {std::string(), std::string("/a/b")}) {
+      try {
+        CreateDirectories(path + below);
+        ADD_FAILURE() << path + below;
+      } catch (const CheckpointError& error) {
+        EXPECT_EQ(error.what(), path + ": cannot be made: " + why);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "trainer/core/errors.h"
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/text_cache.h"
 #include "trainer/data/whole_output.h"
@@ -15,6 +17,42 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::string Message(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(KeptTokens, ACacheThatIsNoDirectoryIsNamed) {
+  const fs::path dir = fs::path(::testing::TempDir()) / "no_cache";
+  fs::remove_all(dir);
+  fs::create_directories(dir / "cache");
+  const std::string text = dir / "a.txt", loop = dir / "loop", lost = dir / "lost";
+  std::ofstream(text) << "some text";
+  fs::create_symlink("loop", loop);
+  fs::create_symlink("/gone", lost);
+  TokenizeOptions options;
+  options.files = {text};
+  const auto open = [&](const std::string& cache) {
+    return Message(
+        [&] { OpenTextTokens(cache, OpenTokenizer("bytes"), "bytes", options, nullptr); });
+  };
+  const std::string cure = "; data.cache names another directory";
+  EXPECT_EQ(open(loop),
+            "tokenize: " + loop + ": cannot be made: Too many levels of symbolic links" + cure);
+  EXPECT_EQ(open(lost),
+            "tokenize: " + lost + ": cannot be made: it is a link that leads nowhere" + cure);
+  EXPECT_EQ(open(text), "tokenize: " + text + ": cannot be made: Not a directory" + cure);
+  EXPECT_EQ(Message([&] { ListKeptTokens(loop); }),
+            "cache: " + loop + ": Too many levels of symbolic links");
+  // An entry that leads nowhere is none of ours.
+  fs::create_symlink("0123456789abcdef", dir / "cache" / "0123456789abcdef");
+  EXPECT_TRUE(ListKeptTokens(dir / "cache").empty());
+}
 
 TEST(KeptTokens, AreListedAndRemovedAndNothingElseIs) {
   const fs::path dir = fs::path(::testing::TempDir()) / "kept";

@@ -104,6 +104,11 @@ TEST(YamlTree, SyntaxErrorsHaveAPlace) {
   EXPECT_EQ(Parse("a: *nobody\n").substr(0, 16), "1:4 : not YAML: ");
   EXPECT_EQ(Parse("a: \"open\nb: 1\n"), "3:1 : not YAML: a quote above is not closed\n");
   EXPECT_EQ(Parse("a: 'open"), "2:1 : not YAML: a quote above is not closed\n");
+  EXPECT_EQ(Parse("{\"a\": \"x\\ud83d\\ude00\"}"),
+            "1:15 : \\ud83d\\ude00 is a character in two halves, as JSON escapes it: in YAML it is "
+            "\\U0001F600, or the character itself\n");
+  EXPECT_EQ(Parse("a: \"\\ud83d\"\n"), "1:11 : \\ud83d is half of a character\n");
+  EXPECT_EQ(Parse("a: \"\\UFFFFFFFF\"\n").substr(0, 32), "1:15 : not YAML: invalid unicode");
   EXPECT_EQ(Parse("a: [1"), "1:4 : `[` is not closed\n");
   EXPECT_EQ(Parse("{"), "1:1 : a key must be text; or a bracket is not closed\n");
   EXPECT_NE(Parse(std::string(5000, '[') + std::string(5000, ']')).find("nested too deeply"),

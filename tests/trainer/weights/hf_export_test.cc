@@ -116,7 +116,7 @@ std::vector<std::pair<std::string, ModelShape>> Shapes() {
 HfExported Export(const std::string& checkpoint, const std::string& out,
                   const HfExportOptions& options, const ByteProgress& progress) {
   CheckpointReader reader(checkpoint);
-  const ModelShape shape = ShapeFromJson(reader.manifest().meta.config);
+  const ModelShape shape = ShapeFromJson(reader.manifest().meta.config, "where");
   return ExportHf(reader, shape, *MakeModel(shape), out, options, progress);
 }
 
@@ -233,7 +233,7 @@ TEST(RoundTripTest, OfEveryDtypeAndNumberOfFiles) {
         CheckpointReader before(first), after(dir + "/back");
         EXPECT_EQ(after.manifest().meta.step, 0);
         EXPECT_EQ(after.manifest().meta.recipe, "");
-        EXPECT_EQ(ShapeFromJson(after.manifest().meta.config), shape);
+        EXPECT_EQ(ShapeFromJson(after.manifest().meta.config, "where"), shape);
         for (const FlatParameter& unit : before.manifest().flat_parameters) {
           for (const Placement& p : unit.parameters) {
             const auto a = Elements(before, "master", p.name, p.shape);
@@ -396,7 +396,7 @@ TEST(ExportTest, OverwritesNothingAndRefusesAForeignModel) {
   one.num_hidden_layers = 3;
   EXPECT_NE(with_config(ShapeToJson(one)).find("has no parameter 'transformer.h.2."),
             std::string::npos);
-  EXPECT_NE(with_config("{}").find("model shape"), std::string::npos);
+  EXPECT_NE(with_config("{}").find("has no family"), std::string::npos);
   EXPECT_EQ(List(dir), (Strings{"there"}));
 }
 
