@@ -31,7 +31,9 @@ using wire::Type;
 
 // On top of the time that the server was given: it answers by itself when that is over, and its
 // answer knows more than ours.
-constexpr std::chrono::seconds kGrace{5};
+constexpr std::chrono::milliseconds kGrace{1500};
+// The same while ranks join and leave, when it has all of them to answer.
+constexpr std::chrono::seconds kGraceOfAll{5};
 // To hear that a failure has been told. It is sent by then, and read when the store gets to it.
 constexpr std::chrono::seconds kToldWithin{2};
 
@@ -76,7 +78,7 @@ class TcpStore final : public Store {
     reader_ = StartThread("the thread that hears the store", [this] { Read(); });
     try {
       if (GivesUp()) throw GivenUp();
-      Await(kJoinId, deadline + kGrace);
+      Await(kJoinId, deadline + kGraceOfAll);
     } catch (const GivenUp&) {
       Fail(given_up_->why);
       const std::string first = FailureReason();
@@ -139,9 +141,14 @@ class TcpStore final : public Store {
 
   void Fail(const std::string& why) override {
     const std::string reason = why.empty() ? "a rank has failed" : why.substr(0, kMaxValue);
+    bool silent = false;
+    {
+      std::lock_guard lock(mutex_);
+      silent = silent_;
+    }
     try {
       // Not for timeout_s: that may be over already, because the one who holds the store is silent.
-      Request(Type::kFail, Clock::now() + kToldWithin,
+      Request(Type::kFail, Clock::now() + (silent ? Clock::duration() : kToldWithin),
               [&](wire::Writer& message) { message.String(reason); });
     } catch (const CommError&) {  // It has failed already and all know, or nobody can be told.
     }
@@ -166,7 +173,7 @@ class TcpStore final : public Store {
       if (std::exchange(left_, true) || !failure_.empty()) return;
     }
     try {
-      Request(Type::kLeave, Clock::now() + kGrace, [](wire::Writer&) {});
+      Request(Type::kLeave, Clock::now() + kGraceOfAll, [](wire::Writer&) {});
     } catch (const CommError&) {  // A store that is gone needs no good-bye.
     }
   }
@@ -230,7 +237,7 @@ class TcpStore final : public Store {
   bool Prove(const StoreKey& key, JoinClaim claim, Clock::time_point deadline, std::string* why,
              bool* refused) {
     const auto begin = Clock::now();
-    const auto until = std::min(deadline + kGrace, begin + kAnswerWithin);
+    const auto until = std::min(deadline + kGraceOfAll, begin + kAnswerWithin);
     const std::string mine = NewNonce();
     try {
       SendAll(wire::Writer(Type::kHello, kJoinId).String(wire::kMagic).String(mine), until);
@@ -345,6 +352,7 @@ class TcpStore final : public Store {
     const std::optional<std::string> answer = std::move(answers_[id]);
     answers_.erase(id);
     if (!answer) {
+      if (failure_.empty()) silent_ = true;
       throw CommError(failure_.empty() ? "the store of rank 0, at " + where_ + ", does not answer"
                                        : failure_);
     }
@@ -440,13 +448,14 @@ class TcpStore final : public Store {
   Socket socket_;
   std::string received_;  // The reader's, once it runs.
   std::mutex send_mutex_;
-  mutable std::mutex mutex_;  // Guards the six below.
+  mutable std::mutex mutex_;  // Guards the seven below.
   std::condition_variable answered_;
   uint64_t next_id_ = kJoinId + 1;
   std::map<uint64_t, std::optional<std::string>> answers_;  // By id: who waits, and what came.
   std::string failure_;
   bool left_ = false;
   bool gone_ = false;          // Nothing more will be answered.
+  bool silent_ = false;        // A request was not answered in time.
   std::mutex callback_mutex_;  // Held while it runs. Taken before mutex_.
   std::function<void(const std::string&)> callback_;
   std::thread reader_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -232,6 +233,33 @@ TEST(TcpStoreTest, ADepartureIsNoFailure) {
     Require(store->FailureReason().empty(), store->FailureReason());
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// Rank 0's process is stopped: the others find out, and wait for nothing more.
+TEST(TcpStoreTest, ASilentServerIsGivenUpOnce) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t holder = fork();
+  if (holder == 0) {
+    const TcpStoreServer server("localhost", 0, 1, 60);
+    const int port = server.port();
+    if (write(ends[1], &port, sizeof(port)) != sizeof(port)) _exit(1);
+    for (;;) pause();
+  }
+  int port = 0;
+  ASSERT_EQ(read(ends[0], &port, sizeof(port)), static_cast<ssize_t>(sizeof(port)));
+  const auto store = ConnectTcpStore("localhost", port, 0, 1, /*timeout_s=*/0.5);
+  kill(holder, SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(ErrorOf<CommError>([&] { store->Get("key"); }),
+            "the store of rank 0, at localhost:" + std::to_string(port) + ", does not answer");
+  store->Fail("rank 1: gives up");
+  EXPECT_EQ(store->FailureReason(), "rank 1: gives up");
+  // 2 s on an idle machine; it was 7.5 s.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  kill(holder, SIGKILL);
+  waitpid(holder, nullptr, 0);
+  for (const int end : ends) close(end);
 }
 
 TEST(TcpStoreTest, JoinNamesWhoIsMissing) {
