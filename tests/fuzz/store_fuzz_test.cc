@@ -1,5 +1,6 @@
 // What strangers and members say to the TCP store that they should not: it closes their connection
-// and nothing else, while two ranks go on. 100,000 inputs in all, a quarter of them for every change.
+// and nothing else, while two ranks go on. 100,000 inputs in all, a quarter of them for every
+// change.
 #include <gtest/gtest.h>
 
 #include <atomic>

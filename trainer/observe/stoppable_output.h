@@ -44,8 +44,8 @@ class StoppableOutput : public std::streambuf {
   const int fd_;
   const std::function<bool()> stop_requested_;
   const std::chrono::milliseconds patience_;
-  UniqueFd
-      own_;  // The same pipe or terminal, which does not block. Not open: fd_ is another thing.
+  // The same pipe or terminal, which does not block. Not open: fd_ is another thing.
+  UniqueFd own_;
   mutable std::mutex mutex_;
   std::string text_;                                            // Not written yet.
   std::optional<std::chrono::steady_clock::time_point> until_;  // Once there is a stop.
