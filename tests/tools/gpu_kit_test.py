@@ -29,12 +29,12 @@ def alive(pid):
 
 
 def load_tests(_loader, suites, _pattern):
-    """This shard's, where Bazel runs several."""
-    status = os.environ.get("TEST_SHARD_STATUS_FILE")
+    """This shard's, where Bazel runs several. The kit's own tests would take a share of theirs."""
+    status = os.environ.pop("TEST_SHARD_STATUS_FILE", None)
     if status:
         pathlib.Path(status).touch()
     cases = [case for suite in suites for case in suite]
-    index, count = (int(os.environ.get(name, default)) for name, default in
+    index, count = (int(os.environ.pop(name, default)) for name, default in
                     (("TEST_SHARD_INDEX", "0"), ("TEST_TOTAL_SHARDS", "1")))
     return unittest.TestSuite(cases[index::count])
 
