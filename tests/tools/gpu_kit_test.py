@@ -29,13 +29,15 @@ def alive(pid):
 
 
 def load_tests(_loader, suites, _pattern):
-    """This shard's, where Bazel runs several. The kit's own tests would take a share of theirs."""
-    status = os.environ.pop("TEST_SHARD_STATUS_FILE", None)
+    """This shard's, where Bazel runs several."""
+    status = os.environ.get("TEST_SHARD_STATUS_FILE")
     if status:
         pathlib.Path(status).touch()
     cases = [case for suite in suites for case in suite]
-    index, count = (int(os.environ.pop(name, default)) for name, default in
+    index, count = (int(os.environ.get(name, default)) for name, default in
                     (("TEST_SHARD_INDEX", "0"), ("TEST_TOTAL_SHARDS", "1")))
+    for name in [name for name in os.environ if "_SHARD" in name]:
+        del os.environ[name]  # Or the kit's programs would take a share of their tests as well.
     return unittest.TestSuite(cases[index::count])
 
 
