@@ -63,6 +63,7 @@ struct Field {
   std::vector<std::string> elsewhere = {};  // Names in other programs, for hints.
   // A dropout says how a model is trained, and is no part of its shape.
   bool is_dropout = false;
+  bool is_later = false;  // Checkpoints of older builds lack it: there it has its default.
 };
 
 // As a recipe shows it: "768", "[1, 2]", "{type: linear, factor: 8}" in the order of `range`.

@@ -68,6 +68,15 @@ FieldRow<Config> MapRow(const char* name, T Config::*member, const MapRange& ran
   return row;
 }
 
+// The same of a member that older checkpoints know nothing of: there it has its default.
+template <typename Config, typename T>
+FieldRow<Config> LaterRow(const char* name, T Config::*member, const decltype(Field::range)& range,
+                          const std::string& text, const std::string& standard) {
+  FieldRow<Config> row = Row(name, member, range, text, standard);
+  row.field.is_later = true;
+  return row;
+}
+
 template <typename Config>
 FieldRow<Config> DropoutRow(const char* name, double Config::*member, const std::string& text,
                             const std::vector<std::string>& elsewhere = {},

@@ -1,5 +1,6 @@
 // The shape of a GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask
-// Learners"): learned positions, pre-norm blocks, GELU (tanh), the head tied to the embedding.
+// Learners"): learned positions, pre-norm blocks, GELU (tanh), the head tied to the embedding
+// or, as minGPT's, a matrix of its own.
 // Tests: tests/models/gpt2/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_GPT2_CONFIG_H_
 #define FSDP_TRAIN_MODELS_GPT2_CONFIG_H_
@@ -20,6 +21,7 @@ struct Gpt2Config {
   int64_t max_position_embeddings = 1024;
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;  // Standard deviation of the initial weights.
+  bool tie_word_embeddings = true;
 
   // No part of the shape: how it is trained. Shares of the elements of the embeddings' sum, of what
   // a block adds to the residual stream, and of the attention's probabilities, that are dropped

@@ -37,6 +37,8 @@ std::vector<FieldRow<Config>> Rows() {
           "layer_norm_epsilon"),
       Row("initializer_range", &Config::initializer_range, RealRange{.at_least = 0, .at_most = 1},
           "Standard deviation of the initial weights", "0.02", {"init_std"}, "initializer_range"),
+      LaterRow("tie_word_embeddings", &Config::tie_word_embeddings, BooleanRange(),
+               "The head is the token embedding", "true"),
       DropoutRow("embedding_dropout", &Config::embedding_dropout,
                  "Share of the embeddings' elements that are dropped while training",
                  {"embd_pdrop"}, "embd_pdrop"),
@@ -49,16 +51,22 @@ std::vector<FieldRow<Config>> Rows() {
   };
 }
 
-// The four published sizes, under the names usual today. Parameters count the tied embedding once,
-// as the published checkpoints hold it.
+// The four published sizes, under the names usual today, and the 175 billion of the FSDP paper's
+// figure 7a, whose shape is that of github.com/lessw2020/transformer_framework. Parameters count a
+// tied embedding once, as the published checkpoints hold it.
 std::vector<std::pair<std::string_view, Config>> Presets() {
   const auto size = [](int64_t hidden, int64_t layers, int64_t heads) {
     return Config{.hidden_size = hidden, .num_hidden_layers = layers, .num_attention_heads = heads};
   };
+  Config mingpt = size(12288, 96, 96);
+  mingpt.vocab_size = 50000;
+  mingpt.max_position_embeddings = 2048;
+  mingpt.tie_word_embeddings = false;
   return {{"gpt2-124m", size(768, 12, 12)},
           {"gpt2-350m", size(1024, 24, 16)},
           {"gpt2-774m", size(1280, 36, 20)},
-          {"gpt2-1.5b", size(1600, 48, 25)}};
+          {"gpt2-1.5b", size(1600, 48, 25)},
+          {"mingpt-175b", mingpt}};
 }
 
 void FillDependent(Config& config, const ModelFamily::Given& given) {
@@ -86,7 +94,8 @@ void Shrink(Config& c) {
        .num_attention_heads = 1,
        .vocab_size = 1,
        .max_position_embeddings = 1,
-       .initializer_range = 0};
+       .initializer_range = 0,
+       .tie_word_embeddings = whole.tie_word_embeddings};
 }
 
 DecoderShape Decoder(const Config& c) {
@@ -106,12 +115,13 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
                             std::to_string(kMaxHiddenSize));
   }
   config.intermediate_size = hf.Integer("n_inner").value_or(4 * config.hidden_size);
+  config.tie_word_embeddings = hf.Boolean("tie_word_embeddings").value_or(true);
 }
 
 void WriteHf(const HfRelative<Config>&, const Config& config, nlohmann::ordered_json& json) {
   json["activation_function"] = "gelu_new";
   json["n_inner"] = config.intermediate_size;
-  json["tie_word_embeddings"] = true;
+  json["tie_word_embeddings"] = config.tie_word_embeddings;
 }
 
 FamilyTable<Config> Table() {
@@ -132,8 +142,7 @@ FamilyTable<Config> Table() {
           .hf_features = {{"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
                           {"scale_attn_weights", {"true"}},
                           {"scale_attn_by_inverse_layer_idx", {"false"}},
-                          {"reorder_and_upcast_attn", {"false"}},
-                          {"tie_word_embeddings", {"true"}}},
+                          {"reorder_and_upcast_attn", {"false"}}},
           .read_hf = &ReadHf,
           .write_hf = &WriteHf};
 }

@@ -17,10 +17,11 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   const std::string root = "transformer.";
   wte_ = New(root + "wte.weight", Shape{config.vocab_size, c}, normal);
   wpe_ = New(root + "wpe.weight", Shape{config.max_position_embeddings, c}, normal);
+  const bool tied = config.tie_word_embeddings;
   segments_.push_back({"embedding",
                        false,
                        {wte_, wpe_},
-                       /*own_unit=*/false,
+                       /*own_unit=*/!tied,
                        /*read_in_backward=*/false});
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string h = root + "h." + std::to_string(i) + ".";
@@ -45,7 +46,9 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   }
   ln_f_w_ = New(root + "ln_f.weight", Shape{c}, ones);
   ln_f_b_ = New(root + "ln_f.bias", Shape{c}, zeros);
-  segments_.push_back({"head", false, {ln_f_w_, ln_f_b_}});
+  head_ = tied ? wte_ : New("lm_head.weight", Shape{config.vocab_size, c}, normal);
+  segments_.push_back({"head", false, {ln_f_w_, ln_f_b_}, /*own_unit=*/!tied});
+  if (!tied) segments_.back().parameters.push_back(head_);
 }
 
 // Decay as nanoGPT and llm.c have it: matrices and embeddings, not biases and norms.
@@ -102,7 +105,7 @@ void Gpt2::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     const Var y =
         LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
-    HeadLoss(t, y, *wte_, tokens.targets, tokens.weights, scale, loss);
+    HeadLoss(t, y, *head_, tokens.targets, tokens.weights, scale, loss);
     return Var{};
   });
 }
@@ -113,7 +116,7 @@ void Gpt2::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) c
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     const Var y =
         LayerNorm(t, in, *ln_f_w_, *ln_f_b_, static_cast<float>(config_.layer_norm_epsilon));
-    HeadLogits(t, y, *wte_, tokens, column, logits);
+    HeadLogits(t, y, *head_, tokens, column, logits);
     return Var{};
   });
 }

@@ -44,7 +44,7 @@ class Gpt2 final : public Model, public Autoregressive {
 
   Gpt2Config config_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
-  Parameter *wte_, *wpe_, *ln_f_w_, *ln_f_b_;
+  Parameter *wte_, *wpe_, *ln_f_w_, *ln_f_b_, *head_;  // `head_` is wte_ where they are tied.
   std::vector<Block> blocks_;
   std::vector<ModelSegment> segments_;
 };

@@ -60,6 +60,8 @@ class Gpt2(nn.Module):
         self.wpe = nn.Embedding(shape["max_position_embeddings"], width)
         self.h = nn.ModuleList(Gpt2Block(shape) for _ in range(shape["num_hidden_layers"]))
         self.ln_f = nn.LayerNorm(width, eps=shape["layer_norm_epsilon"])
+        self.lm_head = None if shape.get("tie_word_embeddings", True) else nn.Linear(
+            width, shape["vocab_size"], bias=False)
 
     def blocks(self):
         return self.h
@@ -69,7 +71,8 @@ class Gpt2(nn.Module):
         x = self.wte(tokens) + self.wpe(positions)
         for block in self.h:
             x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)  # The head is the token table.
+        head = self.wte if self.lm_head is None else self.lm_head
+        logits = F.linear(self.ln_f(x), head.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @staticmethod
@@ -81,12 +84,12 @@ class Gpt2(nn.Module):
                 "n_positions": shape["max_position_embeddings"],
                 "layer_norm_epsilon": shape["layer_norm_epsilon"],
                 "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-                "attn_pdrop": 0.0, "tie_word_embeddings": True,
+                "attn_pdrop": 0.0, "tie_word_embeddings": shape.get("tie_word_embeddings", True),
                 "initializer_range": shape["initializer_range"]}
 
     @staticmethod
     def file_name(name):
-        return "transformer." + name
+        return name if name.startswith("lm_head.") else "transformer." + name
 
 
 def rotate(x, cos, sin):

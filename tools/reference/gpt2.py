@@ -29,16 +29,19 @@ class Case:
     inner: int | None  # None: 4 x hidden, and null in config.json.
     layers: int
     epsilon: float
+    tied: bool
     masked: bool  # The batch has targets of weight zero, and one sequence of nothing else.
 
 
 CASES = [
     # An odd vocabulary, a prime sequence length, positions that are never used.
-    Case("odd_vocab", 1, 1021, 64, 37, 48, 3, None, 2, 1e-5, masked=True),
+    Case("odd_vocab", 1, 1021, 64, 37, 48, 3, None, 2, 1e-5, tied=True, masked=True),
     # A head dimension that is not a multiple of 4, an odd intermediate size.
-    Case("odd_heads", 2, 257, 24, 19, 30, 5, 77, 3, 1e-5, masked=False),
+    Case("odd_heads", 2, 257, 24, 19, 30, 5, 77, 3, 1e-5, tied=True, masked=False),
     # Every position used, one head as wide as the model, an epsilon that is not the default.
-    Case("one_head", 3, 509, 64, 64, 64, 1, 96, 1, 1e-3, masked=True),
+    Case("one_head", 3, 509, 64, 64, 64, 1, 96, 1, 1e-3, tied=True, masked=True),
+    # A head of its own.
+    Case("untied", 4, 131, 16, 11, 24, 3, None, 2, 1e-5, tied=False, masked=True),
 ]
 
 
@@ -52,6 +55,7 @@ def build_model(case: Case) -> transformers.GPT2LMHeadModel:
         n_inner=case.inner,
         n_layer=case.layers,
         layer_norm_epsilon=case.epsilon,
+        tie_word_embeddings=case.tied,
         activation_function="gelu_new",
         attn_pdrop=0.0,
         embd_pdrop=0.0,
@@ -68,7 +72,7 @@ def build_model(case: Case) -> transformers.GPT2LMHeadModel:
             values = 1 + 0.2 * values
         elif p.dim() == 1:
             values *= 0.1
-        elif name.endswith((".wte.weight", ".wpe.weight")):
+        elif name.endswith((".wte.weight", ".wpe.weight", "lm_head.weight")):
             values *= 0.2
         else:
             values *= 1.2 / math.sqrt(p.shape[0])  # [in, out], as Conv1D has it.

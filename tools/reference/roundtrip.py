@@ -42,6 +42,9 @@ FAMILIES = {
     "gpt2": lambda: transformers.GPT2Config(
         n_embd=48, n_layer=2, n_head=3, vocab_size=251, n_positions=64, initializer_range=0.2,
         bos_token_id=None, eos_token_id=None),
+    "gpt2-untied": lambda: transformers.GPT2Config(
+        n_embd=48, n_layer=2, n_head=3, vocab_size=251, n_positions=64, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=None, tie_word_embeddings=False),
     "llama": lambda: transformers.LlamaConfig(**SMALL, rope_parameters=LLAMA3),
     "llama-biased": lambda: transformers.LlamaConfig(
         **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=10),
@@ -126,7 +129,7 @@ def check_trained(family, work):
     theirs, run_dir = work / "theirs", work / "run"
     make(family, torch.float32).save_pretrained(theirs)
     recipe = work / "recipe.yaml"
-    kind = "gpt2" if family == "gpt2" else "llama"
+    kind = "gpt2" if family.startswith("gpt2") else "llama"
     recipe.write_text(f"""
 run: {{dir: {run_dir}, threads: 1}}
 model: {{family: {kind}, init_from: {theirs}}}

@@ -15,9 +15,11 @@ TEST(Gpt2Family, PresetsHaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(count("gpt2-350m"), 354823168);
   EXPECT_EQ(count("gpt2-774m"), 774030080);
   EXPECT_EQ(count("gpt2-1.5b"), 1557611200);
+  EXPECT_EQ(count("mingpt-175b"), 175215501312);  // As its authors' benchmark prints it.
   for (const ModelPreset& preset : FindFamily("gpt2")->presets()) {
     EXPECT_TRUE(Validate(preset.shape).empty()) << preset.name;
-    EXPECT_EQ(DecoderOf(preset.shape).head_dim, 64) << preset.name;
+    const bool largest = preset.name == "mingpt-175b";
+    EXPECT_EQ(DecoderOf(preset.shape).head_dim, largest ? 128 : 64) << preset.name;
   }
 }
 
@@ -35,6 +37,9 @@ TEST(Gpt2Family, CountsEveryTensorOnce) {
                           .max_position_embeddings = 4};
   const int64_t block = 2 * 3 + (9 * 3 + 9) + (3 * 3 + 3) + 2 * 3 + (3 * 5 + 5) + (5 * 3 + 3);
   EXPECT_EQ(NumParameters(config), 7 * 3 + 4 * 3 + 2 * block + 2 * 3);
+  Gpt2Config untied = config;
+  untied.tie_word_embeddings = false;
+  EXPECT_EQ(NumParameters(untied), NumParameters(config) + 7 * 3);
 }
 
 TEST(Gpt2Family, LargestShapeDoesNotOverflow) {

@@ -28,13 +28,13 @@ const std::vector<int> kThreadWorlds = {3}, kProcessWorlds = {2};
 const std::vector<int> kThreadWorlds = {2, 3, 4}, kProcessWorlds = {1, 2, 3, 4};
 #endif
 
-const auto kModels = ::testing::Values("odd_vocab", "odd_heads", "one_head");
+const auto kModels = ::testing::Values("odd_vocab", "odd_heads", "one_head", "untied");
 
 // Models, worlds and strategies: for every change each two of them that can meet do once.
 std::vector<ReferenceCase> Cases(const std::vector<int>& worlds, bool processes) {
   std::vector<ReferenceCase> cases;
   int row = 0;
-  for (const char* model : {"odd_vocab", "odd_heads", "one_head"}) {
+  for (const char* model : {"odd_vocab", "odd_heads", "one_head", "untied"}) {
     ++row;
     for (const int world : worlds) {
       int column = 0;

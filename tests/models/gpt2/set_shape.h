@@ -20,6 +20,7 @@ inline void SetGpt2Shape(const nlohmann::json& c, TinyRun& run) {
   config.vocab_size = c.at("vocab_size");
   config.max_position_embeddings = c.at("n_positions");
   config.layer_norm_epsilon = c.at("layer_norm_epsilon");
+  config.tie_word_embeddings = c.at("tie_word_embeddings");
 }
 
 }  // namespace fsdp::testing

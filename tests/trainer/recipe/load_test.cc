@@ -329,8 +329,8 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(model("n_embd: 64"),
             "r.yaml:1:23: model.n_embd: unknown key; did you mean `hidden_size`?");
   EXPECT_EQ(model("head_dim: 64"), "r.yaml:1:33: model.head_dim: a `gpt2` has no such field");
-  EXPECT_EQ(model("tie_word_embeddings: true"),
-            "r.yaml:1:44: model.tie_word_embeddings: a `gpt2` has no such field");
+  EXPECT_EQ(model("qk_norm: true"), "r.yaml:1:32: model.qk_norm: a `gpt2` has no such field");
+  EXPECT_EQ(model("tie_word_embeddings: false"), "");
   EXPECT_EQ(model("preset: llama3-8b"),
             "r.yaml:1:31: model.preset: `llama3-8b` is a llama, but model.family is `gpt2`");
   const std::string t5 = MistakesOf("model: {family: t5}\ndata: {train: {paths: [x]}}\n");

@@ -106,11 +106,14 @@ std::vector<std::pair<std::string, ModelShape>> Shapes() {
                           .head_dim = 6,
                           .vocab_size = 37,
                           .max_position_embeddings = 20};
+  Gpt2Config untied = gpt2;
+  untied.tie_word_embeddings = false;
   LlamaConfig biased = llama, qwen2 = llama, qwen3 = llama;
   biased.attention_bias = biased.attention_output_bias = biased.mlp_bias = true;
   qwen2.attention_bias = qwen2.tie_word_embeddings = true;
   qwen3.qk_norm = qwen3.tie_word_embeddings = true;
-  return {{"gpt2", gpt2}, {"llama", llama}, {"biased", biased}, {"qwen2", qwen2}, {"qwen3", qwen3}};
+  return {{"gpt2", gpt2},     {"untied", untied}, {"llama", llama},
+          {"biased", biased}, {"qwen2", qwen2},   {"qwen3", qwen3}};
 }
 
 HfExported Export(const std::string& checkpoint, const std::string& out,
@@ -168,7 +171,7 @@ std::vector<float> Elements(CheckpointReader& reader, const std::string& state,
 
 // transformers' own file -> checkpoint -> file.
 TEST(RoundTripTest, OfAFileOfTransformers) {
-  for (const char* model : {"one_head", "odd_vocab"}) {
+  for (const char* model : {"one_head", "odd_vocab", "untied"}) {
     const std::string from = std::string("tests/fixtures/gpt2/") + model;
     const std::string dir = FreshDirectory("transformers");
     const HfImported imported = ImportHf(from, dir + "/imported", nullptr);
@@ -325,7 +328,7 @@ TEST(ExportTest, MergesAdapters) {
           ASSERT_EQ(got[i], static_cast<float>(want)) << slice->name << " " << i;
         }
       }
-      EXPECT_EQ(merged, 2 * (name == "gpt2" ? 4 : 7));  // Two layers.
+      EXPECT_EQ(merged, 2 * (name == "gpt2" || name == "untied" ? 4 : 7));  // Two layers.
     }
   }
 }
