@@ -128,40 +128,45 @@ void AddMathAttention(std::vector<OpCase>& cases, const OpShapes& shapes, bool m
   const int64_t batch = shapes.batch, seq = shapes.seq, heads = shapes.heads;
   const Shape qkv_shape{batch, seq, 3 * heads, dims.head_dim},
       out_shape{batch, seq, heads, dims.head_dim}, pairs{batch, heads, seq, seq};
+  const auto part = [=](const View& tensor, int64_t p) { return Heads(tensor, p * heads, heads); };
   const auto inputs = [=](BenchTensors& t) {
     const View qkv = t.Values(qkv_shape);
-    const auto part = [&](int64_t p) { return Heads(qkv, p * heads, heads); };
-    return AttentionInputs{
-        part(0), part(1), part(2), {}, {}, AttentionBackend::kMath, AttentionMask::kFull};
+    return AttentionInputs{.q = part(qkv, 0),
+                           .k = part(qkv, 1),
+                           .v = part(qkv, 2),
+                           .positions = {},
+                           .backend = AttentionBackend::kMath,
+                           .mask = AttentionMask::kFull};
   };
   const auto mixing = [=](BenchTensors& t) -> HeadMixing {
     if (!mixes) return {};
     return {t.Float({heads, heads}), t.Float({heads}), t.Float({heads}), 1e-5f};
   };
+  const auto mixing_gradients = [=](BenchTensors& t) -> HeadMixingGradients {
+    if (!mixes) return {};
+    return {t.Float({heads, heads}), t.Float({heads}), t.Float({heads})};
+  };
+  const auto weights = [=](BenchTensors& t) { return mixes ? t.Values(pairs) : View{}; };
   cases.push_back({name + ", forward", [=](BenchTensors& t) -> Call {
                      const AttentionInputs in = inputs(t);
                      const HeadMixing mixed = mixing(t);
-                     const View p = t.Values(pairs), w = mixes ? t.Values(pairs) : View{},
-                                out = t.Values(out_shape);
+                     const View p = t.Values(pairs), w = weights(t), out = t.Values(out_shape);
                      return [=](Stream& s) { AttentionMathForward(s, in, mixed, p, w, out); };
                    }});
-  cases.push_back({name + ", backward", [=](BenchTensors& t) -> Call {
-                     const AttentionInputs in = inputs(t);
-                     const HeadMixing mixed = mixing(t);
-                     const View p = t.Values(pairs), w = mixes ? t.Values(pairs) : View{},
-                                dout = t.Values(out_shape), dqkv = t.Values(qkv_shape);
-                     const auto part = [&](int64_t i) { return Heads(dqkv, i * heads, heads); };
-                     const AttentionGradients gradients{part(0), part(1), part(2)};
-                     HeadMixingGradients of_mixing;
-                     if (mixes)
-                       of_mixing = {t.Float({heads, heads}), t.Float({heads}), t.Float({heads})};
-                     const View workspace = t.Workspace(AttentionMathBackwardWorkspaceBytes(
-                         dims, t.dtype(), t.kernel_type(), mixes));
-                     return [=](Stream& s) {
-                       AttentionMathBackward(s, in, mixed, p, w, dout, gradients, of_mixing,
-                                             workspace);
-                     };
-                   }});
+  cases.push_back(
+      {name + ", backward", [=](BenchTensors& t) -> Call {
+         const AttentionInputs in = inputs(t);
+         const HeadMixing mixed = mixing(t);
+         const View p = t.Values(pairs), w = weights(t), dout = t.Values(out_shape),
+                    dqkv = t.Values(qkv_shape);
+         const AttentionGradients gradients{part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)};
+         const HeadMixingGradients of_mixing = mixing_gradients(t);
+         const View workspace = t.Workspace(
+             AttentionMathBackwardWorkspaceBytes(dims, t.dtype(), t.kernel_type(), mixes));
+         return [=](Stream& s) {
+           AttentionMathBackward(s, in, mixed, p, w, dout, gradients, of_mixing, workspace);
+         };
+       }});
 }
 
 void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {

@@ -130,8 +130,8 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const Sto
   });
   std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
   if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
-  if (prompt.empty())
-    return std::vector<SampleRecord>{};  // Nothing but what the tokenizer takes away.
+  // Nothing but what the tokenizer takes away.
+  if (prompt.empty()) return std::vector<SampleRecord>{};
   const Continuation c = Generate(model, {std::move(prompt)}, options)[0];
   if (stopped) return std::nullopt;
   std::string text;
