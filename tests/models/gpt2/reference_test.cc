@@ -28,13 +28,13 @@ const std::vector<int> kThreadWorlds = {3}, kProcessWorlds = {2};
 const std::vector<int> kThreadWorlds = {2, 3, 4}, kProcessWorlds = {1, 2, 3, 4};
 #endif
 
-const auto kModels = ::testing::Values("odd_vocab", "odd_heads", "one_head", "untied");
+constexpr const char* kModels[] = {"odd_vocab", "odd_heads", "one_head", "untied"};
 
 // Models, worlds and strategies: for every change each two of them that can meet do once.
 std::vector<ReferenceCase> Cases(const std::vector<int>& worlds, bool processes) {
   std::vector<ReferenceCase> cases;
   int row = 0;
-  for (const char* model : {"odd_vocab", "odd_heads", "one_head", "untied"}) {
+  for (const char* model : kModels) {
     ++row;
     for (const int world : worlds) {
       int column = 0;
@@ -50,7 +50,7 @@ std::vector<ReferenceCase> Cases(const std::vector<int>& worlds, bool processes)
 
 // In a world of one the strategies are one.
 INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(1),
+                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values(1),
                                             ::testing::Values(Strategy::kFullShard),
                                             ::testing::Values(false)),
                          ReferenceCaseName);
