@@ -8,20 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "trainer/bench/op_cases.h"
 #include "trainer/core/dtype.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
-
-// Of one micro-batch; the defaults are GPT-2 124M's. heads divides hidden, and hidden / heads is
-// even (rotary positions).
-struct OpShapes {
-  int64_t batch = 4, seq = 512;
-  int64_t hidden = 768, intermediate = 3072, heads = 12;
-  int64_t vocab = 50257;
-};
 
 struct OpBenchOptions {
   OpShapes shapes;
