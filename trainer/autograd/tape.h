@@ -141,7 +141,7 @@ class Tape {
   // was saved in it, but for its output. (What a norm keeps of a row stays.)
 
   // Enqueues one, of as many elements of a dtype.
-  using CopyTensor = std::function<void(Stream& stream, ConstView from, View to)>;
+  using CopyTensor = std::function<void(Stream& stream, View from, View to)>;
   // Takes memory of the place and enqueues the copies to it.
   void CopyToHost(int segment, Stream& stream, MemoryPlace place, const CopyTensor& copy);
   // Gives the device's memory back. The tape's stream has waited for the copies.

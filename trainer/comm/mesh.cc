@@ -82,6 +82,19 @@ int Mesh::RankOf(const Coordinate& coordinate) const {
   return ranks_.empty() ? position : ranks_[position];
 }
 
+int Mesh::SizeOf(Group group) const {
+  switch (group) {
+    case Group::kWorld:
+      return world_size_;
+    case Group::kSecondary:
+      return secondary_size_;
+    case Group::kReplicate:
+      return replicate_size();
+    default:
+      return shard_size_;
+  }
+}
+
 RankGroup Mesh::RanksOf(Group group) const {
   if (group == Group::kWorld) {
     return ranks_.empty() ? RankGroup::World(world_rank_, world_size_)

@@ -50,6 +50,7 @@ class Mesh {
   // In order of position. A rank's number in it is coordinate().shard, the same modulo
   // secondary_size(), coordinate().replicate or position().
   RankGroup RanksOf(Group group) const;
+  int SizeOf(Group group) const;
 
   int position() const { return position_; }
   // Which part of the samples is this rank's, of data_size() parts.

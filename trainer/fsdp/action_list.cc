@@ -5,15 +5,17 @@
 
 namespace fsdp {
 
-int ActionList::Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
-                    const std::vector<int>& pacing) {
+int ActionList::Add(Action action, const std::vector<int>& pacing) {
   if (one_queue_ && action.stream == StreamId::kReduce) action.stream = StreamId::kGather;
   const int index = static_cast<int>(actions_.size());
   const int lane = LaneOf(action);
 
+  if (caching_) {  // Its uses so far order nothing.
+    for (const Use& use : action.takes) users_.erase(KeyOf(use));
+  }
   std::vector<int> needed;
-  for (const Use& use : reads) Touch(use, index, /*write=*/false, needed);
-  for (const Use& use : writes) Touch(use, index, /*write=*/true, needed);
+  for (const Use& use : action.reads) Touch(use, index, /*write=*/false, needed);
+  for (const Use& use : action.writes) Touch(use, index, /*write=*/true, needed);
 
   Clock& now = streams_[lane];
   Join(now, streams_[kHost]);
@@ -55,6 +57,10 @@ std::vector<Action> ActionList::Take() {
   return step;
 }
 
+ActionList::Key ActionList::KeyOf(const Use& use) {
+  return use.slot >= 0 ? Key(use.what, true, use.slot, -1) : Key(use.what, false, use.of, use.part);
+}
+
 int ActionList::LaneOf(const Action& action) {
   return action.kind == ActionKind::kHostWait ? kHost : static_cast<int>(action.stream);
 }
@@ -68,7 +74,7 @@ bool ActionList::Knows(const Clock& clock, int action) const {
 }
 
 void ActionList::Touch(const Use& use, int index, bool write, std::vector<int>& needed) {
-  Users& users = users_[use];
+  Users& users = users_[KeyOf(use)];
   if (users.write >= 0) needed.push_back(users.write);
   if (write) {
     needed.insert(needed.end(), users.reads.begin(), users.reads.end());

@@ -7,58 +7,26 @@
 
 #include <array>
 #include <map>
-#include <utility>
+#include <tuple>
 #include <vector>
 
-#include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/action.h"
 
 namespace fsdp {
-
-// What actions read and write, by name. Two uses of one resource on two streams need a wait. The
-// compute shard is what is gathered: the masters themselves, their copy in another dtype, or the
-// average that is evaluated in their place. Only the optimizer touches masters, and it writes the
-// compute shard with them, so the waits are the same whether or not the two are one memory.
-enum class Resource {
-  kMaster,
-  kComputeShard,
-  kSecondary,
-  kValue,
-  kSlot,
-  kGradient,
-  kGradientSlot,
-  kGradientShard,
-  kShard,  // A gradient's, on its way to host memory, where it is in no slot.
-  kShardSlot,
-  kHostGradient,
-  kUpdateSlot,
-  kSpilled,
-  kSpillSlot,
-  kSpillCopy,  // Of the slot: what comes back, in another dtype.
-  kFactors,    // Of the step, in host memory.
-  kActivations,
-  kHostActivations,
-  kStaging,
-  kScalars,
-  kBatch
-};
-using Use = std::pair<Resource, int>;  // With the unit or slot.
 
 // Vector clocks over streams, as the stream checker keeps them over bytes.
 class ActionList {
  public:
-  // `one_queue`: what belongs to the reduce stream goes to the gather stream.
-  explicit ActionList(bool one_queue) : one_queue_(one_queue) {}
+  // `one_queue`: what belongs to the reduce stream goes to the gather stream. `caching`: what an
+  // action takes on the device is other memory each time.
+  ActionList(bool one_queue, bool caching) : one_queue_(one_queue), caching_(caching) {}
 
-  // The index of the action, which reads and writes these and waits for `pacing` besides.
-  int Add(Action action, const std::vector<Use>& reads, const std::vector<Use>& writes,
-          const std::vector<int>& pacing = {});
+  // The index of the action, which waits for what it reads and writes, and for `pacing` besides.
+  int Add(Action action, const std::vector<int>& pacing = {});
 
   // `wait`, a kHostWait, was listed right before `held`: it is pacing where that one's own waits
   // already order all that it waits for.
   void Settle(int wait, int held);
-
-  // The resource is other memory from here on: its uses so far order nothing.
-  void Forget(const Use& use) { users_.erase(use); }
 
   // What follows is the second step, of the same actions.
   void NextStep();
@@ -76,6 +44,10 @@ class ActionList {
     std::vector<int> reads;
   };
 
+  // Of one memory, whoever uses it.
+  using Key = std::tuple<Resource, bool, int, int>;
+
+  static Key KeyOf(const Use& use);
   static int LaneOf(const Action& action);
   static void Join(Clock& into, const Clock& from);
   bool Knows(const Clock& clock, int action) const;
@@ -83,12 +55,12 @@ class ActionList {
   std::vector<Wait> Minimal(const Clock& known, const std::vector<int>& needed,
                             const std::vector<int>& pacing) const;
 
-  bool one_queue_;
+  const bool one_queue_, caching_;
   std::vector<Action> actions_;
   int begin_ = 0;              // Where the last step begins.
   std::vector<Clock> clocks_;  // Of each action, when it is done.
   std::array<Clock, kNumStreams + 1> streams_{};
-  std::map<Use, Users> users_;
+  std::map<Key, Users> users_;
   // Of the last kHostWait: what it waits for to order memory, and what the stream that it holds
   // back knew before.
   std::vector<int> needed_;

@@ -50,12 +50,11 @@ View CachingBuffers::Take(int64_t bytes, StreamId stream) {
   return view;
 }
 
-void CachingBuffers::Release(View& bytes, std::initializer_list<StreamId> users) {
+void CachingBuffers::Release(const View& bytes, std::initializer_list<StreamId> users) {
   if (bytes.data == nullptr) return;
   for (const StreamId user : users) caching_.Use(bytes.data, static_cast<int>(user));
   caching_.Free(bytes.data);
   Count(-bytes.bytes(), MemoryKind::kUnsharded);
-  bytes = View();
 }
 
 CachingStatistics CachingBuffers::TakePeaks() {

@@ -42,8 +42,8 @@ class CachingBuffers final : public PhasedAllocator {
   void Attach(const std::vector<std::unique_ptr<Stream>>& streams);
   // Bytes, of kind kUnsharded, for what `stream` is about to enqueue. Empty for none.
   View Take(int64_t bytes, StreamId stream);
-  // Which `users` have used besides, with what they have enqueued so far. Empties it.
-  void Release(View& bytes, std::initializer_list<StreamId> users = {});
+  // Which `users` have used besides, with what they have enqueued so far. Nothing for none.
+  void Release(const View& bytes, std::initializer_list<StreamId> users = {});
 
   // Since the last call, or the beginning.
   CachingStatistics TakePeaks();
@@ -64,24 +64,6 @@ class CachingBuffers final : public PhasedAllocator {
     int64_t now = 0, peak = 0;
   };
   std::array<std::array<Bytes, kNumMemoryKinds>, kNumMemoryPlaces> kinds_{};
-};
-
-// What one action works in: `planned` memory, or bytes for its stream alone.
-class ActionBytes {
- public:
-  ActionBytes(CachingBuffers* caching, const View& planned, int64_t bytes, StreamId stream)
-      : caching_(caching), view_(caching ? caching->Take(bytes, stream) : planned) {}
-  ~ActionBytes() {
-    if (caching_) caching_->Release(view_);
-  }
-  ActionBytes(const ActionBytes&) = delete;
-  ActionBytes& operator=(const ActionBytes&) = delete;
-
-  const View& view() const { return view_; }
-
- private:
-  CachingBuffers* caching_;
-  View view_;
 };
 
 }  // namespace fsdp

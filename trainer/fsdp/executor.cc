@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/loss_scale.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
@@ -30,6 +31,12 @@ Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPoli
   return layout;
 }
 
+// Of the stream kUpdate, where the host updates anything.
+int UpdateThreads(const ScheduleOptions& train, int compute_threads) {
+  const auto asked = static_cast<int>(train.cpu_offload.threads);
+  return train.host_units.empty() ? 1 : asked > 0 ? asked : compute_threads;
+}
+
 }  // namespace
 
 Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
@@ -46,7 +53,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},
       memory_(allocator, layout_, schedules_[0], schedules_[1], model, options,
               device.kernel_type()),
-      flats_(layout_.flat_parameters.size()),
+      parameters_(layout_.flat_parameters.size()),
       copied_(layout_.units.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
@@ -62,7 +69,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   create(StreamId::kReduce, "reduce", 1, StreamPriority::kHigh);
   create(StreamId::kData, "data", 1, StreamPriority::kNormal);
   if (mesh().hybrid()) create(StreamId::kReplicate, "replicate", 1, StreamPriority::kHigh);
-  if (Offloads(schedules_[0].options)) {
+  if (schedules_[0].options.offloads()) {
     create(StreamId::kLeave, "leave", 1, StreamPriority::kNormal);
     create(StreamId::kFetch, "fetch", 1, StreamPriority::kNormal);
     streams_[static_cast<int>(StreamId::kUpdate)] =
@@ -72,19 +79,17 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     streams_[static_cast<int>(StreamId::kSpillRead)] = device.host().CreateStream("spill_read");
     streams_[static_cast<int>(StreamId::kSpillWrite)] = device.host().CreateStream("spill_write");
   }
-  if (memory_.caching) memory_.caching->Attach(streams_);
+  if (caching()) caching()->Attach(streams_);
   std::map<std::string, Parameter*> parameters;
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) parameters[p->name()] = p;
   }
-  for (size_t f = 0; f < flats_.size(); ++f) {
+  for (size_t f = 0; f < parameters_.size(); ++f) {
     for (const Placement& p : layout_.flat_parameters[f].parameters) {
-      flats_[f].parameters.push_back(parameters.at(p.name));
+      parameters_[f].push_back(parameters.at(p.name));
     }
-    if (sharded() || PlaceOf(static_cast<int>(f)) != MemoryPlace::kDevice) continue;
-    flats_[f].value = memory_.compute_shards[f];
-    flats_[f].gradient = memory_.gradients[f];
   }
+  if (options.add_moves) options.add_moves(moves_);
   if (scales_loss()) {
     ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
   }
@@ -92,7 +97,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
 
 Executor::~Executor() {
   communicators_.CountIn(nullptr);
-  if (memory_.caching) memory_.caching->Attach({});
+  if (caching()) caching()->Attach({});
 }
 
 void Executor::UseForProducts(GemmLibrary& library) {
@@ -100,7 +105,7 @@ void Executor::UseForProducts(GemmLibrary& library) {
 }
 
 void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
-  memory_.PlaceSlots(mode, schedule, layout_);
+  memory_.units->Replace(mode, schedule);
   schedules_[static_cast<int>(mode)] = std::move(schedule);
 }
 
@@ -109,11 +114,9 @@ View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
 }
 
 View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
-  const FlatParameter& flat = layout_.flat_parameters[f];
-  const MemoryPlace place = memory_.places[f].state;
-  const View shard =
-      NewPersistent(allocator_, flat.frozen ? 0 : flat.shard_size, {kind, place}, dtype);
-  if (place == MemoryPlace::kDisk) {
+  const StorageRow& state = memory_.storage.At(Resource::kState, f);
+  const View shard = NewPersistent(allocator_, state.elements, {kind, state.place}, dtype);
+  if (state.place == MemoryPlace::kDisk) {
     memory_.spilled.Add(f, shard);  // Zeros, as the file is.
   } else if (shard.NumElements() > 0) {
     Fill(StreamFor(f), 0, shard);
@@ -123,7 +126,7 @@ View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
 
 std::vector<View> Executor::NewShards(MemoryKind kind, DType DTypes::*as) {
   std::vector<View> shards;
-  for (size_t f = 0; f < flats_.size(); ++f) {
+  for (size_t f = 0; f < parameters_.size(); ++f) {
     shards.push_back(NewShard(static_cast<int>(f), kind, layout_.flat_parameters[f].dtypes.*as));
   }
   return shards;
@@ -131,16 +134,16 @@ std::vector<View> Executor::NewShards(MemoryKind kind, DType DTypes::*as) {
 
 std::vector<View> Executor::NewShards(MemoryKind kind, DType dtype) {
   std::vector<View> shards;
-  for (size_t f = 0; f < flats_.size(); ++f) {
+  for (size_t f = 0; f < parameters_.size(); ++f) {
     shards.push_back(NewShard(static_cast<int>(f), kind, dtype));
   }
   return shards;
 }
 
 void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer) {
-  for (int f = 0; f < static_cast<int>(flats_.size()); ++f) {
+  for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
     for (const ShardPart& shard_part : spilled().PartsOf(f)) {
-      const View master = spilled().In(0, shard_part, memory_.masters[f]);
+      const View master = spilled().In(0, shard_part, this->master(f));
       for (int64_t at = 0; at < shard_part.count; at += memory_.upload.NumElements()) {
         const View part =
             memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), shard_part.count - at));
@@ -155,8 +158,8 @@ void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& f
         stream.Enqueue(std::move(operation));
         Cast(stream, part, master.Slice(at, part.NumElements()));
       }
-      if (spilled().Holds(memory_.masters[f])) {
-        spilled().Write(host(), 0, shard_part, memory_.masters[f]);
+      if (spilled().Holds(this->master(f))) {
+        spilled().Write(host(), 0, shard_part, this->master(f));
       }
     }
   }
@@ -173,7 +176,7 @@ void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& hos
     const int64_t from = std::max(piece.at, at);
     const int64_t to = std::min(piece.at + piece.count, at + host.NumElements());
     if (from >= to) continue;
-    const Parameter& parameter = *flats_[flat].parameters[piece.parameter - &layout.parameters[0]];
+    const Parameter& parameter = *parameters_[flat][piece.parameter - &layout.parameters[0]];
     pool.ParallelFor(to - from, kShardAlignment, [&](int64_t begin, int64_t end) {
       fill(parameter, piece.begin + from - piece.at + begin,
            values.subspan(from - at + begin, end - begin));
@@ -185,92 +188,55 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
   SetLossScaler(compute(), state, memory_.scaler);
 }
 
-View Executor::InMemory(const ShardPart& part, const View& shard) {
-  if (spilled().Holds(shard)) spilled().Read(host(), 0, part, shard);
+Located Executor::InMemory(const ShardPart& part, const Located& shard) {
+  if (spilled().Holds(shard.view)) spilled().Read(host(), 0, part, shard.view);
   return spilled().In(0, part, shard);
 }
 
 void Executor::CastShard(int flat, const View& from, const View& to) {
   for (const ShardPart& part : spilled().PartsOf(flat)) {
-    const View source = InMemory(part, from);
+    const View source = InMemory(part, {from}).view;
     Cast(StreamFor(flat), source, spilled().In(0, part, to));
     if (spilled().Holds(to)) spilled().Write(host(), 0, part, to);
   }
 }
 
-void Executor::WriteComputeShard(int unit, int flat) {
-  const ShardMemory& place = memory_.places[flat];
-  if (place.shared) return;
+void Executor::MoveBetweenSteps(int flat, const Located& from, const Located& to) {
   for (const ShardPart& part : spilled().PartsOf(flat)) {
-    const View from = InMemory(part, memory_.masters[flat]);
-    const View to = memory_.compute_shards[flat].Slice(part.begin, part.count);
-    if (place.copy != MemoryPlace::kDevice) {
-      Cast(host(), from, to);
-    } else if (place.update != MemoryPlace::kDevice) {
-      FetchShard(compute(), flat, from, to);
-    } else if (!cast_in_gather() || IsOnHost(unit)) {
-      Cast(compute(), from, to);
-    }
+    const Located there{to.view.Slice(part.begin, part.count), to.place, to.code};
+    const bool on_host = there.place != MemoryPlace::kDevice;
+    const Located source = InMemory(part, from);
+    moves_({*memory_.units, StreamId::kCompute, spill()}, on_host ? host() : compute(), source,
+           there);
   }
 }
 
 void Executor::MastersWritten() {
-  for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
-    for (const int f : layout_.units[u].flat_parameters) WriteComputeShard(u, f);
+  for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
+    if (memory_.storage.Declared(Resource::kComputeShard, f).home != Home::kRun) continue;
+    MoveBetweenSteps(f, memory_.At({Resource::kMaster}, f),
+                     memory_.At({Resource::kComputeShard}, f));
   }
 }
 
-const View& Executor::ShardInUse(int flat) const {
-  const FlatParameter& layout = layout_.flat_parameters[flat];
-  if (step_->weights && !layout.frozen) return (*step_->weights)[flat];
-  const bool master = cast_in_gather() && PlaceOf(flat) == MemoryPlace::kDevice;
-  return master ? memory_.masters[flat] : memory_.compute_shards[flat];
-}
-
-void Executor::BindShards() {
-  if (compute_shards_hold_others_ && !step_->weights) MastersWritten();
-  compute_shards_hold_others_ = false;
-  for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
-    if (IsFetched(u)) continue;
-    for (const int f : layout_.units[u].flat_parameters) BindShard(f);
-  }
-}
-
+// Evaluated weights in another form, or elsewhere, have the place of the compute shard, or one of
+// their own where that is the masters'.
 void Executor::BindShard(int f) {
-  const FlatParameter& layout = layout_.flat_parameters[f];
-  const View &shard = ShardInUse(f), &copy = memory_.compute_shards[f];
-  View& value = flats_[f].value;
-  const bool comes = PlaceOf(f) != MemoryPlace::kDevice && step_->weights && !layout.frozen;
-  if (!comes && shard.dtype == layout.dtypes.compute) {
-    value = shard;
-    return;
-  }
-  if (const View& apart = memory_.averages[f]; apart.NumElements() > 0) {
-    Cast(compute(), shard, apart);
+  if (memory_.storage.Declared(Resource::kValue, f).home != Home::kSame) return;
+  const StorageRow& copy = memory_.storage.Declared(Resource::kComputeShard, f);
+  const Located shard = At({Resource::kComputeShard}, f);
+  View& value = memory_.in_use[f];
+  if (shard.Is(MemoryPlace::kDevice, {layout_.flat_parameters[f].dtypes.compute})) {
+    value = shard.view;
+  } else if (const View& apart = memory_.Shard(Resource::kAverageInUse, f);
+             apart.NumElements() > 0) {
+    Cast(compute(), shard.view, apart);
     value = apart;
-    return;
-  }
-  value = copy;
-  if (!comes && cast_in_gather()) return;
-  for (const ShardPart& part : spilled().PartsOf(f)) {
-    const View from = InMemory(part, shard);
-    FetchShard(compute(), f, from, copy.Slice(part.begin, part.count));
-  }
-  compute_shards_hold_others_ = true;
-}
-
-void Executor::FetchShard(Stream& stream, int flat, const View& from, const View& to) {
-  if (from.dtype == to.dtype) return Copy(stream, from, to);
-  if (PlaceOf(flat) == MemoryPlace::kDevice) return Cast(stream, from, to);
-  const int64_t most = std::min(kFetchElements, from.NumElements());
-  const bool between_steps = &stream == streams_[0].get();
-  const ActionBytes bytes(caching(), memory_.fetch, most * SizeOf(from.dtype),
-                          between_steps ? StreamId::kCompute : StreamId::kFetch);
-  for (int64_t at = 0; at < from.NumElements(); at += most) {
-    const int64_t n = std::min(most, from.NumElements() - at);
-    const View piece = Carver(bytes.view()).Take(n, from.dtype);
-    Copy(stream, from.Slice(at, n), piece);
-    Cast(stream, piece, to.Slice(at, n));
+  } else {
+    value = compute_shard(f);
+    if (copy.home == Home::kStep) return;  // The step makes it.
+    MoveBetweenSteps(f, shard, memory_.At({Resource::kComputeShard}, f));
+    compute_shards_hold_others_ = true;
   }
 }
 
@@ -304,12 +270,14 @@ void Executor::Run(const Step& step) {
   events_before_ = std::move(events_);
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
-  if (!sharded()) BindShards();
+  if (compute_shards_hold_others_ && !step.weights) MastersWritten();
+  compute_shards_hold_others_ = false;
+  for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) BindShard(f);
   buffers().Bind(step.mode);
   const bool train = step.mode == Mode::kTrain;
   follows_training_ = std::exchange(trained_, false) && train;
   if (!follows_training_) JoinOthers();
-  joined_ = !Offloads(schedules_[0].options);
+  joined_ = !schedules_[0].options.offloads();
   AdvanceToRun();
   for (int m = 0; m < running_->options.micro_batches; ++m) {
     allocator_.Begin(step.forward ? Phase::kGenerate : train ? Phase::kTrain : Phase::kEval);
@@ -476,14 +444,14 @@ void Executor::Signal(size_t index) {
 
 void Executor::Bind(int unit, bool value, bool gradient) {
   for (const int f : layout_.units[unit].flat_parameters) {
-    const FlatParameter& layout = layout_.flat_parameters[f];
-    const Flat& flat = flats_[f];
-    for (size_t i = 0; i < flat.parameters.size(); ++i) {
-      const Placement& p = layout.parameters[i];
-      const auto part = [&](bool bound, const View& all) {
-        return bound && all.data ? all.Slice(p.offset, p.size()).Reshape(p.shape) : View();
+    const View values = value ? memory_.At({Resource::kValue, unit}, f).view : View();
+    const View gradients = gradient ? memory_.At({Resource::kGradient, unit}, f).view : View();
+    for (size_t i = 0; i < parameters_[f].size(); ++i) {
+      const Placement& p = layout_.flat_parameters[f].parameters[i];
+      const auto part = [&](const View& all) {
+        return all.data ? all.Slice(p.offset, p.size()).Reshape(p.shape) : View();
       };
-      flat.parameters[i]->Bind(part(value, flat.value), part(gradient, flat.gradient));
+      parameters_[f][i]->Bind(part(values), part(gradients));
     }
   }
 }

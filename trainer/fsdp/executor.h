@@ -20,7 +20,7 @@
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/fsdp/offload.h"
+#include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/nn/model.h"
@@ -50,7 +50,7 @@ class Executor final : public SegmentHooks {
   Stream& host();  // The same, for work on what lies in host memory.
   // Where a flat parameter is updated, and its gradient lies: what the host updates in pinned
   // memory; and the stream between steps for work on its shards.
-  MemoryPlace PlaceOf(int flat) const { return memory_.places[flat].update; }
+  MemoryPlace PlaceOf(int flat) const { return memory_.storage.UpdatePlace(flat); }
   Stream& StreamFor(int flat) { return PlaceOf(flat) == MemoryPlace::kDevice ? compute() : host(); }
   // Of its shards master, state and average lie there, too, or are spilled: memory of the disk.
   const SpilledShards& spilled() const { return memory_.spilled; }
@@ -69,9 +69,9 @@ class Executor final : public SegmentHooks {
   // is gathered, the same memory where `compute` is the dtype of the master, or the gather casts,
   // and both lie in one place; and the gradient, in which ranks and micro-batches are summed: fp32,
   // with F = 1 `grad`, and divided by gradient_divisor(). Of a frozen one it is empty, [0].
-  const View& master(int flat) const { return memory_.masters[flat]; }
-  const View& compute_shard(int flat) const { return memory_.compute_shards[flat]; }
-  const View& gradient(int flat) const { return memory_.gradients[flat]; }
+  const View& master(int flat) const { return memory_.Shard(Resource::kMaster, flat); }
+  const View& compute_shard(int flat) const { return memory_.Shard(Resource::kComputeShard, flat); }
+  const View& gradient(int flat) const { return memory_.Shard(Resource::kGradientShard, flat); }
   float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
   ModelBuffers& buffers() { return memory_.buffers; }
   // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
@@ -112,23 +112,13 @@ class Executor final : public SegmentHooks {
   bool HasBackward(int segment) const override;
 
  private:
-  struct Flat {
-    std::vector<Parameter*> parameters;  // Parallel to the layout's.
-    View value, gradient;                // [size], where they are now; else empty.
-  };
-
   // Elements [at, at + host.NumElements()) of this rank's shard into the host's memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
   View NewShard(int flat, MemoryKind kind, DType dtype);
-  bool sharded() const { return layout_.shards > 1; }
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
-  CachingBuffers* caching() const { return memory_.caching; }
-  bool cast_in_gather() const {
-    return options_.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
-  }
+  CachingBuffers* caching() const { return allocator_.caching(); }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
-  View CoefficientOf(int flat) const;  // [1], where the flat parameter is updated.
 
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
@@ -137,31 +127,39 @@ class Executor final : public SegmentHooks {
   void JoinOthers();  // The compute stream, behind what was offloaded.
   void HoldOthers();  // All streams but compute, until what it has now is done.
   // Between steps: the part of the shard, or where host() reads it to.
-  View InMemory(const ShardPart& part, const View& shard);
+  Located InMemory(const ShardPart& part, const Located& shard);
   void Signal(size_t index);
   void Execute(const Action& action);
-  // The shard that is gathered, or, where nothing is gathered, used as it is.
-  const View& ShardInUse(int flat) const;
-  void BindShards();  // Where nothing is gathered: what the model uses is bound to.
-  void BindShard(int flat);
-  // The all-gather, or cast, of one of a unit's flat parameters into flats_[flat].value.
-  void GatherShard(Stream& stream, int flat, bool fetched);
-  bool IsOnHost(int unit) const { return schedules_[0].options.host_units.count(unit) > 0; }
-  bool IsFetched(int unit) const { return running_->options.fetched_units.count(unit) > 0; }
-  // From where the flat parameter's masters lie to device memory, cast if need be.
-  void FetchShard(Stream& stream, int flat, const View& from, const View& to);
-  // Where an action of offload finds the gradients of a unit on the device; and, on their way back,
-  // what it is computed with, in host memory.
-  void BindGradients(const Action& action);
-  std::vector<View> GradientShards(const Action& action) const;
-  std::vector<View> ReturningShards(const Action& action) const;
-  // Over the replicas, in place; travels as `dtype`, through `wire` where that is another one.
-  void AllReduce(StreamId stream, const View& data, DType dtype, const View& wire);
-  void ReduceUnit(const Action& action, std::span<const int> flats);
-  void UpdateSpilled(const Action& action);
   void WriteInputs();
-  void WriteComputeShard(int unit, int flat);
+  void MoveBetweenSteps(int flat, const Located& from, const Located& to);
   void Bind(int unit, bool value, bool gradient);
+  void BindShard(int flat);  // Where nothing is gathered: what the model computes with.
+
+  // Where a flat parameter's part in a use is; of an evaluation's weights, where it is given such.
+  Located At(const Use& use, int flat) const;
+  // That part of it; of what is whole, this rank's shard or part.
+  Located At(const Use& use, const ShardPart& part, ShardExtent extent) const;
+  ShardExtent ExtentOf(const Use& use, int flat) const;
+  // The part of a flat parameter that a use is about; none where it is about another one's.
+  std::optional<ShardPart> StretchOf(const Use& use, int flat) const;
+  std::span<const int> FlatsOf(const Action& action) const;
+  void MoveTo(StreamId stream, const Located& from, const Located& to);
+
+  // What each action enqueues: executor_actions.cc.
+  void Begin(Stream& stream);
+  void Load(const Action& action);
+  void Move(const Action& action);
+  void MoveSpilled(const Action& action);
+  void MoveActivations(const Action& action);
+  void Gather(const Action& action);
+  void Free(const Action& action);
+  void Reduce(const Action& action);
+  void AllReduce(const Action& action, Resource wire, Scratch scratch);  // In place.
+  void AllReduce(const Action& action, const View& data, DType dtype, Scratch scratch);
+  void SumSquares(const Action& action);
+  void ReduceScalars(const Action& action);
+  void Clip(Stream& stream);
+  void Update(const Action& action);
 
   Device& device_;
   PhasedAllocator& allocator_;
@@ -175,7 +173,8 @@ class Executor final : public SegmentHooks {
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null where it is not used.
 
   ExecutorMemory memory_;
-  std::vector<Flat> flats_;       // By Layout::flat_parameters.
+  Moves moves_;
+  std::vector<std::vector<Parameter*>> parameters_;  // By flat parameter, as the layout's.
   std::vector<EventPtr> copied_;  // By unit. Null: nobody copies, or its update waits already.
   bool joined_ = true;            // compute() knows of all that was offloaded.
   bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.

@@ -13,87 +13,263 @@
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
-#include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
-namespace {
 
-// Between a device and a disk, by way of pinned memory: a piece after the other on one stream.
-void ToDisk(Stream& stream, SpillMemory* disk, const View& staging, const ConstView& from,
-            const View& to) {
-  const int64_t n = from.NumElements(), most = staging.bytes() / SizeOf(from.dtype);
-  for (int64_t at = 0; at < n; at += most) {
-    const int64_t count = std::min(most, n - at);
-    const View piece(staging.data, from.dtype, Shape{count});
-    Copy(stream, from.Slice(at, count), piece);
-    WriteSpilled(stream, disk, piece, to.Slice(at, count));
+void Executor::Execute(const Action& action) {
+  // A root without parameters of its own.
+  if (action.unit >= 0 && layout_.GatheredBytes(action.unit) == 0) return;
+  memory_.Take(action, step_->mode, cursor_);
+  switch (action.kind) {
+    case ActionKind::kHostWait:  // Waits are all that it is.
+    case ActionKind::kRun:
+      break;
+    case ActionKind::kBegin:
+      Begin(stream(action.stream));
+      break;
+    case ActionKind::kLoad:
+      Load(action);
+      break;
+    case ActionKind::kMove:
+      action.segment < 0 ? Move(action) : MoveActivations(action);
+      break;
+    case ActionKind::kGather:
+      Gather(action);
+      break;
+    case ActionKind::kFree:
+      Free(action);
+      break;
+    case ActionKind::kClear:
+      for (const int f : FlatsOf(action)) {
+        Fill(stream(action.stream), 0, At(action.writes.front(), f).view);
+      }
+      break;
+    case ActionKind::kReduce:
+      Reduce(action);
+      break;
+    case ActionKind::kAccumulate:
+      for (const int f : FlatsOf(action)) {
+        Accumulate(stream(action.stream), At(action.reads.front(), f).view,
+                   At(action.writes.front(), f).view);
+      }
+      break;
+    case ActionKind::kAllReduce:
+      AllReduce(action, Resource::kReplicaWire, Scratch::kReplicaWire);
+      break;
+    case ActionKind::kSumSquares:
+      SumSquares(action);
+      break;
+    case ActionKind::kReduceScalars:
+      ReduceScalars(action);
+      break;
+    case ActionKind::kClip:
+      Clip(stream(action.stream));
+      break;
+    case ActionKind::kOptimizer:
+      Update(action);
+      break;
+    case ActionKind::kDrop:
+      tape_->DropFromDevice(action.segment);
+      break;
+    case ActionKind::kEnd:
+      Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
+      break;
+  }
+  memory_.Give(action);
+}
+
+void Executor::Begin(Stream& stream) {
+  Fill(stream, 0, memory_.scalars);
+  Copy(stream, memory_.staged_inputs[steps_ % 2], memory_.inputs);
+  UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kStop), scalar(kSave));
+  if (scales_loss()) Copy(stream, memory_.scaler.Slice(0, 1), scalar(kLossScale));
+  if (memory_.divisor > 1) {
+    Copy(stream, scalar(kLossScale), scalar(kDividedLossScale));
+    Scale(stream, 1 / memory_.divisor, scalar(kDividedLossScale));
+  }
+  if (step_->mode == Mode::kTrain) buffers().Begin(stream);
+}
+
+void Executor::Load(const Action& action) {
+  Stream& stream = this->stream(action.stream);
+  const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot()];
+  Operation operation{"load", {}, {batch.host_bytes}, {}};
+  operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
+  const auto load = [load = step_->load, m = action.micro_batch](ThreadPool&, const Batch& host,
+                                                                 const View& bytes) {
+    try {
+      load(m, host);
+    } catch (...) {  // What a GPU runs behind the failure stays in bounds.
+      std::memset(bytes.data, 0, bytes.bytes());
+      throw;
+    }
+  };
+  operation.kernels.host = OnCpu(load, batch.host, batch.host_bytes);
+  stream.Enqueue(std::move(operation));
+  Copy(stream, batch.host_bytes, batch.device_bytes);
+}
+
+Located Executor::At(const Use& use, int flat) const {
+  const bool computed_with = use.what == Resource::kMaster || use.what == Resource::kConstant ||
+                             use.what == Resource::kComputeShard;
+  if (!computed_with || step_->weights == nullptr || layout_.flat_parameters[flat].frozen) {
+    return memory_.At(use, flat);
+  }
+  return {(*step_->weights)[flat], memory_.storage.PlaceOf(Resource::kAverage, flat)};
+}
+
+ShardExtent Executor::ExtentOf(const Use& use, int flat) const {
+  const bool slot = use.what == Resource::kSpillSlot || use.what == Resource::kSpillCopy;
+  return slot ? ShardExtent::kShard : memory_.storage.At(use.what, flat).extent;
+}
+
+Located Executor::At(const Use& use, const ShardPart& part, ShardExtent extent) const {
+  if (use.what == Resource::kSpillCopy) {
+    return {spilled().CopyIn(use.slot, part), MemoryPlace::kPinned};
+  }
+  if (use.what == Resource::kSpillSlot) {  // In an evaluation what is fetched.
+    const bool train = step_->mode == Mode::kTrain;
+    const Use thing{train ? Resource::kMaster : Resource::kComputeShard, use.of};
+    return spilled().In(use.slot, part, At(thing, part.flat));
+  }
+  Located found = At(use, part.flat);
+  const bool whole = ExtentOf(use, part.flat) == ShardExtent::kWhole;
+  if (extent == ShardExtent::kPart) {
+    const int64_t size = layout_.flat_parameters[part.flat].size / mesh().secondary_size();
+    const int64_t own = shard_rank_ % mesh().secondary_size() * size;
+    found.view = found.view.Slice(whole ? own : 0, size);
+  } else if (extent == ShardExtent::kShard) {
+    const int64_t own = layout_.flat_parameters[part.flat].ShardBegin(shard_rank_);
+    found.view = found.view.Slice((whole ? own : 0) + part.begin, part.count);
+  }
+  return found;
+}
+
+std::optional<ShardPart> Executor::StretchOf(const Use& use, int flat) const {
+  const FlatParameter& layout = layout_.flat_parameters[flat];
+  const ShardPart all{flat, 0, layout.shard_size};
+  if (use.part < 0) return all;
+  const ShardPart& part = spilled().Part(use.of, use.part);
+  if (part.flat == flat) return part;
+  // What is frozen is in no part, and comes with the first.
+  return layout.frozen && use.part == 0 ? std::optional(all) : std::nullopt;
+}
+
+std::span<const int> Executor::FlatsOf(const Action& action) const {
+  const bool frozen = action.kind == ActionKind::kGather || action.Find({Resource::kValue});
+  if (frozen) return layout_.units[action.unit].flat_parameters;
+  return layout_.TrainableFlatParameters(action.unit);
+}
+
+void Executor::MoveTo(StreamId id, const Located& from, const Located& to) {
+  moves_({*memory_.units, id, spill()}, stream(id), from, to);
+}
+
+void Executor::Move(const Action& action) {
+  const Use &from = action.reads.front(), &to = action.writes.front();
+  if (from.what == Resource::kSpilled || to.what == Resource::kSpilled) return MoveSpilled(action);
+  for (const int f : FlatsOf(action)) {
+    const std::optional<ShardPart> part = StretchOf(from, f);
+    if (!part) continue;
+    const ShardExtent extent = std::min(ExtentOf(from, f), ExtentOf(to, f));
+    MoveTo(action.stream, At(from, *part, extent), At(to, *part, extent));
   }
 }
 
-void FromDisk(Stream& stream, SpillMemory* disk, const View& staging, const ConstView& from,
-              const View& to) {
-  const int64_t n = from.NumElements(), most = staging.bytes() / SizeOf(from.dtype);
-  for (int64_t at = 0; at < n; at += most) {
-    const int64_t count = std::min(most, n - at);
-    const View piece(staging.data, from.dtype, Shape{count});
-    ReadSpilled(stream, disk, from.Slice(at, count), piece);
-    Copy(stream, piece, to.Slice(at, count));
+void Executor::MoveSpilled(const Action& action) {
+  const bool reads = action.reads.front().what == Resource::kSpilled;
+  const Use& in_memory = reads ? action.writes.front() : action.reads.front();
+  const ShardPart& part = spilled().Part(in_memory.of, in_memory.part);
+  for (const View& shard : spilled().Of(part.flat)) {
+    if (step_->weights && (*step_->weights)[part.flat].data != shard.data) continue;
+    const Located disk{shard.Slice(part.begin, part.count), MemoryPlace::kDisk};
+    const Located slot = spilled().In(in_memory.slot, part, {shard, MemoryPlace::kDisk});
+    MoveTo(action.stream, reads ? disk : slot, reads ? slot : disk);
   }
 }
 
-}  // namespace
-
-void Executor::GatherShard(Stream& stream, int flat, bool fetched) {
-  const View &shard = ShardInUse(flat), &value = flats_[flat].value;
-  if (!sharded()) {
-    if (shard.dtype != value.dtype) Cast(stream, shard, value);
-    return;
-  }
-  ConstView part = shard;
-  const int64_t size = shard.NumElements();
-  const View own = value.Slice(shard_rank_ * size, size);
-  if (fetched) {
-    part = own;
-  } else if (shard.dtype != value.dtype) {  // Cast where it is gathered to.
-    Cast(stream, shard, own);
-    part = own;
-  }
-  if (options_.fake_all_gather) return FakeAllGather(stream, part, value);
-  communicators_.Over(Group::kGather)->AllGather(stream, part, value);
+void Executor::MoveActivations(const Action& action) {
+  const MemoryPlace host = options_.activation_offload == ActivationOffload::kSpill
+                               ? MemoryPlace::kDisk
+                               : MemoryPlace::kPinned;
+  Stream& stream = this->stream(action.stream);
+  const bool leaves = action.reads.front().what == Resource::kActivations;
+  const auto move = [&](Stream&, const View& from, const View& to) {
+    MoveTo(action.stream, {from, leaves ? MemoryPlace::kDevice : host},
+           {to, leaves ? host : MemoryPlace::kDevice});
+  };
+  leaves ? tape_->CopyToHost(action.segment, stream, host, move)
+         : tape_->CopyToDevice(action.segment, stream, move);
 }
 
-std::vector<View> Executor::GradientShards(const Action& action) const {
-  std::vector<View> shards;
-  Carver slot(action.shard_slot >= 0 ? memory_.shard_slots[action.shard_slot]
-                                     : memory_.units[action.unit].shard);
-  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
-    if (PlaceOf(f) == MemoryPlace::kDevice) {
-      shards.push_back(memory_.gradients[f]);
-    } else if (sharded()) {
-      shards.push_back(slot.Take(layout_.flat_parameters[f].shard_size, DType::kFloat32));
+void Executor::Gather(const Action& action) {
+  Stream& stream = this->stream(action.stream);
+  const Use to{Resource::kValue, action.unit};
+  const int ranks = mesh().SizeOf(action.group());
+  for (const int f : FlatsOf(action)) {
+    const Located value = At(to, f);
+    const int64_t size = value.view.NumElements() / ranks;
+    Located own = value;
+    own.view = value.view.Slice(shard_rank_ % ranks * size, size);
+    Located part = action.reads.empty() ? own : At(action.reads.front(), f);
+    // What lies elsewhere, or in another form, is brought to its place first.
+    if (!part.Is(value.place, {value.view.dtype, value.code})) {
+      MoveTo(action.stream, part, own);
+      part = own;
+    }
+    if (ranks == 1) continue;
+    if (options_.fake_all_gather) {
+      FakeAllGather(stream, part.view, value.view);
     } else {
-      shards.push_back(flats_[f].gradient);
+      communicators_.Over(action.group())->AllGather(stream, part.view, value.view);
     }
   }
-  return shards;
 }
 
-std::vector<View> Executor::ReturningShards(const Action& action) const {
-  std::vector<View> shards;
-  Carver slot(action.update_slot >= 0 ? memory_.update_slots[action.update_slot] : View());
-  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
-    const FlatParameter& flat = layout_.flat_parameters[f];
-    const bool copied = action.update_slot >= 0 && flat.dtypes.compute != flat.dtypes.master;
-    shards.push_back(copied ? slot.Take(flat.shard_size, flat.dtypes.compute) : memory_.masters[f]);
+void Executor::Free(const Action& action) {
+  for (const Use& poisoned : action.writes) {
+    for (const int f : FlatsOf(action)) {
+      Fill(stream(action.stream), std::numeric_limits<float>::quiet_NaN(), At(poisoned, f).view);
+    }
   }
-  return shards;
 }
 
-void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View& planned) {
-  Stream& stream = this->stream(id);
+void Executor::Reduce(const Action& action) {
+  if (action.reads.empty()) return AllReduce(action, Resource::kWire, Scratch::kWire);
+  Stream& stream = this->stream(action.stream);
+  for (const int f : FlatsOf(action)) {
+    Located full = At(action.reads.front(), f);
+    const View shard = At(action.writes.front(), f).view;
+    const StorageRow& wire = memory_.storage.At(Resource::kWire, f);
+    const bool travels_so = full.Is(wire.place, wire.form);
+    const ScratchBytes bytes(*memory_.units, Scratch::kWire, travels_so ? 0 : wire.bytes(),
+                             action.stream);
+    if (!travels_so) {
+      const Located sent{View(bytes.view().data, wire.form.dtype, full.view.shape), wire.place,
+                         wire.form.code};
+      MoveTo(action.stream, full, sent);
+      full = sent;
+    }
+    if (options_.fake_reduce) {
+      FakeReduceScatter(stream, full.view, shard_rank_, shard);
+    } else {
+      communicators_.Over(action.group())->ReduceScatter(stream, full.view, shard);
+    }
+  }
+}
+
+void Executor::AllReduce(const Action& action, Resource wire, Scratch scratch) {
+  for (const int f : FlatsOf(action)) {
+    AllReduce(action, At(action.writes.front(), f).view, memory_.storage.At(wire, f).form.dtype,
+              scratch);
+  }
+}
+
+void Executor::AllReduce(const Action& action, const View& data, DType dtype, Scratch scratch) {
+  Stream& stream = this->stream(action.stream);
   const auto sum = [&](const View& sent) {
-    if (options_.fake_reduce) return FakeAllReduce(stream, mesh().replicate_size(), sent);
-    communicators_.Over(Group::kReplicate)->AllReduce(stream, sent);
+    if (options_.fake_reduce) return FakeAllReduce(stream, mesh().SizeOf(action.group()), sent);
+    communicators_.Over(action.group())->AllReduce(stream, sent);
   };
   // A sum that is rounded to fp16 is divided before (loss_scale.h), as fp32 where there is one. It
   // is multiplied behind where `data` is fp32; in fp16 it stays divided: ExecutorMemory::divided.
@@ -106,8 +282,9 @@ void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View&
     scale(stays, part, data);
     return sum(data);
   }
-  const ActionBytes wire(memory_.caching, planned, data.NumElements() * SizeOf(dtype), id);
-  const View sent = Carver(wire.view()).Take(data.NumElements(), dtype);
+  const ScratchBytes wire(*memory_.units, scratch, data.NumElements() * SizeOf(dtype),
+                          action.stream);
+  const View sent(wire.view().data, dtype, Shape{data.NumElements()});
   scale(travels, part, data);
   Cast(stream, data, sent);
   scale(stays, part, sent);
@@ -116,345 +293,77 @@ void Executor::AllReduce(StreamId id, const View& data, DType dtype, const View&
   scale(travels, memory_.divisor, data);
 }
 
-View Executor::CoefficientOf(int flat) const {
-  const View& on_host = memory_.host_coefficient;
-  return PlaceOf(flat) == MemoryPlace::kDevice
-             ? scalar(memory_.divided[flat] ? kDividedCoefficient : kCoefficient)
-             : on_host.Slice(memory_.divided[flat] ? 1 : 0, 1);
-}
-
-void Executor::BindGradients(const Action& action) {
-  Carver slot(memory_.GradientAt(action, cursor_));
-  for (const int f : layout_.TrainableFlatParameters(action.unit)) {
-    const FlatParameter& flat = layout_.flat_parameters[f];
-    if (!sharded() && PlaceOf(f) == MemoryPlace::kDevice) continue;
-    flats_[f].gradient = slot.Take(flat.size, flat.dtypes.grad);
-  }
-}
-
-void Executor::ReduceUnit(const Action& action, std::span<const int> flats) {
+void Executor::SumSquares(const Action& action) {
   Stream& stream = this->stream(action.stream);
-  if (caching() && sharded() && IsOnHost(action.unit) && !action.staged) {
-    memory_.units[action.unit].shard =
-        caching()->Take(LargestGradientShards(layout_, {action.unit}), action.stream);
-  }
-  if (caching() && action.staged) {
-    int64_t bytes = 0;
-    for (const int f : flats) bytes += memory_.gradients[f].bytes();
-    memory_.staging = caching()->Take(bytes, action.stream);
-  }
-  Carver staging(memory_.staging);
-  const std::vector<View> shards = GradientShards(action);
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const int f = flats[i];
-    const FlatParameter& flat = layout_.flat_parameters[f];
-    const DType reduce = flat.dtypes.reduce;
-    const View& gradient = flats_[f].gradient;
-    if (!sharded()) {
-      AllReduce(action.stream, gradient, reduce, memory_.wire);
+  for (const int f : FlatsOf(action)) {
+    const View shard = At(action.reads.front(), f).view;
+    if (!scales_loss()) {
+      fsdp::SumOfSquares(stream, shard, scalar(kSumSquares), memory_.squares);
       continue;
     }
-    const bool cast = reduce != gradient.dtype;
-    const ActionBytes wire(memory_.caching, memory_.wire, cast ? flat.size * SizeOf(reduce) : 0,
-                           action.stream);
-    const View full = cast ? Carver(wire.view()).Take(flat.size, reduce) : gradient;
-    if (cast) Cast(stream, gradient, full);
-    const View shard = action.staged ? staging.Take(flat.shard_size, DType::kFloat32) : shards[i];
-    if (options_.fake_reduce) {
-      FakeReduceScatter(stream, full, shard_rank_, shard);
-    } else {
-      communicators_.Over(Group::kReduce)->ReduceScatter(stream, full, shard);
-    }
+    const View scale = memory_.divided[f] ? scalar(kDividedLossScale) : memory_.scaler.Slice(0, 1);
+    UnscaledSumOfSquares(stream, shard, scale, scalar(kSumSquares), scalar(kFound),
+                         memory_.squares);
   }
 }
 
-void Executor::UpdateSpilled(const Action& action) {
-  const ShardPart& part = spilled().Part(action.unit, action.part);
-  const int f = part.flat;
-  const auto in_memory = [this, slot = action.spill_slot, part](const View& shard) {
-    return spilled().In(slot, part, shard);
-  };
-  View copy = spilled().CopyIn(action.spill_slot, part);
-  const ShardMemory& place = memory_.places[f];
-  if (place.copy != MemoryPlace::kDevice && !place.shared) {
-    copy = memory_.compute_shards[f].Slice(part.begin, part.count);
-  }
-  step_->optimize(
-      stream(action.stream),
-      {f, in_memory(memory_.masters[f]), in_memory(memory_.gradients[f]), CoefficientOf(f), copy,
-       static_cast<int>(part.begin / options_.spill_part), in_memory});
-}
-
-void Executor::Execute(const Action& action) {
+void Executor::ReduceScalars(const Action& action) {
   Stream& stream = this->stream(action.stream);
-  const int u = action.unit;
-  if (u >= 0 && layout_.GatheredBytes(u) == 0) return;  // A root without parameters of its own.
-  std::span<const int> trainable;                       // Whose gradients it is about.
-  if (u >= 0) trainable = layout_.TrainableFlatParameters(u);
-  switch (action.kind) {
-    case ActionKind::kHostWait:  // Waits are all that it is.
-    case ActionKind::kRun:
-      break;
-    case ActionKind::kBegin:
-      Fill(stream, 0, memory_.scalars);
-      Copy(stream, memory_.staged_inputs[steps_ % 2], memory_.inputs);
-      UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kStop), scalar(kSave));
-      if (scales_loss()) Copy(stream, memory_.scaler.Slice(0, 1), scalar(kLossScale));
-      if (memory_.divisor > 1) {
-        Copy(stream, scalar(kLossScale), scalar(kDividedLossScale));
-        Scale(stream, 1 / memory_.divisor, scalar(kDividedLossScale));
-      }
-      if (step_->mode == Mode::kTrain) buffers().Begin(stream);
-      break;
-    case ActionKind::kLoad: {
-      const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot];
-      Operation operation{"load", {}, {batch.host_bytes}, {}};
-      operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
-      const auto load = [load = step_->load, m = action.micro_batch](ThreadPool&, const Batch& host,
-                                                                     const View& bytes) {
-        try {
-          load(m, host);
-        } catch (...) {  // What a GPU runs behind the failure stays in bounds.
-          std::memset(bytes.data, 0, bytes.bytes());
-          throw;
-        }
+  // Replicas hold the same squares, which count once, and samples of their own.
+  if (communicators_.mesh().coordinate().replicate > 0 && !step_->second_sum) {
+    Fill(stream, 0, scalar(kSumSquares));
+  }
+  const View scalars = memory_.scalars.Slice(0, scales_loss() ? kFound + 1 : kFound);
+  communicators_.Over(action.group())
+      ->AllReduce(stream,
+                  step_->mode == Mode::kTrain ? buffers().WithStatistics(scalars) : scalars);
+}
+
+void Executor::Clip(Stream& stream) {
+  std::optional<LossScaling> scaling;
+  if (scales_loss()) scaling = {memory_.scaler.Slice(0, 1), scalar(kFound)};
+  ClipCoefficient(stream, scalar(kLoss), scalar(kSumSquares), scalar(kMeanScale), scaling,
+                  options_.max_norm, scalar(kGradNorm), scalar(kCoefficient));
+  if (memory_.divisor > 1) {
+    Copy(stream, scalar(kCoefficient), scalar(kDividedCoefficient));
+    Scale(stream, memory_.divisor, scalar(kDividedCoefficient));
+  }
+  if (scales_loss()) {
+    UpdateLossScaler(stream, options_.mixed_precision.scaler, scalar(kFound), memory_.scaler);
+    Copy(stream, memory_.scaler, memory_.scalars.Slice(kScaler, kLossScalerFloats));
+  }
+  buffers().Take(stream, scalar(kCoefficient), mesh().world_size());
+  if (step_->begin_update) step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
+  const View& on_host = memory_.host_coefficient;
+  if (on_host.data != nullptr) {
+    Copy(stream, memory_.scalars.Slice(kCoefficient, on_host.NumElements()), on_host);
+  }
+}
+
+void Executor::Update(const Action& action) {
+  Stream& stream = this->stream(action.stream);
+  stream.Wait(std::exchange(copied_[action.unit], nullptr));
+  const Use& written = action.writes.front();
+  for (const int f : FlatsOf(action)) {
+    const std::optional<ShardPart> part = StretchOf(written, f);
+    if (!part) continue;
+    ShardUpdate update{
+        .flat = f,
+        .master = At(written, *part, ShardExtent::kShard).view,
+        .gradient = At({Resource::kGradientShard, action.unit}, *part, ShardExtent::kShard).view,
+        .coefficient = memory_.coefficients[f]};
+    // What is computed with, where that is not the master itself.
+    if (action.writes.size() > 1) {
+      const View copy = At(action.writes.back(), *part, ShardExtent::kShard).view;
+      if (copy.data != update.master.data) update.copy = copy;
+    }
+    if (written.part >= 0) {
+      update.part = static_cast<int>(part->begin / options_.spill_part);
+      update.in_memory = [this, slot = written.slot, part = *part](const View& shard) {
+        return spilled().In(slot, part, shard);
       };
-      operation.kernels.host = OnCpu(load, batch.host, batch.host_bytes);
-      stream.Enqueue(std::move(operation));
-      Copy(stream, batch.host_bytes, batch.device_bytes);
-      break;
     }
-    case ActionKind::kFetch: {
-      if (caching() && action.part <= 0) {
-        memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
-      }
-      Carver slot(memory_.GatheredAt(action, step_->mode, cursor_));
-      const int own = sharded() ? shard_rank_ : 0;
-      const auto part = [&](int f, const ShardPart& p) {
-        FetchShard(
-            stream, f, spilled().In(action.spill_slot, p, ShardInUse(f)),
-            flats_[f].value.Slice(own * layout_.flat_parameters[f].shard_size + p.begin, p.count));
-      };
-      for (const int f : layout_.units[u].flat_parameters) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        if (action.part < 0 || (action.part == 0 && flat.frozen)) part(f, {f, 0, flat.shard_size});
-      }
-      if (action.part >= 0)
-        part(spilled().Part(u, action.part).flat, spilled().Part(u, action.part));
-      break;
-    }
-    case ActionKind::kGather: {
-      const bool fetched = IsFetched(u) && !action.secondary;
-      if (caching() && sharded() && !fetched) {
-        memory_.units[u].value = caching()->Take(layout_.GatheredBytes(u), action.stream);
-      }
-      Carver slot(memory_.GatheredAt(action, step_->mode, cursor_));
-      for (const int f : layout_.units[u].flat_parameters) {
-        const FlatParameter& flat = layout_.flat_parameters[f];
-        if (sharded()) flats_[f].value = slot.Take(flat.size, flat.dtypes.compute);
-        if (action.secondary && options_.fake_all_gather) {
-          FakeAllGather(stream, memory_.secondary[f], flats_[f].value);
-        } else if (action.secondary) {
-          communicators_.Over(Group::kSecondary)
-              ->AllGather(stream, memory_.secondary[f], flats_[f].value);
-        } else {
-          GatherShard(stream, f, fetched);
-        }
-      }
-      break;
-    }
-    case ActionKind::kLeaveActivations: {
-      const View& staging = memory_.leaving;
-      const bool spills = staging.data != nullptr;
-      tape_->CopyToHost(action.segment, stream, spills ? MemoryPlace::kDisk : MemoryPlace::kPinned,
-                        [&](Stream& leave, ConstView from, View to) {
-                          spills ? ToDisk(leave, spill(), staging, from, to)
-                                 : Copy(leave, from, to);
-                        });
-      break;
-    }
-    case ActionKind::kDropActivations:
-      tape_->DropFromDevice(action.segment);
-      break;
-    case ActionKind::kFetchActivations: {
-      const View& staging = memory_.coming;
-      tape_->CopyToDevice(action.segment, stream, [&](Stream& fetch, ConstView from, View to) {
-        staging.data != nullptr ? FromDisk(fetch, spill(), staging, from, to)
-                                : Copy(fetch, from, to);
-      });
-      break;
-    }
-    case ActionKind::kKeep:
-      for (const int f : layout_.units[u].flat_parameters) {
-        const int64_t size = memory_.secondary[f].NumElements();
-        const int part = shard_rank_ % mesh().secondary_size();
-        Copy(stream, flats_[f].value.Slice(part * size, size), memory_.secondary[f]);
-      }
-      break;
-    case ActionKind::kFree:
-      for (const int flat : layout_.units[u].flat_parameters) {
-        const View value = std::exchange(flats_[flat].value, View());
-        if (options_.poison) Fill(stream, std::numeric_limits<float>::quiet_NaN(), value);
-      }
-      if (caching()) caching()->Release(memory_.units[u].value, {StreamId::kCompute});
-      break;
-    case ActionKind::kClear:
-      if (caching() && (sharded() || IsOnHost(u))) {
-        memory_.units[u].gradient = caching()->Take(layout_.GradientBytes(u), action.stream);
-      }
-      BindGradients(action);
-      for (const int f : trainable) Fill(stream, 0, flats_[f].gradient);
-      break;
-    case ActionKind::kFetchGradient: {
-      if (caching() && sharded()) {
-        memory_.units[u].shard =
-            caching()->Take(LargestGradientShards(layout_, {u}), action.stream);
-      } else if (caching()) {
-        memory_.units[u].gradient = caching()->Take(layout_.GradientBytes(u), action.stream);
-      }
-      if (!sharded()) BindGradients(action);
-      const std::vector<View> shards = GradientShards(action);
-      for (size_t i = 0; i < shards.size(); ++i) {
-        Copy(stream, memory_.gradients[trainable[i]], shards[i]);
-      }
-      break;
-    }
-    case ActionKind::kReduce:
-      ReduceUnit(action, trainable);
-      if (caching() && sharded()) caching()->Release(memory_.units[u].gradient, {action.stream});
-      break;
-    case ActionKind::kAccumulate: {
-      Carver staging(memory_.staging);
-      for (const View& shard : GradientShards(action)) {
-        Accumulate(stream, staging.Take(shard.NumElements(), DType::kFloat32), shard);
-      }
-      if (caching()) caching()->Release(memory_.staging);
-      break;
-    }
-    case ActionKind::kAllReduce: {
-      const std::vector<View> shards = GradientShards(action);
-      for (size_t i = 0; i < shards.size(); ++i) {
-        AllReduce(action.stream, shards[i], layout_.flat_parameters[trainable[i]].dtypes.reduce,
-                  memory_.replica_wire);
-      }
-      break;
-    }
-    case ActionKind::kSumSquares: {
-      const std::vector<View> shards = GradientShards(action);
-      for (size_t i = 0; i < shards.size(); ++i) {
-        if (scales_loss()) {
-          const bool divided = memory_.divided[trainable[i]];
-          UnscaledSumOfSquares(stream, shards[i],
-                               divided ? scalar(kDividedLossScale) : memory_.scaler.Slice(0, 1),
-                               scalar(kSumSquares), scalar(kFound), memory_.squares);
-        } else {
-          SumOfSquares(stream, shards[i], scalar(kSumSquares), memory_.squares);
-        }
-      }
-      break;
-    }
-    case ActionKind::kLeave: {
-      const std::vector<View> shards = GradientShards(action);
-      for (size_t i = 0; i < shards.size(); ++i) {
-        Copy(stream, shards[i], memory_.gradients[trainable[i]]);
-      }
-      if (caching()) {
-        caching()->Release(sharded() ? memory_.units[u].shard : memory_.units[u].gradient,
-                           {action.stream});
-      }
-      break;
-    }
-    case ActionKind::kReduceScalars: {
-      // Replicas hold the same squares, which count once, and samples of their own.
-      if (communicators_.mesh().coordinate().replicate > 0 && !step_->second_sum) {
-        Fill(stream, 0, scalar(kSumSquares));
-      }
-      const View scalars = memory_.scalars.Slice(0, scales_loss() ? kFound + 1 : kFound);
-      communicators_.Over(Group::kWorld)
-          ->AllReduce(stream,
-                      step_->mode == Mode::kTrain ? buffers().WithStatistics(scalars) : scalars);
-      break;
-    }
-    case ActionKind::kClip: {
-      std::optional<LossScaling> scaling;
-      if (scales_loss()) scaling = {memory_.scaler.Slice(0, 1), scalar(kFound)};
-      ClipCoefficient(stream, scalar(kLoss), scalar(kSumSquares), scalar(kMeanScale), scaling,
-                      options_.max_norm, scalar(kGradNorm), scalar(kCoefficient));
-      if (memory_.divisor > 1) {
-        Copy(stream, scalar(kCoefficient), scalar(kDividedCoefficient));
-        Scale(stream, memory_.divisor, scalar(kDividedCoefficient));
-      }
-      if (scales_loss()) {
-        UpdateLossScaler(stream, options_.mixed_precision.scaler, scalar(kFound), memory_.scaler);
-        Copy(stream, memory_.scaler, memory_.scalars.Slice(kScaler, kLossScalerFloats));
-      }
-      buffers().Take(stream, scalar(kCoefficient), mesh().world_size());
-      if (step_->begin_update) {
-        step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
-      }
-      const View& on_host = memory_.host_coefficient;
-      if (on_host.data != nullptr) {
-        Copy(stream, memory_.scalars.Slice(kCoefficient, on_host.NumElements()), on_host);
-      }
-      break;
-    }
-    case ActionKind::kOptimizer: {
-      stream.Wait(std::exchange(copied_[u], nullptr));
-      const bool on_host = IsOnHost(u);
-      if (action.part >= 0) {
-        UpdateSpilled(action);
-        break;
-      }
-      const std::vector<View> returning = ReturningShards(action);
-      for (size_t i = 0; i < returning.size(); ++i) {
-        const int f = trainable[i];
-        const View& master = memory_.masters[f];
-        View copy = memory_.compute_shards[f];
-        if (on_host && memory_.places[f].copy == MemoryPlace::kDevice) {
-          copy = returning[i];
-        } else if (cast_in_gather()) {
-          copy = View();
-        }
-        step_->optimize(stream, {f, master, memory_.gradients[f], CoefficientOf(f),
-                                 copy.data == master.data ? View() : copy});
-      }
-      break;
-    }
-    case ActionKind::kReturn: {
-      if (action.part >= 0) {
-        const ShardPart& part = spilled().Part(u, action.part);
-        const View copy = spilled().CopyIn(action.spill_slot, part);
-        FetchShard(
-            stream, part.flat,
-            copy.data ? copy : spilled().In(action.spill_slot, part, memory_.masters[part.flat]),
-            memory_.compute_shards[part.flat].Slice(part.begin, part.count));
-        break;
-      }
-      const std::vector<View> returning = ReturningShards(action);
-      for (size_t i = 0; i < returning.size(); ++i) {
-        FetchShard(stream, trainable[i], returning[i], memory_.compute_shards[trainable[i]]);
-      }
-      break;
-    }
-    case ActionKind::kReadSpilled: {
-      const ShardPart& part = spilled().Part(u, action.part);
-      for (const View& shard : spilled().Of(part.flat)) {
-        if (step_->weights && (*step_->weights)[part.flat].data != shard.data) continue;
-        spilled().Read(stream, action.spill_slot, part, shard);
-      }
-      break;
-    }
-    case ActionKind::kWriteSpilled: {
-      const ShardPart& part = spilled().Part(u, action.part);
-      for (const View& shard : spilled().Of(part.flat)) {
-        spilled().Write(stream, action.spill_slot, part, shard);
-      }
-      break;
-    }
-    case ActionKind::kEnd:
-      Copy(stream, memory_.scalars, memory_.reports[steps_ % 2]);
-      break;
+    step_->optimize(stream, update);
   }
 }
 

@@ -7,7 +7,6 @@
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/loss_scale.h"
-#include "trainer/fsdp/offload.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
 
@@ -38,157 +37,154 @@ View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const Schedule& eval, const Model& model,
                                const ExecutorOptions& options, DeviceType kernels)
-    : caching(allocator.caching()),
-      gather_places{PlacesOfGathers(train, layout), PlacesOfGathers(eval, layout)},
-      gradient_places(PlacesOfGradients(train, layout)),
+    : storage(layout, train, options.averages, options.change_storage),
       spilled(layout, options.spill_part),
-      units(layout.units.size()),
+      in_use(layout.flat_parameters.size()),
       buffers(model) {
-  FSDP_CHECK_EQ(caching != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
-  const auto persistent = [&](int64_t elements, MemoryUse use, DType dtype) {
-    return NewPersistent(allocator, elements, use, dtype);
-  };
-  const auto bytes = [&](int64_t n, MemoryUse use) { return NewBytes(allocator, n, use); };
-  const MemoryUse pinned{MemoryKind::kActivations, MemoryPlace::kPinned};
+  FSDP_CHECK_EQ(allocator.caching() != nullptr, options.buffers == FsdpOptions::Buffers::kCaching);
   allocator.Begin(Phase::kPersistent);
-  gather_slots =
-      bytes(std::max(gather_places[0].bytes, gather_places[1].bytes), MemoryKind::kUnsharded);
-  gradient_slots = bytes(gradient_places.bytes, MemoryKind::kUnsharded);
-  const ScheduleOptions& scheduled = train.options;
-  for (int i = 0; i < train.shard_slots; ++i) {
-    shard_slots.push_back(
-        bytes(LargestGradientShards(layout, scheduled.host_units), MemoryKind::kUnsharded));
-  }
+  const bool pieces = options.activation_offload == ActivationOffload::kSpill;
+  units = MakeUnitMemory(allocator, layout, storage, train, eval,
+                         pieces ? options.spill_part * SizeOf(DType::kFloat32) : 0);
+  for (std::vector<View>& bytes : bytes_) bytes.resize(layout.units.size());
   for (int i = 0; i < train.update_slots; ++i) {
-    update_slots.push_back(bytes(LargestCopies(layout, scheduled), pinned));
+    update_slots_.push_back(NewBytes(allocator, storage.LargestBytes(Resource::kUpdated),
+                                     {MemoryKind::kActivations, MemoryPlace::kPinned}));
   }
-  places = PlacesOf(layout, scheduled);
+  const ScheduleOptions& scheduled = train.options;
   if (options.mixed_precision.ScalesLoss()) {
     divisor = static_cast<float>(RanksToScaleBy(scheduled.shards * scheduled.replicas));
   }
-  int64_t largest_shard = 0;
-  for (size_t f = 0; f < places.size(); ++f) {
-    const FlatParameter& flat = layout.flat_parameters[f];
-    const DTypes& d = flat.dtypes;
-    const ShardMemory& at = places[f];
-    masters.push_back(persistent(flat.shard_size, {MemoryKind::kParameters, at.master}, d.master));
-    if (at.state == MemoryPlace::kDisk) {
-      const bool cast_there =
-          options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
-      const bool copied = at.copy == MemoryPlace::kDevice && !cast_there && d.compute != d.master;
-      spilled.Spill(static_cast<int>(f), copied ? std::optional(d.compute) : std::nullopt);
-    }
-    if (at.master == MemoryPlace::kDisk) spilled.Add(static_cast<int>(f), masters.back());
-    compute_shards.push_back(
-        at.shared ? masters.back()
-                  : persistent(flat.shard_size, {MemoryKind::kParameters, at.copy}, d.compute));
-    gradients.push_back(persistent(flat.frozen ? 0 : flat.shard_size,
-                                   {MemoryKind::kGradients, at.update},
-                                   layout.shards > 1 ? DType::kFloat32 : d.grad));
-    divided.push_back(divisor > 1 && layout.shards == 1 && d.grad == DType::kFloat16);
-    const bool in_masters = layout.shards == 1 && at.shared && at.update == MemoryPlace::kDevice;
-    const bool apart = options.averages && in_masters && d.master != DType::kFloat32;
-    averages.push_back(persistent(apart && !flat.frozen ? flat.shard_size : 0,
-                                  MemoryKind::kParameters, d.compute));
-    largest_shard = std::max(largest_shard, flat.shard_size);
+  TakeShards(allocator, layout);
+  TakeStep(allocator, model, options, kernels);
+  if (!scheduled.host_units.empty()) {
+    host_coefficient =
+        NewPersistent(allocator, divisor > 1 ? 2 : 1,
+                      {MemoryKind::kActivations, MemoryPlace::kPinned}, DType::kFloat32);
   }
-  secondary.resize(layout.flat_parameters.size());
-  for (const Action& action : train.actions) {
-    if (action.kind != ActionKind::kKeep || action.micro_batch > 0) continue;
-    for (const int f : layout.units[action.unit].flat_parameters) {
-      const FlatParameter& flat = layout.flat_parameters[f];
-      secondary[f] = persistent(flat.size / train.options.secondary, MemoryKind::kSecondary,
-                                flat.dtypes.compute);
+  for (int f = 0; f < static_cast<int>(divided.size()); ++f) {
+    const int here = divided[f] ? kDividedCoefficient : kCoefficient;
+    const int there = divided[f] ? 1 : 0;
+    const bool on_device = storage.UpdatePlace(f) == MemoryPlace::kDevice;
+    coefficients.push_back(on_device               ? scalars.Slice(here, 1)
+                           : host_coefficient.data ? host_coefficient.Slice(there, 1)
+                                                   : View());
+  }
+}
+
+// What the table has of the run's memory, but for what others make (Executor::NewShards()).
+void ExecutorMemory::TakeShards(PhasedAllocator& allocator, const Layout& layout) {
+  constexpr std::pair<Resource, MemoryKind> kTaken[] = {
+      {Resource::kMaster, MemoryKind::kParameters},
+      {Resource::kComputeShard, MemoryKind::kParameters},
+      {Resource::kGradientShard, MemoryKind::kGradients},
+      {Resource::kAverageInUse, MemoryKind::kParameters},
+      {Resource::kSecondary, MemoryKind::kSecondary}};
+  const int flats = static_cast<int>(layout.flat_parameters.size());
+  for (const auto& [what, kind] : kTaken) {
+    for (int f = 0; f < flats; ++f) {
+      const StorageRow& row = storage.Declared(what, f);
+      const bool own = row.home == Home::kRun || row.home == Home::kStep;
+      shards_[static_cast<int>(what)].push_back(
+          NewPersistent(allocator, own ? row.elements : 0, {kind, row.place}, row.form.dtype));
     }
   }
-  std::set<int> staged_units;
-  for (int u = 0; u < static_cast<int>(units.size()) && !caching; ++u) {
-    const bool sharded = layout.shards > 1;
-    if ((sharded || scheduled.fetched_units.count(u) > 0) && (u == 0 || train.gather_slots == 0)) {
-      units[u].value = bytes(layout.GatheredBytes(u), MemoryKind::kUnsharded);
+  for (int f = 0; f < flats; ++f) {
+    divided.push_back(divisor > 1 && layout.shards == 1 &&
+                      layout.flat_parameters[f].dtypes.grad == DType::kFloat16);
+    if (!storage.Has(Resource::kState, f)) continue;
+    if (storage.PlaceOf(Resource::kState, f) != MemoryPlace::kDisk) continue;
+    const StorageRow& updated = storage.Declared(Resource::kUpdated, f);
+    spilled.Spill(f,
+                  updated.home == Home::kSlot ? std::optional(updated.form.dtype) : std::nullopt);
+    if (storage.PlaceOf(Resource::kMaster, f) == MemoryPlace::kDisk) {
+      spilled.Add(f, Shard(Resource::kMaster, f));
     }
-    if ((sharded || scheduled.host_units.count(u) > 0) && (u == 0 || train.gradient_slots == 0)) {
-      units[u].gradient = bytes(layout.GradientBytes(u), MemoryKind::kUnsharded);
-    }
-    staged_units.insert(u);
   }
-  const auto staged = [](const Action& action) { return action.staged; };
-  if (!caching && std::any_of(train.actions.begin(), train.actions.end(), staged)) {
-    staging = bytes(LargestGradientShards(layout, staged_units), MemoryKind::kUnsharded);
-  }
-  const auto wire_for = [&](ActionKind kind, int64_t FlatParameter::*elements, const auto& from) {
-    int64_t most = 0;
-    for (const Action& action : train.actions) {
-      if (action.kind != kind || caching) continue;
-      for (const int f : layout.TrainableFlatParameters(action.unit)) {
-        const FlatParameter& flat = layout.flat_parameters[f];
-        const DType reduce = flat.dtypes.reduce;
-        if (reduce != from(flat)) most = std::max(most, flat.*elements * SizeOf(reduce));
-      }
-    }
-    return most > 0 ? bytes(most, MemoryKind::kUnsharded) : View();
+}
+
+// What a step works with besides.
+void ExecutorMemory::TakeStep(PhasedAllocator& allocator, const Model& model,
+                              const ExecutorOptions& options, DeviceType kernels) {
+  const MemoryUse pinned{MemoryKind::kActivations, MemoryPlace::kPinned};
+  const auto persistent = [&](int64_t elements, MemoryUse use) {
+    return NewPersistent(allocator, elements, use, DType::kFloat32);
   };
-  wire = wire_for(ActionKind::kReduce, &FlatParameter::size,
-                  [](const FlatParameter& flat) { return flat.dtypes.grad; });
-  replica_wire = wire_for(ActionKind::kAllReduce, &FlatParameter::shard_size,
-                          [](const FlatParameter&) { return DType::kFloat32; });
   const BatchSpec spec = model.Inputs(options.sample_length);
   for (StagedBatch& batch : batches) {
     const int64_t rows = options.micro_batch_size;
     batch.device = NewBatch(allocator, spec, rows, MemoryPlace::kDevice, &batch.device_bytes);
     batch.host = NewBatch(allocator, spec, rows, MemoryPlace::kPinned, &batch.host_bytes);
   }
-  upload = persistent(std::min(largest_shard, kUploadElements), pinned, DType::kFloat32);
+  int64_t largest_shard = 0;
+  for (const View& master : shards_[static_cast<int>(Resource::kMaster)]) {
+    largest_shard = std::max(largest_shard, master.NumElements());
+  }
+  upload = persistent(std::min(largest_shard, kUploadElements), pinned);
   scalars = buffers.Place(allocator, kNumScalars);
-  for (View& report : reports) report = persistent(kNumScalars, pinned, DType::kFloat32);
-  inputs = bytes(sizeof(StepInputs), MemoryKind::kActivations);
-  for (View& input : staged_inputs) input = bytes(sizeof(StepInputs), pinned);
-  if (options.activation_offload == ActivationOffload::kSpill) {
-    const int64_t piece = options.spill_part * SizeOf(DType::kFloat32);
-    for (View* const staging : {&leaving, &coming}) {
-      *staging = bytes(piece + kSpillAlignment, pinned);
-      const auto address = reinterpret_cast<uintptr_t>(staging->data);
-      *staging = staging->Slice(kSpillAlignment - address % kSpillAlignment, piece);
-    }
-  }
-  const int coefficients = divisor > 1 ? 2 : 1;
-  if (!scheduled.host_units.empty()) {
-    host_coefficient = persistent(coefficients, pinned, DType::kFloat32);
-  }
-  if (!caching) {
-    fetch = persistent(FetchElements(layout, scheduled, options.averages), MemoryKind::kUnsharded,
-                       DType::kFloat32);
-  }
+  for (View& report : reports) report = persistent(kNumScalars, pinned);
+  inputs = NewBytes(allocator, sizeof(StepInputs), MemoryKind::kActivations);
+  for (View& input : staged_inputs) input = NewBytes(allocator, sizeof(StepInputs), pinned);
   if (options.mixed_precision.ScalesLoss()) {
-    scaler = persistent(kLossScalerFloats, MemoryKind::kActivations, DType::kFloat32);
+    scaler = persistent(kLossScalerFloats, MemoryKind::kActivations);
   }
-  squares = bytes(SumOfSquaresWorkspaceBytes(kernels), MemoryKind::kActivations);
+  squares = NewBytes(allocator, SumOfSquaresWorkspaceBytes(kernels), MemoryKind::kActivations);
   if (kernels == DeviceType::kCuda) {
     constexpr int64_t kAlignment = 256;
-    gemm_workspace = bytes(kGemmWorkspaceBytes + kAlignment, MemoryKind::kActivations);
+    gemm_workspace =
+        NewBytes(allocator, kGemmWorkspaceBytes + kAlignment, MemoryKind::kActivations);
     gemm_workspace.data +=
         kAlignment - reinterpret_cast<uintptr_t>(gemm_workspace.data) % kAlignment;
     gemm_workspace.shape = Shape{kGemmWorkspaceBytes};
   }
 }
 
-void ExecutorMemory::PlaceSlots(Mode mode, const Schedule& schedule, const Layout& layout) {
-  SlotPlaces& gathers = gather_places[static_cast<int>(mode)];
-  gathers = PlacesOfGathers(schedule, layout);
-  FSDP_CHECK_LE(gathers.bytes, gather_slots.bytes());
-  if (mode == Mode::kEval) return;
-  gradient_places = PlacesOfGradients(schedule, layout);
-  FSDP_CHECK_LE(gradient_places.bytes, gradient_slots.bytes());
+const View& ExecutorMemory::Shard(Resource what, int flat) const {
+  const StorageRow& row = storage.Declared(what, flat);
+  return row.home == Home::kSame ? Shard(row.same, flat) : shards_[static_cast<int>(what)][flat];
 }
 
-std::byte* ExecutorMemory::GatheredAt(const Action& action, Mode mode, size_t index) const {
-  if (action.slot < 0) return units[action.unit].value.data;
-  return gather_slots.data + gather_places[static_cast<int>(mode)].offsets[index];
+Located ExecutorMemory::At(const Use& use, int flat) const {
+  const StorageRow& row = storage.Declared(use.what, flat);
+  Located found{View(), row.place, row.form.code};
+  const auto carve = [&](const View& bytes) {
+    if (bytes.data == nullptr) return;
+    found.view = {bytes.data + row.offset, row.form.dtype, Shape{row.elements}};
+  };
+  switch (row.home) {
+    case Home::kNone:
+      break;
+    case Home::kSame:  // Where nothing is gathered, the step says what it computes with.
+      if (use.what != Resource::kValue) return At({row.same, use.of}, flat);
+      found.view = in_use[flat];
+      break;
+    case Home::kUnit:
+      carve(bytes_[static_cast<int>(use.what)][use.of]);
+      break;
+    case Home::kSlot:
+      carve(update_slots_[use.slot]);
+      break;
+    case Home::kRun:
+    case Home::kStep:
+      found.view = Shard(use.what, flat);
+      break;
+  }
+  return found;
 }
 
-std::byte* ExecutorMemory::GradientAt(const Action& action, size_t index) const {
-  if (action.slot < 0) return units[action.unit].gradient.data;
-  return gradient_slots.data + gradient_places.offsets[index];
+void ExecutorMemory::Take(const Action& action, Mode mode, size_t index) {
+  for (const Use& use : action.takes) {
+    // What is staged is in no unit's memory.
+    const int64_t bytes = storage.BytesOf(use.what, action.unit);
+    Bytes(use) = units->Take(use, bytes, mode, index, action.stream);
+  }
+}
+
+void ExecutorMemory::Give(const Action& action) {
+  for (const Use& use : action.gives) {
+    units->Give(Bytes(use), action.stream);
+    Bytes(use) = View();
+  }
 }
 
 }  // namespace fsdp

@@ -3,20 +3,21 @@
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_MEMORY_H_
 
+#include <array>
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "trainer/core/batch.h"
-#include "trainer/fsdp/caching_buffers.h"
-#include "trainer/fsdp/carver.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/fsdp/offload.h"
+#include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/fsdp/slot_places.h"
 #include "trainer/fsdp/spilled_shards.h"
+#include "trainer/fsdp/storage.h"
+#include "trainer/fsdp/unit_memory.h"
 #include "trainer/ops/loss_scaler.h"
 
 namespace fsdp {
@@ -66,10 +67,6 @@ struct ExecutorMemory {
     Batch device, host;
     View device_bytes, host_bytes;  // All of it, of which they are parts.
   };
-  struct OwnMemory {
-    View value, gradient;  // Bytes. Empty where the unit uses slots, or is not in use.
-    View shard;            // Likewise, of the gradient, on its way to host memory.
-  };
 
   // Begins phase kPersistent. `eval`: uses slots of `train`. `kernels`: whose workspaces are
   // needed.
@@ -77,48 +74,46 @@ struct ExecutorMemory {
                  const Schedule& eval, const Model& model, const ExecutorOptions& options,
                  DeviceType kernels);
 
-  // Of a schedule that takes the place of this mode's, with the same slots.
-  void PlaceSlots(Mode mode, const Schedule& schedule, const Layout& layout);
+  // Where a flat parameter's part in a use is: all of it, or that of the use's part; empty where
+  // there is none, now.
+  Located At(const Use& use, int flat) const;
+  // What lives as long as the run: its shard, or what stands in for it.
+  const View& Shard(Resource what, int flat) const;
+  // Where the action's unit has what the action takes, and gives back, from here on.
+  void Take(const Action& action, Mode mode, size_t index);
+  void Give(const Action& action);
 
-  // Where the unit of a schedule's action `index` lies: in a slot, or in memory of its own.
-  std::byte* GatheredAt(const Action& action, Mode mode, size_t index) const;
-  std::byte* GradientAt(const Action& action, size_t index) const;
-
-  // Not null with `buffers: caching`: then there are no slots of device memory and nothing else of
-  // it for units, but what they take while they are in use.
-  CachingBuffers* caching = nullptr;
-  View gather_slots, gradient_slots;             // Bytes: of all of them.
-  SlotPlaces gather_places[2], gradient_places;  // There. Of gathers by Mode.
-  std::vector<View> shard_slots;                 // Bytes.
-  std::vector<View> update_slots;                // Likewise, pinned.
-  std::vector<ShardMemory> places;               // By flat parameter.
+  Storage storage;
+  std::unique_ptr<UnitMemory> units;
   SpilledShards spilled;
-  std::vector<View> masters, compute_shards, gradients;  // Likewise; see Executor.
-  // Of sums over replicas that are rounded to fp16; a power of two (loss_scale.h).
+  // Of fp16 sums over replicas; a power of two (loss_scale.h).
   float divisor = 1;
-  // Likewise: whether the gradient is fp16 itself, which could not hold the sum: it stays divided,
-  // and whoever reads it multiplies.
+  // By flat parameter: whether the gradient is fp16 itself, which could not hold the sum: it stays
+  // divided, and whoever reads it multiplies.
   std::vector<bool> divided;
-  // Likewise: what is evaluated in place of masters that are computed with themselves, where
-  // nothing is gathered. Empty where there is another place.
-  std::vector<View> averages;
-  // Likewise: this rank's part of what backward gathers over fewer ranks. Empty where it does not.
-  std::vector<View> secondary;
-  std::vector<OwnMemory> units;  // By Layout::units.
-  View staging;                  // Bytes: sums, before they are added to what is there.
-  View wire;                     // Bytes: a gradient as it travels, where that is another dtype.
-  View replica_wire;             // Likewise, a shard on its way between replicas.
+  // By flat parameter, where nothing is gathered: what the step computes with.
+  std::vector<View> in_use;
   StagedBatch batches[2];
   View upload;  // Host memory: of initial values, what is on its way.
   ModelBuffers buffers;
   View scalars, reports[2];       // StepScalars: the step's, and what the host reads.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
-  View leaving, coming;           // Pinned, bytes: of activations between device and disk.
   View host_coefficient;          // Pinned, for updates of the host: the same, or both.
-  View fetch;                     // fp32 or less: what is cast behind its way from the host.
   View scaler;                    // LossScalerState. Empty: none is in use.
   View squares;                   // The workspace of their sums.
   View gemm_workspace;            // GemmResources::workspace: on CUDA alone.
+  // [1], by flat parameter: what multiplies its gradient, where it is updated.
+  std::vector<View> coefficients;
+
+ private:
+  void TakeShards(PhasedAllocator& allocator, const Layout& layout);
+  void TakeStep(PhasedAllocator& allocator, const Model& model, const ExecutorOptions& options,
+                DeviceType kernels);
+  View& Bytes(const Use& use) { return bytes_[static_cast<int>(use.what)][use.of]; }
+
+  std::array<std::vector<View>, kNumResources> shards_;  // By flat parameter: Home::kRun.
+  std::array<std::vector<View>, kNumResources> bytes_;   // By unit: Home::kUnit.
+  std::vector<View> update_slots_;                       // Bytes, pinned.
 };
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #include "trainer/fsdp/host_updates.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fsdp {
 namespace {
@@ -39,7 +40,7 @@ HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
   for (const int u : OrderOfUpdates(o_, units)) {
     first_part_[u] = static_cast<int>(parts_.size());
     for (int part = 0; part < std::ssize(o_.spilled_units.at(u)); ++part) {
-      parts_.push_back({u, part});
+      parts_.push_back({.what = Resource::kSpilled, .of = u, .part = part});
     }
   }
   // Of a unit as most are: the largest, with a table in it, may be a third of the model.
@@ -49,22 +50,21 @@ HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
   spill_slots_ = Slots(ahead + kSpillSlotsInUse, std::ssize(parts_));
 }
 
-int HostUpdates::ReadSpilled(int unit, int part) {
-  const int slot = next_spill_slot_++ % spill_slots_;
-  list_.Add({.kind = ActionKind::kReadSpilled,
+Use HostUpdates::ReadSpilled(int unit, int part) {
+  const Use slot{Resource::kSpillSlot, unit, next_spill_slot_++ % spill_slots_, part};
+  list_.Add({.kind = ActionKind::kMove,
              .stream = StreamId::kSpillRead,
              .unit = unit,
-             .part = part,
-             .spill_slot = slot},
-            {{Resource::kSpilled, first_part_.at(unit) + part}}, {{Resource::kSpillSlot, slot}});
+             .reads = {parts_[first_part_.at(unit) + part]},
+             .writes = {slot}});
   return slot;
 }
 
 void HostUpdates::ReadAheadOf(size_t n) {
   const size_t end = std::min(parts_.size(), n + 1 + ahead_);
-  while (spill_slot_of_.size() < end) {
-    const Part& next = parts_[spill_slot_of_.size()];
-    spill_slot_of_.push_back(ReadSpilled(next.unit, next.part));
+  while (in_memory_.size() < end) {
+    const Use& next = parts_[in_memory_.size()];
+    in_memory_.push_back(ReadSpilled(next.of, next.part));
   }
 }
 
@@ -77,57 +77,52 @@ void HostUpdates::Update(int unit) {
   }
 }
 
+void HostUpdates::AddUpdate(int unit, std::vector<Use> writes) {
+  list_.Add({.kind = ActionKind::kOptimizer,
+             .stream = StreamId::kUpdate,
+             .unit = unit,
+             .reads = {{Resource::kFactors}, {Resource::kHostGradient, unit}},
+             .writes = std::move(writes)});
+}
+
+void HostUpdates::AddReturn(int unit, const Use& from) {
+  list_.Add({.kind = ActionKind::kMove,
+             .stream = StreamId::kFetch,
+             .unit = unit,
+             .reads = {from},
+             .writes = {{Resource::kComputeShard, unit}}});
+}
+
 void HostUpdates::UpdateInMemory(int unit) {
   const bool fetched = o_.fetched_units.count(unit) > 0;
   const bool copied = !fetched && o_.copied_units.count(unit) > 0;
   const int slot = copied ? next_update_slot_++ % update_slots_ : -1;
   const Use master{Resource::kMaster, unit}, compute{Resource::kComputeShard, unit};
-  const Use copy{Resource::kUpdateSlot, slot};
+  const Use copy{Resource::kUpdated, unit, slot};
   std::vector<Use> writes{master};
   if (fetched) writes.push_back(compute);
   if (copied) writes.push_back(copy);
-  list_.Add({.kind = ActionKind::kOptimizer,
-             .stream = StreamId::kUpdate,
-             .unit = unit,
-             .update_slot = slot},
-            {{Resource::kFactors, 0}, {Resource::kHostGradient, unit}}, writes);
-  if (fetched) return;
-  list_.Add(
-      {.kind = ActionKind::kReturn, .stream = StreamId::kFetch, .unit = unit, .update_slot = slot},
-      {copied ? copy : master}, {compute});
+  AddUpdate(unit, std::move(writes));
+  if (!fetched) AddReturn(unit, copied ? copy : master);
 }
 
 // What comes back to the device is in the slot, too.
 void HostUpdates::UpdateSpilled(size_t n, bool copied) {
   ReadAheadOf(n);
-  const auto [unit, part] = parts_[n];
-  const int slot = spill_slot_of_[n];
-  const bool fetched = o_.fetched_units.count(unit) > 0;
-  const Use compute{Resource::kComputeShard, unit}, in_memory{Resource::kSpillSlot, slot};
+  const Use& on_disk = parts_[n];
+  const Use in_memory = in_memory_[n], compute{Resource::kComputeShard, on_disk.of};
+  const Use copy{Resource::kSpillCopy, in_memory.of, in_memory.slot, in_memory.part};
+  const bool fetched = o_.fetched_units.count(on_disk.of) > 0;
   std::vector<Use> writes{in_memory};
-  const Use copy{Resource::kSpillCopy, slot};
   if (fetched) writes.push_back(compute);
   if (copied) writes.push_back(copy);
-  list_.Add({.kind = ActionKind::kOptimizer,
-             .stream = StreamId::kUpdate,
-             .unit = unit,
-             .part = part,
-             .spill_slot = slot},
-            {{Resource::kFactors, 0}, {Resource::kHostGradient, unit}}, writes);
-  if (!fetched) {
-    list_.Add({.kind = ActionKind::kReturn,
-               .stream = StreamId::kFetch,
-               .unit = unit,
-               .part = part,
-               .spill_slot = slot},
-              {copied ? copy : in_memory}, {compute});
-  }
-  list_.Add({.kind = ActionKind::kWriteSpilled,
+  AddUpdate(on_disk.of, std::move(writes));
+  if (!fetched) AddReturn(on_disk.of, copied ? copy : in_memory);
+  list_.Add({.kind = ActionKind::kMove,
              .stream = StreamId::kSpillWrite,
-             .unit = unit,
-             .part = part,
-             .spill_slot = slot},
-            {in_memory}, {{Resource::kSpilled, static_cast<int>(n)}});
+             .unit = on_disk.of,
+             .reads = {in_memory},
+             .writes = {on_disk}});
 }
 
 }  // namespace fsdp

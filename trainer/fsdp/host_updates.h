@@ -31,13 +31,11 @@ class HostUpdates {
   // behind it before that. In the order of OrderOfUpdates().
   void Update(int unit);
   // Of a step without updates: a part of what is spilled of a unit, into the slot that it returns.
-  int ReadSpilled(int unit, int part);
+  Use ReadSpilled(int unit, int part);
 
  private:
-  struct Part {
-    int unit, part;
-  };
-
+  void AddUpdate(int unit, std::vector<Use> writes);
+  void AddReturn(int unit, const Use& from);
   void UpdateInMemory(int unit);
   void UpdateSpilled(size_t n, bool copied);
   // What is to be on its way when the `n`-th part, from 0 on, is updated.
@@ -47,10 +45,10 @@ class HostUpdates {
   ActionList& list_;
   int update_slots_ = 0, next_update_slot_ = 0;
   int spill_slots_ = 0, next_spill_slot_ = 0;
-  size_t ahead_ = 0;                // Parts.
-  std::vector<Part> parts_;         // In the order of their updates.
-  std::map<int, int> first_part_;   // By unit.
-  std::vector<int> spill_slot_of_;  // Of the parts that are read so far.
+  size_t ahead_ = 0;               // Parts.
+  std::vector<Use> parts_;         // On the disk, in the order of their updates.
+  std::map<int, int> first_part_;  // By unit.
+  std::vector<Use> in_memory_;     // Of the parts that are read so far, where.
 };
 
 }  // namespace fsdp

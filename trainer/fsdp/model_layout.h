@@ -12,8 +12,10 @@
 #include "trainer/autograd/activation_offload.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/storage.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/attention_backend.h"
 
@@ -40,6 +42,9 @@ struct ExecutorOptions : FsdpOptions {
   int64_t spill_part = int64_t{1} << 19;                // Elements that go to a disk at once.
   bool poison = false;                                  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
+  // For tests of other places and forms, may be null.
+  Storage::Change change_storage = nullptr;
+  std::function<void(Moves& moves)> add_moves = nullptr;
 };
 
 // The units whose updates are on the host: of those that train, in the order of the model, all but

@@ -4,9 +4,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/core/philox.h"
 #include "trainer/fsdp/action_list.h"
 #include "trainer/fsdp/host_limiter.h"
 #include "trainer/fsdp/host_updates.h"
@@ -69,13 +71,13 @@ class Builder {
   int spill_slots() const { return updates_.spill_slots(); }
 
   void AddStep() {
-    list_.Add({.kind = ActionKind::kBegin}, {}, {{Resource::kScalars, 0}});
+    list_.Add({.kind = ActionKind::kBegin, .writes = {{Resource::kScalars}}});
     if (o_.mode == Mode::kTrain) updates_.Begin();
     for (size_t r = 0; r < runs_.size(); ++r) AddRun(r);
     const bool train = o_.mode == Mode::kTrain;
     if (train) AddUpdate();
     if (!train && reduced_) AddScalarReduction();
-    list_.Add({.kind = ActionKind::kEnd}, {{Resource::kScalars, 0}}, {});
+    list_.Add({.kind = ActionKind::kEnd, .reads = {{Resource::kScalars}}});
   }
 
  private:
@@ -87,13 +89,17 @@ class Builder {
 
   Use Value(int unit) const {
     if (!HasOwnValue(unit)) return {Resource::kComputeShard, unit};
-    if (slot_of_[unit] >= 0) return {Resource::kSlot, slot_of_[unit]};
-    return {Resource::kValue, unit};
+    return {Resource::kValue, unit, slot_of_[unit]};
   }
   Use Gradient(int unit) const {
     if (!HasOwnGradient(unit)) return {Resource::kGradientShard, unit};
-    if (gradient_slot_of_[unit] >= 0) return {Resource::kGradientSlot, gradient_slot_of_[unit]};
-    return {Resource::kGradient, unit};
+    return {Resource::kGradient, unit, gradient_slot_of_[unit]};
+  }
+  // What a gather, or a fetch, copies of the unit.
+  Use Source(int unit) const {
+    if (!Trains(unit) || o_.frozen_cast_units.count(unit) > 0) return {Resource::kConstant, unit};
+    const bool copied = sharded_ || IsFetched(unit);
+    return {copied ? Resource::kComputeShard : Resource::kMaster, unit};
   }
 
   bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
@@ -110,56 +116,42 @@ class Builder {
       --free_slots_;
       slot_of_[unit] = next_slot_++ % gather_slots_;
     }
-    if (caching_ && HasOwnValue(unit)) list_.Forget(Value(unit));
     const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     const bool fetched = IsFetched(unit) && !secondary;
     const StreamId first = fetched ? StreamId::kFetch : StreamId::kGather;
     const int host_wait =
         Freed(unit) ? AddHostWait(limiter_, unit, micro_batch, first, {Value(unit)}) : -1;
     resident_[unit] = true;
-    std::vector<Use> reads;
-    if (secondary) {
-      reads.push_back({Resource::kSecondary, unit});
-    } else if (Trains(unit) && o_.frozen_cast_units.count(unit) == 0) {  // Else: constant.
-      const bool copied = sharded_ || IsFetched(unit);
-      reads.push_back({copied ? Resource::kComputeShard : Resource::kMaster, unit});
-    }
     if (fetched) {
-      const int fetch = Fetch(unit, micro_batch, reads, pacing);
+      const int fetch = Fetch(unit, micro_batch, pacing);
       if (host_wait >= 0) list_.Settle(host_wait, fetch);
       if (!sharded_) return true;
-      reads.clear();
     }
-    const int gather = list_.Add({.kind = ActionKind::kGather,
-                                  .stream = StreamId::kGather,
-                                  .unit = unit,
-                                  .micro_batch = micro_batch,
-                                  .slot = slot_of_[unit],
-                                  .secondary = secondary},
-                                 reads, {Value(unit)}, pacing);
-    if (host_wait >= 0 && !fetched) list_.Settle(host_wait, gather);
+    Uses uses{.writes = {Value(unit)}};
+    if (!fetched) {
+      uses.reads = {secondary ? Use{Resource::kSecondary, unit} : Source(unit)};
+      if (HasOwnValue(unit)) uses.takes = uses.writes;
+    }
+    const int index =
+        Add(ActionKind::kGather, StreamId::kGather, unit, micro_batch, std::move(uses), pacing);
+    if (host_wait >= 0 && !fetched) list_.Settle(host_wait, index);
     return true;
   }
 
   // The first action of it.
-  int Fetch(int unit, int micro_batch, const std::vector<Use>& reads,
-            const std::vector<int>& pacing) {
-    const auto add = [&](int part, int spill_slot, const std::vector<Use>& from) {
-      return list_.Add({.kind = ActionKind::kFetch,
-                        .stream = StreamId::kFetch,
-                        .unit = unit,
-                        .micro_batch = micro_batch,
-                        .slot = slot_of_[unit],
-                        .part = part,
-                        .spill_slot = spill_slot},
-                       from, {Value(unit)}, pacing);
+  int Fetch(int unit, int micro_batch, const std::vector<int>& pacing) {
+    const auto add = [&](const Use& from, bool first) {
+      Uses uses{.reads = {from}, .writes = {Value(unit)}};
+      if (first) uses.takes = uses.writes;
+      return Add(ActionKind::kMove, StreamId::kFetch, unit, micro_batch, std::move(uses), pacing);
     };
     const auto spilled = o_.spilled_units.find(unit);
-    if (o_.mode == Mode::kTrain || spilled == o_.spilled_units.end()) return add(-1, -1, reads);
+    if (o_.mode == Mode::kTrain || spilled == o_.spilled_units.end()) {
+      return add(Source(unit), /*first=*/true);
+    }
     int first = -1;
     for (int part = 0; part < std::ssize(spilled->second); ++part) {
-      const int slot = updates_.ReadSpilled(unit, part);
-      const int fetch = add(part, slot, {{Resource::kSpillSlot, slot}});
+      const int fetch = add(updates_.ReadSpilled(unit, part), part == 0);
       if (first < 0) first = fetch;
     }
     return first;
@@ -170,13 +162,10 @@ class Builder {
                   const std::vector<Use>& memory) {
     const std::optional<int> free = limiter.BeforeGather(slot_of_[unit]);
     if (!free) return -1;
-    return list_.Add({.kind = ActionKind::kHostWait,
-                      .stream = stream,
-                      .unit = unit,
-                      .micro_batch = micro_batch,
-                      .slot = slot_of_[unit]},
-                     {}, caching_ ? std::vector<Use>{} : memory,
-                     *free == HostLimiter::kLongAgo ? std::vector<int>{} : std::vector<int>{*free});
+    std::vector<int> awaited;
+    if (*free != HostLimiter::kLongAgo) awaited.push_back(*free);
+    return Add(ActionKind::kHostWait, stream, unit, micro_batch,
+               {.writes = caching_ ? std::vector<Use>{} : memory}, awaited);
   }
 
   void PrefetchForBackward(size_t r, const std::vector<int>& pacing) {
@@ -188,11 +177,9 @@ class Builder {
     const ScheduledRun& run = runs_[r];
     const int m = run.micro_batch, u = run.unit;
     if (run.comes_back(o_)) FetchActivations(run.segment - 1, m);
-    const Use batch{Resource::kBatch, m % 2};
+    const Use batch{.what = Resource::kBatch, .slot = m % 2};
     if (run.pass == Pass::kForward && run.segment == 0) {
-      list_.Add(
-          {.kind = ActionKind::kLoad, .stream = StreamId::kData, .micro_batch = m, .slot = m % 2},
-          {}, {batch});
+      Add(ActionKind::kLoad, StreamId::kData, /*unit=*/-1, m, {.writes = {batch}});
     }
     if (runs_.Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
     const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
@@ -204,34 +191,26 @@ class Builder {
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
     if (gradient || run.segment == segments_ - 1) FetchGradientAhead(r);
-    std::vector<Use> reads{batch}, writes;  // Blocks look at positions.
-    if (runs_.Reads(run)) reads.push_back(Value(u));
+    Action action{.kind = ActionKind::kRun,
+                  .segment = run.segment,
+                  .pass = run.pass,
+                  .micro_batch = m,
+                  .reads = {batch}};  // Blocks look at positions.
+    if (runs_.Reads(run)) action.reads.push_back(Value(u));
     const bool last = run.segment == segments_ - 1;
-    if (gradient) writes.push_back(Gradient(u));
-    if (last && (backward || o_.mode != Mode::kTrain)) writes.push_back({Resource::kScalars, 0});
-    UseActivations(run, reads, writes);
-    const int index = list_.Add(
-        {.kind = ActionKind::kRun, .segment = run.segment, .pass = run.pass, .micro_batch = m},
-        reads, writes);
+    if (gradient) action.writes.push_back(Gradient(u));
+    if (last && (backward || o_.mode != Mode::kTrain)) {
+      action.writes.push_back({Resource::kScalars});
+    }
+    UseActivations(run, action);
+    const int index = list_.Add(std::move(action));
 
     last_run_ = index;
     if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    const bool kept = caching_ && HasOwnValue(u) && !Freed(u);
-    if (resident_[u] && (kept ? runs_.IsLastRead(r) : Freed(u))) {
-      if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
-        list_.Add({.kind = ActionKind::kKeep, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
-                  {Value(u)}, {{Resource::kSecondary, u}});
-      }
-      const int free =
-          list_.Add({.kind = ActionKind::kFree, .unit = u, .micro_batch = m, .slot = slot_of_[u]},
-                    {}, o_.poison ? std::vector<Use>{Value(u)} : std::vector<Use>{});
-      if (!kept) limiter_.OnFree(slot_of_[u], free);
-      resident_[u] = false;
-      ++free_slots_;
-    }
+    LetGo(r);
     if (!run.backward()) return;
     if (pre) PrefetchForBackward(r, {});
     if (o_.backward_prefetch == BackwardPrefetch::kPost) PrefetchForBackward(r, {index});
@@ -241,18 +220,35 @@ class Builder {
     if (o_.backward_prefetch == BackwardPrefetch::kNone) PrefetchForBackward(r, pacing);
   }
 
+  // Behind run r, the last of its visit: what of the unit nobody reads before it is gathered again.
+  void LetGo(size_t r) {
+    const ScheduledRun& run = runs_[r];
+    const int m = run.micro_batch, u = run.unit;
+    const bool kept = caching_ && HasOwnValue(u) && !Freed(u);
+    if (!resident_[u] || !(kept ? runs_.IsLastRead(r) : Freed(u))) return;
+    if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
+      Add(ActionKind::kMove, StreamId::kCompute, u, m,
+          {.reads = {Value(u)}, .writes = {{Resource::kSecondary, u}}});
+    }
+    Uses uses{.gives = {Value(u)}};
+    if (o_.poison) uses.writes = uses.gives;
+    const int free = Add(ActionKind::kFree, StreamId::kCompute, u, m, std::move(uses));
+    if (!kept) limiter_.OnFree(slot_of_[u], free);
+    resident_[u] = false;
+    ++free_slots_;
+  }
+
   // A block keeps what it begins with, which the run before makes, and what it makes itself, unless
   // it does that again.
-  void UseActivations(const ScheduledRun& run, std::vector<Use>& reads,
-                      std::vector<Use>& writes) const {
+  void UseActivations(const ScheduledRun& run, Action& action) const {
     const int s = run.segment;
     const Use own{Resource::kActivations, s}, next{Resource::kActivations, s + 1};
     if (run.backward()) {
-      if (IsOffloaded(s)) reads.push_back(own);
+      if (IsOffloaded(s)) action.reads.push_back(own);
       return;
     }
-    if (IsOffloaded(s) && !o_.recomputed[s]) writes.push_back(own);
-    if (IsOffloaded(s + 1)) writes.push_back(next);
+    if (IsOffloaded(s) && !o_.recomputed[s]) action.writes.push_back(own);
+    if (IsOffloaded(s + 1)) action.writes.push_back(next);
   }
 
   bool IsOffloaded(int segment) const { return o_.offloaded_segments.count(segment) > 0; }
@@ -261,42 +257,45 @@ class Builder {
   // compute stream's, whose uses of it the list does not know: waits for it are not found by uses.
   void LeaveActivations(int segment, int m) {
     if (IsOffloaded(segment - 1)) {
-      list_.Add({.kind = ActionKind::kDropActivations, .segment = segment - 1, .micro_batch = m},
-                {}, {}, {left_});
+      list_.Add({.kind = ActionKind::kDrop, .segment = segment - 1, .micro_batch = m}, {left_});
     }
     if (!IsOffloaded(segment)) return;
-    left_ = list_.Add({.kind = ActionKind::kLeaveActivations,
-                       .stream = StreamId::kLeave,
-                       .segment = segment,
-                       .micro_batch = m},
-                      {{Resource::kActivations, segment}}, {{Resource::kHostActivations, segment}});
+    left_ = MoveActivations(StreamId::kLeave, segment, m, Resource::kActivations,
+                            Resource::kHostActivations, {});
   }
 
   // Behind all that the compute stream has.
   void FetchActivations(int segment, int m) {
     if (!IsOffloaded(segment)) return;
-    list_.Add({.kind = ActionKind::kFetchActivations,
-               .stream = StreamId::kFetch,
-               .segment = segment,
-               .micro_batch = m},
-              {{Resource::kHostActivations, segment}}, {{Resource::kActivations, segment}},
-              {last_run_});
+    MoveActivations(StreamId::kFetch, segment, m, Resource::kHostActivations,
+                    Resource::kActivations, {last_run_});
+  }
+
+  int MoveActivations(StreamId stream, int segment, int m, Resource from, Resource to,
+                      const std::vector<int>& pacing) {
+    return list_.Add({.kind = ActionKind::kMove,
+                      .stream = stream,
+                      .segment = segment,
+                      .micro_batch = m,
+                      .reads = {{from, segment}},
+                      .writes = {{to, segment}}},
+                     pacing);
   }
 
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
     const bool comes = !sharded_ && IsOnHost(u) && m > 0;
     if (caching_ && HasOwnGradient(u)) {
-      list_.Forget(Gradient(u));
       const StreamId first = comes ? StreamId::kFetch : StreamId::kCompute;
       if (!sharded_) AddHostWait(leaving_, u, m, first, {});
     } else if (slotted_gradients_ && u != 0 && HasOwnGradient(u)) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
-    if (comes) return FetchGradient(u, m, Gradient(u));
-    list_.Add(
-        {.kind = ActionKind::kClear, .unit = u, .micro_batch = m, .slot = gradient_slot_of_[u]}, {},
-        {Gradient(u)});
+    const Use gradient = Gradient(u);
+    if (comes) return FetchGradient(u, m, gradient);
+    Uses uses{.writes = {gradient}};
+    if (HasOwnGradient(u)) uses.takes = uses.writes;
+    Add(ActionKind::kClear, StreamId::kCompute, u, m, std::move(uses));
   }
 
   // Beside run r what the next unit's gradient is added to, where that comes from the host as it
@@ -310,14 +309,9 @@ class Builder {
   }
 
   // What the micro-batches before have left for the host, to add to it.
-  void FetchGradient(int u, int m, const Use& to, int shard_slot = -1) {
-    list_.Add({.kind = ActionKind::kFetchGradient,
-               .stream = StreamId::kFetch,
-               .unit = u,
-               .micro_batch = m,
-               .slot = shard_slot < 0 ? gradient_slot_of_[u] : -1,
-               .shard_slot = shard_slot},
-              {{Resource::kHostGradient, u}}, {to});
+  void FetchGradient(int u, int m, const Use& to) {
+    Add(ActionKind::kMove, StreamId::kFetch, u, m,
+        {.reads = {{Resource::kHostGradient, u}}, .writes = {to}, .takes = {to}});
   }
 
   // After backward run r, the last of its visit: reduces the unit's gradient if no later run of the
@@ -330,114 +324,101 @@ class Builder {
     const bool final = m == o_.micro_batches - 1;
     if (final) reduced_units_.push_back(u);
     if (sharded_ ? !slotted_gradients_ && !final : !IsOnHost(u) && !final) return -1;
-    Use shard{Resource::kGradientShard, u};
-    int shard_slot = -1, index = -1;
-    if (IsOnHost(u) && sharded_ && caching_) {
-      shard = {Resource::kShard, u};
-      list_.Forget(shard);
-    } else if (IsOnHost(u) && sharded_) {
-      shard_slot = next_shard_slot_++ % shard_slots_;
-      shard = {Resource::kShardSlot, shard_slot};
-    } else if (IsOnHost(u)) {
-      shard = Gradient(u);
-    }
+    const Use shard = ReducedTo(u);
+    int index = -1;
     if (sharded_) {
-      index = ReduceScatter(u, m, shard, shard_slot);
+      index = ReduceScatter(u, m, shard);
     } else if (reduced_ && final) {
-      index = list_.Add({.kind = ActionKind::kReduce,
-                         .stream = StreamId::kReduce,
-                         .unit = u,
-                         .micro_batch = m,
-                         .slot = gradient_slot_of_[u]},
-                        {}, {shard});
+      index = Add(ActionKind::kReduce, StreamId::kReduce, u, m, {.writes = {shard}});
     }
     if (hybrid_ && final) {
-      index = list_.Add({.kind = ActionKind::kAllReduce,
-                         .stream = StreamId::kReplicate,
-                         .unit = u,
-                         .micro_batch = m,
-                         .shard_slot = shard_slot},
-                        {}, {shard});
+      index = Add(ActionKind::kAllReduce, StreamId::kReplicate, u, m, {.writes = {shard}});
     }
-    if (offloads_) Leave(u, m, shard, shard_slot, final);
+    if (offloads_) Leave(u, m, shard, final);
     return index;
   }
 
-  int ReduceScatter(int u, int m, const Use& shard, int shard_slot) {
-    const Use staging{Resource::kStaging, 0};
+  // Where a unit's gradient is reduced.
+  Use ReducedTo(int u) {
+    if (!IsOnHost(u)) return {Resource::kGradientShard, u};
+    if (!sharded_) return Gradient(u);
+    return {Resource::kShard, u, caching_ ? -1 : next_shard_slot_++ % shard_slots_};
+  }
+
+  int ReduceScatter(int u, int m, const Use& shard) {
+    const Use staging{Resource::kStaging};
     const bool staged = slotted_gradients_ && m > 0;
-    if (staged && IsOnHost(u)) FetchGradient(u, m, shard, shard_slot);
-    if (caching_ && staged) list_.Forget(staging);
-    int index = list_.Add({.kind = ActionKind::kReduce,
-                           .stream = StreamId::kReduce,
-                           .unit = u,
-                           .micro_batch = m,
-                           .slot = gradient_slot_of_[u],
-                           .shard_slot = shard_slot,
-                           .staged = staged},
-                          {Gradient(u)}, {staged ? staging : shard});
+    if (staged && IsOnHost(u)) FetchGradient(u, m, shard);
+    Uses uses{.reads = {Gradient(u)}, .writes = {staged ? staging : shard}, .gives = {Gradient(u)}};
+    if (staged || IsOnHost(u)) uses.takes = uses.writes;
+    int index = Add(ActionKind::kReduce, StreamId::kReduce, u, m, std::move(uses));
     if (staged) {
-      index = list_.Add({.kind = ActionKind::kAccumulate,
-                         .stream = StreamId::kReduce,
-                         .unit = u,
-                         .micro_batch = m,
-                         .shard_slot = shard_slot},
-                        {staging}, {shard});
+      index = Add(ActionKind::kAccumulate, StreamId::kReduce, u, m,
+                  {.reads = {staging}, .writes = {shard}, .gives = {staging}});
     }
     if (slotted_gradients_) has_gradient_.erase(u);  // The next micro-batch starts from zero.
     return index;
   }
 
   // A gradient that is whole is squared while it is there: by then nobody reads it on the device.
-  void Leave(int u, int m, const Use& shard, int shard_slot, bool final) {
-    const int slot = IsOnHost(u) && !sharded_ ? gradient_slot_of_[u] : -1;
-    if (final) {
-      list_.Add({.kind = ActionKind::kSumSquares,
-                 .stream = StreamId::kLeave,
-                 .unit = u,
-                 .slot = slot,
-                 .shard_slot = shard_slot},
-                {shard}, {{Resource::kScalars, 0}});
-    }
+  void Leave(int u, int m, const Use& shard, bool final) {
+    if (final) SumSquares(u, shard, StreamId::kLeave);
     // Where micro-batches are summed on the device, the last one's sum.
     if (!IsOnHost(u) || (!slotted_gradients_ && !final)) return;
-    const int left = list_.Add({.kind = ActionKind::kLeave,
-                                .stream = StreamId::kLeave,
-                                .unit = u,
-                                .micro_batch = m,
-                                .slot = slot,
-                                .shard_slot = shard_slot},
-                               {shard}, {{Resource::kHostGradient, u}});
+    const int left =
+        Add(ActionKind::kMove, StreamId::kLeave, u, m,
+            {.reads = {shard}, .writes = {{Resource::kHostGradient, u}}, .gives = {shard}});
     if (sharded_) return;
     if (caching_) leaving_.OnFree(/*slot=*/-1, left);
     if (slotted_gradients_) has_gradient_.erase(u);
   }
 
+  void SumSquares(int u, const Use& shard, StreamId stream) {
+    Add(ActionKind::kSumSquares, stream, u, /*m=*/-1,
+        {.reads = {shard}, .writes = {{Resource::kScalars}}});
+  }
+
   void AddScalarReduction() {
-    list_.Add({.kind = ActionKind::kReduceScalars, .stream = StreamId::kReduce}, {},
-              {{Resource::kScalars, 0}});
+    Add(ActionKind::kReduceScalars, StreamId::kReduce, /*unit=*/-1, /*m=*/-1,
+        {.writes = {{Resource::kScalars}}});
   }
 
   void AddUpdate() {
-    const Use scalars{Resource::kScalars, 0}, factors{Resource::kFactors, 0};
+    const Use scalars{Resource::kScalars};
     for (const int u : reduced_units_) {
       if (offloads_) break;  // It has been done.
-      list_.Add({.kind = ActionKind::kSumSquares, .unit = u}, {{Resource::kGradientShard, u}},
-                {scalars});
+      SumSquares(u, {Resource::kGradientShard, u}, StreamId::kCompute);
     }
     if (reduced_) AddScalarReduction();
-    list_.Add({.kind = ActionKind::kClip}, {},
-              offloads_ ? std::vector<Use>{scalars, factors} : std::vector<Use>{scalars});
+    Action clip{.kind = ActionKind::kClip, .writes = {scalars}};
+    if (offloads_) clip.writes.push_back({Resource::kFactors});
+    list_.Add(std::move(clip));
     for (const int u : OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()})) {
       if (IsOnHost(u)) {
         updates_.Update(u);
         continue;
       }
-      std::vector<Use> writes{{Resource::kMaster, u}};
-      if (o_.cast_units.count(u) == 0) writes.push_back({Resource::kComputeShard, u});
-      list_.Add({.kind = ActionKind::kOptimizer, .unit = u},
-                {scalars, {Resource::kGradientShard, u}}, writes);
+      Uses uses{.reads = {scalars, {Resource::kGradientShard, u}},
+                .writes = {{Resource::kMaster, u}}};
+      if (o_.cast_units.count(u) == 0) uses.writes.push_back({Resource::kComputeShard, u});
+      Add(ActionKind::kOptimizer, StreamId::kCompute, u, /*m=*/-1, std::move(uses));
     }
+  }
+
+  struct Uses {
+    std::vector<Use> reads = {}, writes = {}, takes = {}, gives = {};
+  };
+  int Add(ActionKind kind, StreamId stream, int unit, int micro_batch, Uses uses,
+          const std::vector<int>& pacing = {}) {
+    return list_.Add({.kind = kind,
+                      .stream = stream,
+                      .unit = unit,
+                      .micro_batch = micro_batch,
+                      .reads = std::move(uses.reads),
+                      .writes = std::move(uses.writes),
+                      .takes = std::move(uses.takes),
+                      .gives = std::move(uses.gives)},
+                     pacing);
   }
 
   const ScheduleOptions& o_;
@@ -474,7 +455,8 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
   constexpr int kFewSteps = 16;
   for (int gathers = 0, gradients = 0, steps = 0;; ++steps) {
     FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << gathers << ", " << gradients;
-    ActionList list(/*one_queue=*/options.communicators == 1);
+    ActionList list(/*one_queue=*/options.communicators == 1,
+                    options.buffers == FsdpOptions::Buffers::kCaching);
     HostLimiter limiter(options, most, gathers), leaving(options, most, gradients);
     if (options.mode == Mode::kTrain) {
       Builder(options, list, limiter, leaving).AddStep();
@@ -496,5 +478,20 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
             list.Take()};
   }
 }
+
+std::string Schedule::ToString() const {
+  std::ostringstream out;
+  out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots;
+  if (shard_slots > 0) out << ", shard slots " << shard_slots;
+  if (update_slots > 0) out << ", update slots " << update_slots;
+  if (spill_slots > 0) out << ", spill slots " << spill_slots;
+  out << "\n";
+  for (size_t i = 0; i < actions.size(); ++i) {
+    out << i << " " << fsdp::ToString(actions[i]) << "\n";
+  }
+  return out.str();
+}
+
+uint64_t Schedule::Hash() const { return HashBytes(ToString()); }
 
 }  // namespace fsdp

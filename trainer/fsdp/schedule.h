@@ -50,6 +50,7 @@
 #include <vector>
 
 #include "trainer/autograd/segment.h"
+#include "trainer/fsdp/action.h"
 #include "trainer/fsdp/options.h"
 
 namespace fsdp {
@@ -81,82 +82,11 @@ struct ScheduleOptions : FsdpOptions {
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
-};
 
-// kReplicate: of hybrid strategies alone; those behind it of offload, the last two of spilling.
-enum class StreamId {
-  kCompute,
-  kGather,
-  kReduce,
-  kData,
-  kReplicate,
-  kLeave,
-  kUpdate,
-  kFetch,
-  kSpillRead,
-  kSpillWrite
-};
-constexpr int kNumStreams = 10, kOffloadStreams = 3, kSpillStreams = 2;
-
-enum class ActionKind {
-  kBegin,          // compute   Clears the step's scalars, behind all steps before.
-  kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
-  kHostWait,       // the host  Enqueues nothing more before what it waits for has passed.
-  kFetch,          // fetch     A unit's shard from host memory to its place in the slot.
-  kGather,         // gather    All-gather of a unit's shard into its slot; with F = 1 a cast.
-  kRun,            // compute   The model's code for one segment and pass.
-  kKeep,           // compute   This rank's part of the secondary copy, out of the unit's slot.
-  kFree,           // compute   The unit's parameters have no address any more.
-  kClear,          // compute   Zeroes the unit's gradient slot.
-  kFetchGradient,  // fetch     The sum so far, from host memory: to the shard slot or, with F = 1,
-                   //           the gradient slot.
-  kReduce,         // reduce    Reduce-scatter (or all-reduce) of the gradient slot.
-  kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.
-  kAllReduce,      // replicate Sums the gradient shard over its replicas, once a step.
-  kSumSquares,     // compute   Adds the squares of the unit's gradient shard; with offload: leave.
-  kLeave,          // leave     The gradient, shard slot or gradient slot, to host memory.
-  kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
-  kClip,           // compute   Gradient norm and coefficient.
-  kOptimizer,      // compute   Updates the unit's shard; of host_units: update, a host's stream.
-  kReturn,         // fetch     What the unit is computed with, from host memory to the device.
-  kEnd,            // compute   Publishes the scalars to the host.
-
-  kLeaveActivations,  // leave: what a segment keeps for backward, to host memory.
-  kDropActivations,   // compute: gives their memory back, behind the next segment's forward.
-  kReadSpilled,       // spill_read   Of a unit what is spilled, into a slot in host memory.
-  kWriteSpilled,      // spill_write  Back, when it has been updated.
-
-  kFetchActivations,  // fetch: beside backward of the segment behind, to memory of the device.
-};
-
-struct Wait {
-  int action = 0;
-  // Orders no memory by itself: backward_prefetch, kHostWait; or memory that the plan gives out, of
-  // which the list knows no use: kDropActivations, kFetchActivations.
-  bool pacing = false;
-  bool step_before = false;  // An action of the training step before, if that is what was before.
-  bool operator==(const Wait&) const = default;
-};
-
-struct Action {
-  ActionKind kind = ActionKind::kRun;
-  StreamId stream = StreamId::kCompute;
-  int unit = -1;               // Of all that are about one.
-  int segment = -1;            // kRun, and of activations.
-  Pass pass = Pass::kForward;  // kRun.
-  int micro_batch = -1;
-  int slot = -1;  // kHostWait, kGather, kFetch, kFree: gather slot; kClear, kReduce: gradient slot.
-                  // -1: its own.
-  int shard_slot = -1;     // Of a gradient's shard on its way to host memory.
-  int update_slot = -1;    // kOptimizer, kReturn: of the copy on its way back from there.
-  int part = -1;           // Of what is spilled of the unit; -1: it is about all of the unit.
-  int spill_slot = -1;     // Where the part is.
-  bool secondary = false;  // kGather: of the secondary copy.
-  bool staged = false;     // kReduce: into the staging buffer, a kAccumulate follows.
-  bool signals = false;    // A later action waits for it, of this step or the next.
-  std::vector<Wait> waits = {};
-
-  bool operator==(const Action&) const = default;
+  // Whether a training step has work on the streams kLeave, kUpdate and kFetch.
+  bool offloads() const {
+    return !host_units.empty() || !fetched_units.empty() || !offloaded_segments.empty();
+  }
 };
 
 struct Schedule {
@@ -174,9 +104,6 @@ struct Schedule {
 
 // Throws std::invalid_argument for options out of range.
 Schedule MakeSchedule(const ScheduleOptions& options);
-
-const char* Name(Pass pass);  // "forward", "recompute", "backward".
-std::string ToString(const Action& action);
 
 }  // namespace fsdp
 

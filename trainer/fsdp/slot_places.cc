@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace fsdp {
@@ -15,17 +16,31 @@ constexpr int64_t kMostLooks = 5'000'000;  // At takes that may be in the way.
 
 struct Take {
   int64_t bytes;
-  std::vector<size_t> actions;
+  size_t action;
 };
+
+// Of slots of that kind, in the schedule's order, and the streams that take them.
+std::pair<std::vector<Take>, std::set<StreamId>> TakesOf(const Schedule& schedule,
+                                                         const Layout& layout, Resource what,
+                                                         int64_t (Layout::*bytes)(int) const) {
+  std::pair<std::vector<Take>, std::set<StreamId>> found;
+  for (size_t a = 0; a < schedule.actions.size(); ++a) {
+    const Action& action = schedule.actions[a];
+    for (const Use& use : action.takes) {
+      if (use.what != what || use.slot < 0) continue;
+      found.first.push_back({(layout.*bytes)(action.unit), a});
+      found.second.insert(action.stream);
+    }
+  }
+  return found;
+}
 
 SlotPlaces Place(const Schedule& schedule, const std::vector<Take>& takes, int slots, bool wraps) {
   SlotPlaces places{0, std::vector<int64_t>(schedule.actions.size(), -1)};
   std::vector<int64_t> bytes, offsets;
   for (const Take& take : takes) bytes.push_back(take.bytes);
   places.bytes = PlaceInTurn(bytes, slots, wraps, offsets);
-  for (size_t t = 0; t < takes.size(); ++t) {
-    for (const size_t a : takes[t].actions) places.offsets[a] = offsets[t];
-  }
+  for (size_t t = 0; t < takes.size(); ++t) places.offsets[takes[t].action] = offsets[t];
   return places;
 }
 
@@ -156,27 +171,12 @@ int64_t PlaceInTurn(const std::vector<int64_t>& takes, int slots, bool wraps,
 
 SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout) {
   if (schedule.gather_slots == 0) return {};
-  std::vector<Take> takes;
-  std::vector<int64_t> take_of(layout.units.size(), -1);
-  bool fetched = false, gathered = false;
-  for (size_t a = 0; a < schedule.actions.size(); ++a) {
-    const Action& action = schedule.actions[a];
-    const bool fills = action.kind == ActionKind::kFetch || action.kind == ActionKind::kGather;
-    if (action.slot < 0 || (!fills && action.kind != ActionKind::kFree)) continue;
-    int64_t& take = take_of[action.unit];
-    if (take < 0) {
-      (action.kind == ActionKind::kFetch ? fetched : gathered) = true;
-      take = std::ssize(takes);
-      takes.push_back({layout.GatheredBytes(action.unit), {}});
-    }
-    takes[take].actions.push_back(a);
-    if (action.kind == ActionKind::kFree) take = -1;
-  }
+  auto [takes, streams] = TakesOf(schedule, layout, Resource::kValue, &Layout::GatheredBytes);
   // What is frozen waits for no update. Where two streams fill the slots as well, one may be ahead
   // of what the other has waited for, where a step begins: only slots of one size are safe then.
   const ScheduleOptions& o = schedule.options;
   const bool wraps = !o.frozen_units.empty() || !o.frozen_cast_units.empty();
-  if (wraps && fetched && gathered) {
+  if (wraps && streams.size() > 1) {
     int64_t largest = 0;
     for (const Take& take : takes) largest = std::max(largest, take.bytes);
     for (Take& take : takes) take.bytes = largest;
@@ -186,15 +186,9 @@ SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout) {
 
 SlotPlaces PlacesOfGradients(const Schedule& schedule, const Layout& layout) {
   if (schedule.gradient_slots == 0) return {};
-  std::vector<Take> takes;
-  for (size_t a = 0; a < schedule.actions.size(); ++a) {
-    const Action& action = schedule.actions[a];
-    const bool takes_one =
-        action.kind == ActionKind::kClear || action.kind == ActionKind::kFetchGradient;
-    if (action.slot < 0 || !takes_one) continue;
-    takes.push_back({layout.GradientBytes(action.unit), {a}});
-  }
-  return Place(schedule, takes, schedule.gradient_slots, /*wraps=*/false);
+  return Place(schedule,
+               TakesOf(schedule, layout, Resource::kGradient, &Layout::GradientBytes).first,
+               schedule.gradient_slots, /*wraps=*/false);
 }
 
 }  // namespace fsdp

@@ -21,7 +21,7 @@ namespace fsdp {
 
 struct SlotPlaces {
   int64_t bytes = 0;                  // Of all slots; 0: there are none.
-  std::vector<int64_t> offsets = {};  // Of the action's unit, by action; -1: it is in no slot.
+  std::vector<int64_t> offsets = {};  // By action, of what it takes; -1: it takes no slot.
 };
 
 SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout);

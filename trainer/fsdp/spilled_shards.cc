@@ -78,6 +78,11 @@ View SpilledShards::In(int slot, const ShardPart& part, const View& shard) const
   return {at, shard.dtype, Shape{part.count}};
 }
 
+Located SpilledShards::In(int slot, const ShardPart& part, const Located& shard) const {
+  return {In(slot, part, shard.view), Holds(shard.view) ? MemoryPlace::kPinned : shard.place,
+          shard.code};
+}
+
 View SpilledShards::CopyIn(int slot, const ShardPart& part) const {
   const std::optional<DType>& copy = copies_[part.flat];
   if (!copy) return {};

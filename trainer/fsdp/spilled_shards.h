@@ -13,6 +13,7 @@
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/moves.h"
 #include "trainer/runtime/spill_memory.h"
 #include "trainer/runtime/stream.h"
 
@@ -39,6 +40,7 @@ class SpilledShards {
 
   // The part of the shard: in the slot, where it is spilled.
   View In(int slot, const ShardPart& part, const View& shard) const;
+  Located In(int slot, const ShardPart& part, const Located& shard) const;
   // What comes back of the part; empty, where that is the master.
   View CopyIn(int slot, const ShardPart& part) const;
 

@@ -28,29 +28,41 @@ std::string PassOf(int unit, Iterator at, Iterator end, const Layout& layout) {
   return run == end ? "" : Name(run->pass);
 }
 
+// What a move belongs to: the run that it is for or behind, a pass, or the update.
+std::string PassOfMove(const Action& move) {
+  if (move.Find({Resource::kHostActivations})) {
+    return move.stream == StreamId::kLeave ? "forward" : "backward";
+  }
+  if (move.Find({Resource::kHostGradient})) return "backward";
+  return move.writes.front().what == Resource::kComputeShard ? "update" : "";
+}
+
 // Empty where there are no words for it.
 std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout) {
   const std::vector<Action>& actions = schedule.actions;
   const Action& action = actions[index];
   const auto at = static_cast<int64_t>(index);
+  const auto next = [&] {
+    return PassOf(action.unit, actions.begin() + at, actions.end(), layout);
+  };
+  const auto last = [&] {
+    return PassOf(action.unit, std::make_reverse_iterator(actions.begin() + at), actions.rend(),
+                  layout);
+  };
   switch (action.kind) {
     case ActionKind::kRun:
       return Name(action.pass);
-    case ActionKind::kFetch:
-    case ActionKind::kGather:  // For the next run of the unit.
+    case ActionKind::kGather:
     case ActionKind::kHostWait:
-      return PassOf(action.unit, actions.begin() + at, actions.end(), layout);
-    case ActionKind::kKeep:  // Behind its last one.
+      return next();
     case ActionKind::kFree:
-      return PassOf(action.unit, std::make_reverse_iterator(actions.begin() + at), actions.rend(),
-                    layout);
+      return last();
+    case ActionKind::kMove:
+      if (action.writes.front().what == Resource::kValue) return next();
+      return action.writes.front().what == Resource::kSecondary ? last() : PassOfMove(action);
     case ActionKind::kLoad:
-    case ActionKind::kLeaveActivations:
-    case ActionKind::kDropActivations:
+    case ActionKind::kDrop:
       return "forward";
-    case ActionKind::kFetchActivations:
-    case ActionKind::kFetchGradient:
-    case ActionKind::kLeave:
     case ActionKind::kClear:
     case ActionKind::kReduce:
     case ActionKind::kAccumulate:
@@ -59,7 +71,6 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
     case ActionKind::kSumSquares:
     case ActionKind::kClip:
     case ActionKind::kOptimizer:
-    case ActionKind::kReturn:
       return "update";
     default:
       return "";

@@ -468,8 +468,8 @@ TEST(WaitDeletion, ActivationsAreWaitedForWhereMemoryIsReused) {
       ASSERT_EQ(runner.FirstRace(Mode::kTrain, schedule), "") << schedule.ToString();
       int waits = 0;
       for (size_t a = 0; a < schedule.actions.size(); ++a) {
-        const ActionKind kind = schedule.actions[a].kind;
-        if (kind != ActionKind::kDropActivations && kind != ActionKind::kFetchActivations) continue;
+        const std::string name = NameOf(schedule.actions[a]);
+        if (name != "drop_activations" && name != "fetch_activations") continue;
         for (size_t w = 0; w < schedule.actions[a].waits.size(); ++w) {
           Schedule without = schedule;
           without.actions[a].waits.erase(without.actions[a].waits.begin() + w);

@@ -54,6 +54,8 @@ std::vector<ScheduleOptions> Settings(FsdpOptions::Buffers buffers) {
 
 bool IsFreed(const Action& a) { return a.unit > 0; }
 
+bool Is(const Action& action, const std::string& name) { return NameOf(action) == name; }
+
 int Count(const Schedule& s, ActionKind kind) {
   return static_cast<int>(std::count_if(s.actions.begin(), s.actions.end(),
                                         [&](const Action& a) { return a.kind == kind; }));
@@ -112,23 +114,23 @@ TEST(HostLimiter, WithSlotsItIsTheSlotsFree) {
     for (int step = 0; step < 3; ++step) {
       for (int i = 0; i < static_cast<int>(s.actions.size()); ++i) {
         const Action& a = s.actions[i];
-        if (a.kind == ActionKind::kFree) last[a.slot] = {step, i};
-        if (a.kind != ActionKind::kGather || a.slot < 0) continue;
+        if (a.kind == ActionKind::kFree) last[a.slot()] = {step, i};
+        if (a.kind != ActionKind::kGather || a.slot() < 0) continue;
         ASSERT_EQ(s.actions[i - 1].kind, ActionKind::kHostWait) << s.ToString();
         if (step == 0) continue;
         const Action& limited = s.actions[i - 1];
         if (limited.waits.empty()) {  // Slots begin with the first in each step.
-          EXPECT_LE(last.at(a.slot), waited) << i << "\n" << s.ToString();
+          EXPECT_LE(last.at(a.slot()), waited) << i << "\n" << s.ToString();
           continue;
         }
         waited = TargetOf(limited, step);
-        EXPECT_EQ(waited, last.at(a.slot)) << i << "\n" << s.ToString();
+        EXPECT_EQ(waited, last.at(a.slot())) << i << "\n" << s.ToString();
         needed += !limited.waits[0].pacing;
         for (const Wait& wait : a.waits) {
           const ActionKind kind = s.actions[wait.action].kind;
           EXPECT_NE(kind, ActionKind::kFree);
           // But for the copy that was kept.
-          EXPECT_TRUE(kind != ActionKind::kRun || wait.pacing || a.secondary) << s.ToString();
+          EXPECT_TRUE(kind != ActionKind::kRun || wait.pacing || a.secondary()) << s.ToString();
         }
       }
     }
@@ -241,8 +243,8 @@ TEST(HostLimiter, WithCachingAGradientWaitsForTheCopyOfAnEarlierOne) {
     for (int step = 0; step < 6; ++step) {
       for (int i = 0; i < static_cast<int>(s.actions.size()); ++i) {
         const Action& a = s.actions[i];
-        if (a.kind == ActionKind::kLeave) queue.emplace_back(step, i);
-        if (a.kind != ActionKind::kClear && a.kind != ActionKind::kFetchGradient) continue;
+        if (Is(a, "leave")) queue.emplace_back(step, i);
+        if (a.kind != ActionKind::kClear && !Is(a, "fetch_gradient")) continue;
         const Action& before = s.actions[i - 1];
         const bool limited = before.kind == ActionKind::kHostWait && before.unit == a.unit;
         if (queue.size() < most) {
@@ -274,10 +276,10 @@ TEST(CachingBuffers, WhatComesFromTheHostIsWaitedForThere) {
       for (const Action& a : s.actions) {
         for (const Wait& wait : a.waits) {
           const Action& other = s.actions[wait.action];
-          if (a.kind == ActionKind::kFetch) {  // The shard's last writer alone.
+          if (Is(a, "fetch")) {  // The shard's last writer alone.
             EXPECT_TRUE(other.kind == ActionKind::kOptimizer || wait.pacing) << s.ToString();
-          } else if (a.kind == ActionKind::kFetchGradient) {  // The sum's.
-            EXPECT_EQ(other.kind, ActionKind::kLeave) << s.ToString();
+          } else if (Is(a, "fetch_gradient")) {  // The sum's.
+            EXPECT_TRUE(Is(other, "leave")) << s.ToString();
             EXPECT_EQ(other.unit, a.unit) << s.ToString();
           }
         }
@@ -298,7 +300,7 @@ TEST(CachingBuffers, HostMemoryHasSlots) {
   for (const Action& a : s.actions) {
     if (a.kind != ActionKind::kOptimizer) continue;
     reused += std::any_of(a.waits.begin(), a.waits.end(), [&](const Wait& wait) {
-      return s.actions[wait.action].kind == ActionKind::kReturn && !wait.step_before;
+      return Is(s.actions[wait.action], "return") && !wait.step_before;
     });
   }
   EXPECT_EQ(reused, 4);
