@@ -7,6 +7,7 @@
 #include "trainer/comm/communicator.h"
 #include "trainer/core/batch.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/quantized_layout.h"
 #include "trainer/runtime/kernel.h"
 
 namespace fsdp {
@@ -14,6 +15,7 @@ namespace {
 
 static_assert(kHoldsAddresses<Batch> && kHoldsAddresses<CollectiveCall>);
 static_assert(kHoldsAddresses<Heads> && kHoldsAddresses<ConstHeads>);
+static_assert(kHoldsAddresses<QuantizedTable>);
 static_assert(kHoldsAddresses<AttentionInputs> && kHoldsAddresses<AttentionGradients>);
 
 View At(uintptr_t address) { return {reinterpret_cast<std::byte*>(address), DType::kInt32, {1}}; }
@@ -45,6 +47,7 @@ TEST(Addresses, OfAStructAreAllFound) {
   call.in = At(1).data;
   call.out = At(2).data;
   EXPECT_EQ(Addresses(call), (std::vector<uintptr_t>{1, 2}));
+  EXPECT_EQ(Addresses(QuantizedTable{{}, At(1)}), std::vector<uintptr_t>{1});
   const Heads q(At(1), 0, 1), k(At(2), 0, 1), v(At(3), 0, 1);
   EXPECT_EQ(Addresses(q), std::vector<uintptr_t>{1});
   AttentionInputs in{q, k, v, At(4), {.keys = At(5)}};
