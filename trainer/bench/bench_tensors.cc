@@ -1,5 +1,6 @@
 #include "trainer/bench/bench_tensors.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "trainer/ops/elementwise.h"
@@ -21,6 +22,11 @@ View BenchTensors::Int(const Shape& shape, const std::function<int32_t(int64_t)>
   return Written(DType::kInt32, shape, [&](const View& host) {
     for (int64_t i = 0; i < host.NumElements(); ++i) host.As<int32_t>()[i] = value(i);
   });
+}
+
+View BenchTensors::Bytes(std::span<const std::byte> bytes) {
+  return Written(DType::kUInt8, {static_cast<int64_t>(bytes.size())},
+                 [&](const View& host) { std::ranges::copy(bytes, host.data); });
 }
 
 View BenchTensors::Workspace(int64_t bytes) {

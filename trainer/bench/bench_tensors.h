@@ -4,9 +4,11 @@
 #ifndef FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
 #define FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "trainer/core/view.h"
@@ -32,6 +34,7 @@ class BenchTensors {
   View Float(const Shape& shape) { return Values(shape, DType::kFloat32); }
   View Constant(const Shape& shape, float value, DType dtype = DType::kFloat32);
   View Int(const Shape& shape, const std::function<int32_t(int64_t)>& value);
+  View Bytes(std::span<const std::byte> bytes);
   View Workspace(int64_t bytes);
 
  private:

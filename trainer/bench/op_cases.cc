@@ -1,6 +1,7 @@
 #include "trainer/bench/op_cases.h"
 
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -16,6 +17,8 @@
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
 #include "trainer/ops/linear.h"
+#include "trainer/ops/quantize.h"
+#include "trainer/ops/quantized_layout.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
@@ -306,6 +309,38 @@ void AddUpdate(std::vector<OpCase>& cases, const std::string& name, int64_t n, D
                    }});
 }
 
+// A shard of n elements as it travels, and what becomes of four ranks' of them.
+void AddQuantized(std::vector<OpCase>& cases, const std::string& form_name, QuantizedForm form,
+                  int64_t n) {
+  struct Tensors {
+    Tensors(BenchTensors& t, QuantizedForm form, int64_t n, int64_t ranks) {
+      const QuantizedLayout layout = LayOutQuantized({{0, n}}, n, {.form = form, .raw = t.dtype()});
+      const int64_t bytes = layout.sizes.bytes;
+      table = {layout.sizes, t.Bytes(std::as_bytes(std::span(layout.rows)))};
+      // Scales of 1, and some codes.
+      packed = {t.Constant({ranks * bytes / 4}, 1).data, DType::kUInt8, {ranks, bytes}};
+    }
+
+    QuantizedTable table;
+    View packed;
+  };
+  cases.push_back({"quantize, " + form_name, [=](BenchTensors& t) -> Call {
+                     const Tensors own(t, form, n, 1);
+                     const View x = t.Values({n});
+                     return [=](Stream& s) { Quantize(s, x, own.table, own.packed); };
+                   }});
+  cases.push_back({"dequantize, " + form_name, [=](BenchTensors& t) -> Call {
+                     const Tensors own(t, form, n, 1);
+                     const View y = t.Values({n});
+                     return [=](Stream& s) { Dequantize(s, own.packed, own.table, y); };
+                   }});
+  cases.push_back({"dequantize and sum, " + form_name, [=](BenchTensors& t) -> Call {
+                     const Tensors own(t, form, n, 4);
+                     const View y = t.Float({n});
+                     return [=](Stream& s) { DequantizeSum(s, own.packed, own.table, y); };
+                   }});
+}
+
 // The optimizer's ops, for the parameters of a block.
 void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n) {
   constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16;
@@ -316,6 +351,8 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
   AddUpdate(cases, "adamw, bf16 state, bf16 copy", n, kF32, kBF16, kBF16, false);
   AddUpdate(cases, "adamw, all bf16", n, kBF16, kBF16, kBF16, false);
   AddUpdate(cases, "adamw, all bf16, average", n, kBF16, kBF16, kBF16, true);
+  AddQuantized(cases, "int8", QuantizedForm::kInt8, n);
+  AddQuantized(cases, "int4", QuantizedForm::kInt4, n);
   cases.push_back({"sum_of_squares", [=](BenchTensors& t) -> Call {
                      const View g = t.Float({n}), out = t.Constant({1}, 0);
                      const View workspace =

@@ -40,6 +40,9 @@ TEST(OpBench, CostsAreWhatTheOpsState) {
   EXPECT_EQ(flops("head and loss"), 6 * rows * hidden * vocab + 4 * rows * vocab);
   const double block = 4 * hidden * hidden + 2 * hidden * inner;
   EXPECT_EQ(flops("adamw"), 16 * block);
+  EXPECT_EQ(flops("quantize, int8"), 2 * block);
+  EXPECT_EQ(flops("dequantize, int4"), block);
+  EXPECT_EQ(flops("dequantize and sum, int8"), 7 * block);
   EXPECT_EQ(flops("copy"), 0);
 }
 
