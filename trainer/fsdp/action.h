@@ -73,6 +73,7 @@ enum class Resource {
   kFactors,          // Of the step, in host memory.
   kActivations,      // What a segment keeps for backward.
   kHostActivations,  // In host memory, or on a disk.
+  kGatherWire,       // What is gathered, as it travels.
   kWire,             // A gradient as it travels.
   kReplicaWire,      // A gradient's shard, between replicas.
   kStaging,

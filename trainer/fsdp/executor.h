@@ -116,6 +116,7 @@ class Executor final : public SegmentHooks {
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
   View NewShard(int flat, MemoryKind kind, DType dtype);
+  void LayOutQuantizedGathers();
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
   CachingBuffers* caching() const { return allocator_.caching(); }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }

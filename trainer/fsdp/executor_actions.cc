@@ -218,11 +218,26 @@ void Executor::Gather(const Action& action) {
       part = own;
     }
     if (ranks == 1) continue;
-    if (options_.fake_all_gather) {
-      FakeAllGather(stream, part.view, value.view);
-    } else {
-      communicators_.Over(action.group())->AllGather(stream, part.view, value.view);
+    Located sent = part, all = value;
+    const StorageRow& wire =
+        memory_.storage.At(action.secondary() ? Resource::kValue : Resource::kGatherWire, f);
+    const bool travels_so = value.Is(wire.place, wire.form) || options_.fake_all_gather;
+    const ScratchBytes bytes(*memory_.units, Scratch::kGatherWire, travels_so ? 0 : wire.bytes(),
+                             action.stream);
+    if (!travels_so) {
+      const int64_t stride = wire.elements / ranks;
+      const View packed(bytes.view().data, wire.form.dtype, Shape{wire.elements});
+      all = {packed, wire.place, wire.form.code, &memory_.quantized[f].all};
+      sent = {packed.Slice(shard_rank_ * stride, stride), wire.place, wire.form.code,
+              &memory_.quantized[f].own};
+      MoveTo(action.stream, part, sent);
     }
+    if (options_.fake_all_gather) {
+      FakeAllGather(stream, sent.view, all.view);
+    } else {
+      communicators_.Over(action.group())->AllGather(stream, sent.view, all.view);
+    }
+    if (!travels_so) MoveTo(action.stream, all, value);  // All ranks see this one's so, too.
   }
 }
 

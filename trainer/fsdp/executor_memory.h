@@ -93,6 +93,10 @@ struct ExecutorMemory {
   std::vector<bool> divided;
   // By flat parameter, where nothing is gathered: what the step computes with.
   std::vector<View> in_use;
+  struct QuantizedGatherTables {
+    QuantizedTable own, all;
+  };
+  std::vector<QuantizedGatherTables> quantized;  // By flat parameter, where it travels so.
   StagedBatch batches[2];
   View upload;  // Host memory: of initial values, what is on its way.
   ModelBuffers buffers;

@@ -32,6 +32,7 @@ struct DTypes {
   DType compute = DType::kFloat32;  // What is gathered, and seen by the model's code.
   DType grad = DType::kFloat32;     // What backward adds to, before it is reduced.
   DType reduce = DType::kFloat32;   // What of that travels.
+  bool quantized = false;           // Matrices are gathered in blocks that share a scale.
 
   bool operator==(const DTypes&) const = default;
 };

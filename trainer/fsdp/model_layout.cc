@@ -58,13 +58,15 @@ std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout,
 
 DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
   if (options.dtypes) return options.dtypes;
-  return [mixed = options.mixed_precision, state = options.state_dtype](const Parameter& p) {
+  const bool quantized = options.quantize.gather != FsdpOptions::Quantize::Gather::kNone;
+  return [=, mixed = options.mixed_precision, state = options.state_dtype](const Parameter& p) {
     if (KeptInFp32(mixed.keep_fp32, p)) return DTypes();
     return DTypes{.master = mixed.master_dtype,
                   .state = state,
                   .compute = mixed.param_dtype,
                   .grad = mixed.grad_dtype,
-                  .reduce = mixed.reduce_dtype};
+                  .reduce = mixed.reduce_dtype,
+                  .quantized = quantized};
   };
 }
 

@@ -14,18 +14,19 @@ namespace {
 constexpr MemoryPlace kDevice = MemoryPlace::kDevice, kPinned = MemoryPlace::kPinned,
                       kDisk = MemoryPlace::kDisk;
 
-void CopyMove(const MoveContext&, Stream& stream, const View& from, const View& to) {
-  Copy(stream, from, to);
+void CopyMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+  Copy(stream, from.view, to.view);
 }
 
-void CastMove(const MoveContext&, Stream& stream, const View& from, const View& to) {
-  Cast(stream, from, to);
+void CastMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+  Cast(stream, from.view, to.view);
 }
 
 // A piece after the other, each through memory that `scratch` names: `step(from, piece, to)`.
 template <typename Step>
-void InPieces(const MoveContext& context, Scratch scratch, const View& from, const View& to,
-              const Step& step) {
+void InPieces(const MoveContext& context, Scratch scratch, const Located& source,
+              const Located& target, const Step& step) {
+  const View &from = source.view, &to = target.view;
   const int64_t n = from.NumElements();
   const ScratchBytes bytes(context.memory, scratch,
                            std::min(n, kFetchElements) * SizeOf(from.dtype), context.stream);
@@ -37,7 +38,8 @@ void InPieces(const MoveContext& context, Scratch scratch, const View& from, con
   }
 }
 
-void CastOnTheWay(const MoveContext& context, Stream& stream, const View& from, const View& to) {
+void CastOnTheWay(const MoveContext& context, Stream& stream, const Located& from,
+                  const Located& to) {
   InPieces(context, Scratch::kFetch, from, to,
            [&](const View& part, const View& piece, const View& there) {
              Copy(stream, part, piece);
@@ -45,7 +47,7 @@ void CastOnTheWay(const MoveContext& context, Stream& stream, const View& from, 
            });
 }
 
-void ToDisk(const MoveContext& context, Stream& stream, const View& from, const View& to) {
+void ToDisk(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
   InPieces(context, Scratch::kLeaving, from, to,
            [&](const View& part, const View& piece, const View& there) {
              Copy(stream, part, piece);
@@ -53,7 +55,7 @@ void ToDisk(const MoveContext& context, Stream& stream, const View& from, const 
            });
 }
 
-void FromDisk(const MoveContext& context, Stream& stream, const View& from, const View& to) {
+void FromDisk(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
   InPieces(context, Scratch::kComing, from, to,
            [&](const View& part, const View& piece, const View& there) {
              ReadSpilled(stream, context.disk, part, piece);
@@ -61,12 +63,20 @@ void FromDisk(const MoveContext& context, Stream& stream, const View& from, cons
            });
 }
 
-void Write(const MoveContext& context, Stream& stream, const View& from, const View& to) {
-  WriteSpilled(stream, context.disk, from, to);
+void Write(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
+  WriteSpilled(stream, context.disk, from.view, to.view);
 }
 
-void Read(const MoveContext& context, Stream& stream, const View& from, const View& to) {
-  ReadSpilled(stream, context.disk, from, to);
+void Read(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
+  ReadSpilled(stream, context.disk, from.view, to.view);
+}
+
+void QuantizeMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+  Quantize(stream, from.view, *to.table, to.view);
+}
+
+void DequantizeMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+  Dequantize(stream, from.view, *from.table, to.view);
 }
 
 }  // namespace
@@ -82,6 +92,8 @@ Moves::Moves() {
   Set({kDisk, kPinned}, Read);
   Set({kDevice, kDisk}, ToDisk);
   Set({kDisk, kDevice}, FromDisk);
+  Set({kDevice, kDevice, 0, kQuantizedCode, /*cast=*/true}, QuantizeMove);
+  Set({kDevice, kDevice, kQuantizedCode, 0, /*cast=*/true}, DequantizeMove);
 }
 
 void Moves::Set(const Ends& ends, Move move) { moves_[ends] = std::move(move); }
@@ -97,7 +109,7 @@ void Moves::operator()(const MoveContext& context, Stream& stream, const Located
                            " to place " + std::to_string(static_cast<int>(to.place)) + ", code " +
                            std::to_string(to.code) + ", " + std::string(Name(to.view.dtype)));
   }
-  move->second(context, stream, from.view, to.view);
+  move->second(context, stream, from, to);
 }
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include "trainer/core/view.h"
 #include "trainer/fsdp/storage.h"
 #include "trainer/fsdp/unit_memory.h"
+#include "trainer/ops/quantize.h"
 #include "trainer/runtime/spill_memory.h"
 #include "trainer/runtime/stream.h"
 
@@ -20,6 +21,7 @@ struct Located {
   View view;
   MemoryPlace place = MemoryPlace::kDevice;
   int code = 0;
+  const QuantizedTable* table = nullptr;  // kQuantizedCode.
 
   bool Is(MemoryPlace at, Form form) const { return place == at && Form{view.dtype, code} == form; }
 };
@@ -35,8 +37,8 @@ class Moves {
  public:
   // Enqueues the move of as many elements on a stream of either end: of the host's, unless one end
   // is the device's. Views do not overlap.
-  using Move = std::function<void(const MoveContext& context, Stream& stream, const View& from,
-                                  const View& to)>;
+  using Move = std::function<void(const MoveContext& context, Stream& stream, const Located& from,
+                                  const Located& to)>;
 
   // Copies and casts between the device, pinned memory and a disk; what is cast on its way from
   // the host goes through Scratch::kFetch piece by piece, what goes between device and disk through

@@ -66,6 +66,17 @@ struct FsdpOptions {
     bool operator==(const CpuOffload&) const = default;
   };
 
+  // Of what travels: blocks of elements that share a scale (ops/quantize.h).
+  struct Quantize {
+    enum class Gather { kNone, kInt8, kFp8 };
+
+    Gather gather = Gather::kNone;
+    int64_t block = 256;       // Elements: 64, 128 or 256.
+    int64_t min_size = 65536;  // Parameters with fewer elements travel as they are.
+
+    bool operator==(const Quantize&) const = default;
+  };
+
   Strategy sharding_strategy = Strategy::kFullShard;
   std::optional<int64_t> shard_size;  // CheckWorld() (recipe/load.h) holds it against the world.
   std::optional<int64_t> reshard_after_forward;  // k.
@@ -80,6 +91,7 @@ struct FsdpOptions {
   Accumulation gradient_accumulation = Accumulation::kSharded;
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
+  Quantize quantize;
   bool fake_all_gather = false;  // See fake_collectives.h.
   bool fake_reduce = false;
 

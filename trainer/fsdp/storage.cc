@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "trainer/fsdp/quantized_gather.h"
+
 namespace fsdp {
 namespace {
 
@@ -113,6 +115,12 @@ void Storage::AddInUse(int unit, int f, const ScheduleOptions& train) {
   const bool gathered = sharded || train.fetched_units.count(unit) > 0;
   Row(Resource::kValue, f) =
       gathered ? in_use(flat.dtypes.compute, ShardExtent::kWhole) : SameAs(Resource::kComputeShard);
+  Row(Resource::kGatherWire, f) = SameAs(Resource::kValue);
+  if (const int64_t bytes = sharded ? QuantizedBytes(flat, train.quantize) : 0; bytes > 0) {
+    StorageRow& wire = Row(Resource::kGatherWire, f) = in_use(DType::kUInt8, ShardExtent::kWhole);
+    wire.elements = bytes;
+    wire.form.code = kQuantizedCode;
+  }
   if (flat.frozen) return;
   const bool on_host = train.host_units.count(unit) > 0;
   Row(Resource::kGradient, f) = sharded || on_host ? in_use(flat.dtypes.grad, ShardExtent::kWhole)

@@ -27,6 +27,8 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
+inline constexpr int kQuantizedCode = 1;  // Bytes of ops/quantize.h.
+
 enum class ShardExtent {
   kShard,  // This rank's elements.
   kPart,   // Those that it keeps of the secondary copy.

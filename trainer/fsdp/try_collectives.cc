@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trainer/fsdp/quantized_gather.h"
+
 namespace fsdp {
 namespace {
 
@@ -28,7 +30,13 @@ std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout
     if (flat.size == 0) continue;
     const DType compute = flat.dtypes.compute, reduce = flat.dtypes.reduce;
     if (sharded && !options.fake_all_gather) {
-      add(Group::kGather, Collective::kAllGather, compute, compute, flat.shard_size);
+      const int64_t bytes = QuantizedBytes(flat, options.quantize);
+      if (bytes == 0) {
+        add(Group::kGather, Collective::kAllGather, compute, compute, flat.shard_size);
+      } else {
+        add(Group::kGather, Collective::kAllGather, DType::kUInt8, DType::kUInt8,
+            bytes / layout.shards);
+      }
       if (mesh.secondary_size() > 1) {
         add(Group::kSecondary, Collective::kAllGather, compute, compute,
             flat.size / mesh.secondary_size());

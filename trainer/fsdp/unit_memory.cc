@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <vector>
 
 #include "trainer/core/check.h"
@@ -50,10 +51,17 @@ class PlannedUnits final : public UnitMemory {
     if (std::ranges::any_of(train.actions, stages)) {
       staging_ = bytes(storage.LargestBytes(Resource::kStaging));
     }
-    scratch_[static_cast<int>(Scratch::kWire)] =
-        bytes(LargestWire(Resource::kWire, train, storage));
-    scratch_[static_cast<int>(Scratch::kReplicaWire)] =
-        bytes(LargestWire(Resource::kReplicaWire, train, storage));
+    constexpr std::tuple<Scratch, Resource, ActionKind> kWires[] = {
+        {Scratch::kGatherWire, Resource::kGatherWire, ActionKind::kGather},
+        {Scratch::kWire, Resource::kWire, ActionKind::kReduce},
+        {Scratch::kReplicaWire, Resource::kReplicaWire, ActionKind::kAllReduce}};
+    for (const auto& [scratch, wire, kind] : kWires) {
+      int64_t most = 0;  // What the largest needs that travels in another form than it lies in.
+      for (const Action& action : train.actions) {
+        if (action.kind == kind) most = std::max(most, storage.LargestRow(wire, action.unit));
+      }
+      scratch_[static_cast<int>(scratch)] = bytes(most);
+    }
     scratch_[static_cast<int>(Scratch::kFetch)] =
         bytes(storage.FetchElements() * SizeOf(DType::kFloat32));
     for (const Scratch piece : {Scratch::kLeaving, Scratch::kComing}) {
@@ -91,16 +99,6 @@ class PlannedUnits final : public UnitMemory {
   }
 
  private:
-  // What the largest needs that travels in another form than it lies in.
-  static int64_t LargestWire(Resource wire, const Schedule& train, const Storage& storage) {
-    const ActionKind kind = wire == Resource::kWire ? ActionKind::kReduce : ActionKind::kAllReduce;
-    int64_t most = 0;
-    for (const Action& action : train.actions) {
-      if (action.kind == kind) most = std::max(most, storage.LargestRow(wire, action.unit));
-    }
-    return most;
-  }
-
   const Layout& layout_;
   SlotPlaces gathers_[2], gradients_;  // Of gathers by Mode.
   View gather_slots_, gradient_slots_, staging_;

@@ -16,13 +16,14 @@
 namespace fsdp {
 
 enum class Scratch {
+  kGatherWire,   // What is gathered as it travels, where that is another form.
   kWire,         // A gradient as it travels, where that is another form.
   kReplicaWire,  // A shard, on its way between replicas.
   kFetch,        // What is cast behind its way from the host.
   kLeaving,      // Pinned: activations on their way to a disk.
   kComing        // Pinned: and back.
 };
-constexpr int kNumScratch = 5;
+constexpr int kNumScratch = 6;
 
 // Bytes are empty views where there are none to be had of that kind.
 class UnitMemory {

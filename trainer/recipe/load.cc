@@ -261,6 +261,10 @@ std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
             std::to_string(world_size) + " has at most " + std::to_string(most) +
             ": the rest of each micro-batch is computed for nothing"));
   }
+  if (recipe.fsdp.quantize.gather != FsdpOptions::Quantize::Gather::kNone && world_size == 1) {
+    advice.push_back(
+        recipe.Mistake("fsdp.quantize.gather", "one rank gathers nothing: nothing is quantised"));
+  }
   const int64_t warmup = recipe.schedule.warmup_steps;
   if (train.steps > 0 && warmup > train.steps) {
     advice.push_back(

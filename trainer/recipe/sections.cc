@@ -240,6 +240,16 @@ Type<FsdpOptions> FsdpType() {
       Key("spill_ahead", &R::CpuOffload::spill_ahead, Integer(0, 1024),
           "Units that are read ahead of the one that is updated."),
   });
+  const auto quantize = Map<R::Quantize>({
+      Key("gather", &R::Quantize::gather, OneOf<R::Quantize::Gather>(),
+          "Of parameters: what gathers send in place of param_dtype. A byte an element and a scale "
+          "a block; each rank computes with what arrives, masters and updates stay exact. What "
+          "backward gathers of reshard_after_forward is in param_dtype."),
+      Key("block", &R::Quantize::block, Integer(64, 256),
+          "Elements of a parameter that share a scale: 64, 128 or 256."),
+      Key("min_size", &R::Quantize::min_size, Integer(1),
+          "Parameters of fewer elements, of one dimension, or in keep_fp32 travel as they are."),
+  });
   return Map<R>({
       Key("sharding_strategy", &R::sharding_strategy, OneOf<Strategy>(),
           "full_shard: parameters are gathered for forward and again for backward. shard_grad_op: "
@@ -278,6 +288,7 @@ Type<FsdpOptions> FsdpType() {
           "for memory of the whole gradient."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
       Key("cpu_offload", &R::cpu_offload, cpu_offload, "What leaves the device."),
+      Key("quantize", &R::quantize, quantize, "What travels in fewer bits."),
       Key("fake_all_gather", &R::fake_all_gather, Boolean(),
           "To see what communication costs: a rank's own shard takes every place, and nothing is "
           "sent. The loss means nothing; no checkpoints."),

@@ -36,8 +36,8 @@ inline std::string Describe(const TinyRun& run) {
       << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " on the host "
       << o.cpu_offload.optimizer << " but " << o.cpu_offload.optimizer_share.value_or(-1)
       << " with params " << o.cpu_offload.params << " spilled " << o.cpu_offload.spill.has_value()
-      << " and activations " << static_cast<int>(o.activation_offload) << " processes "
-      << (run.ranks == RunProcessRanks);
+      << " gathers quantised " << static_cast<int>(o.quantize.gather) << " and activations "
+      << static_cast<int>(o.activation_offload) << " processes " << (run.ranks == RunProcessRanks);
   return out.str();
 }
 
@@ -111,8 +111,8 @@ inline size_t RunsApartAgain() { return Everything() ? kRunsApart : 3 * kRunsApa
 inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
-  for (const std::vector<int>& row :
-       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3}, kPairwiseSeed)) {
+  for (const std::vector<int>& row : CoverPairs(
+           {6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3, 3}, kPairwiseSeed)) {
     if (rows++ % apart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -143,6 +143,8 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
     if (o.activation_offload == ActivationOffload::kSpill) {
       o.cpu_offload.spill = ::testing::TempDir();
     }
+    // Of some matrices, and not of others.
+    o.quantize = {static_cast<FsdpOptions::Quantize::Gather>(row[i++]), 64, 700};
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     int shards = run.world;
@@ -176,6 +178,7 @@ inline TinyRun Plain(TinyRun run) {
   o.state_dtype = given.state_dtype;
   o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kOptimizer;
   o.gradient_accumulation = given.gradient_accumulation;
+  o.quantize = given.quantize;
   o.sharding_strategy = Strategy::kShardGradOp;
   if (given.sharding_strategy == Strategy::kNoShard) o.sharding_strategy = Strategy::kNoShard;
   if (IsHybrid(given.sharding_strategy)) {  // With one shard, or all, it is as without groups.

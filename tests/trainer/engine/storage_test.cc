@@ -105,10 +105,11 @@ TEST(Storage, IsAsThePageDrawsIt) {
 
 // Bytes, each one's complement: nobody can take them for numbers.
 std::atomic<int> g_complements = 0;
-void Complement(const MoveContext&, Stream& stream, const View& from, const View& to) {
+void Complement(const MoveContext&, Stream& stream, const Located& source, const Located& target) {
+  const View &from = source.view, &to = target.view;
   Operation operation{"complement", {from}, {to}, {}};
-  const auto flip = [](ThreadPool&, const View& source, const View& there) {
-    for (int64_t i = 0; i < source.bytes(); ++i) there.data[i] = ~source.data[i];
+  const auto flip = [](ThreadPool&, const View& bytes, const View& there) {
+    for (int64_t i = 0; i < bytes.bytes(); ++i) there.data[i] = ~bytes.data[i];
     ++g_complements;
   };
   operation.kernels.cpu = OnCpu(flip, from, to);

@@ -295,6 +295,12 @@ INSTANTIATE_TEST_SUITE_P(
         {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
          "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
          "is `adamw`"},
+        {"QuantizedGatherOfNothing",
+         "fsdp: {sharding_strategy: no_shard, quantize: {gather: int8}}",
+         "r.yaml:3:56: fsdp.quantize.gather: `no_shard` gathers nothing that could be quantised: "
+         "set fsdp.quantize.gather to none, or another fsdp.sharding_strategy"},
+        {"BlockOfAnotherSize", "fsdp: {quantize: {block: 100}}",
+         "r.yaml:3:26: fsdp.quantize.block: want 64, 128 or 256, got 100"},
         {"ReshardOfWhatIsKept",
          "fsdp: {sharding_strategy: shard_grad_op, reshard_after_forward: 2}",
          "r.yaml:3:65: fsdp.reshard_after_forward: only `full_shard` and `hybrid_shard` free "

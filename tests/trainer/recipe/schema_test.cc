@@ -450,6 +450,8 @@ void Reconcile(Json& recipe) {
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
     fsdp["reshard_after_forward"] = nullptr;
   }
+  fsdp["quantize"]["block"] = 128;
+  if (fsdp["sharding_strategy"] == "no_shard") fsdp["quantize"]["gather"] = "none";
   recipe["schedule"]["warmup_steps"] = 1;
   Json& decay_steps = recipe["schedule"]["decay_steps"];
   if (recipe["schedule"]["name"] != "wsd" || (!steps.is_null() && decay_steps >= steps)) {
