@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""A step over a slow link: settings of fsdp by turns on two hosts of one machine.
+
+    bazel build -c opt //cmd:fsdp-train
+    sudo tools/bench/two_hosts.py [--rate 1gbit] [--delay 1ms] [--rounds 3]
+
+Two network namespaces are the hosts, a rank on each, and a link of that rate connects them, with a delay
+(half of it each way) where the kernel has netem. Each setting is a whole run; the order is reversed every round, and a ratio is to the first
+setting of the same round. `link` is what a rank sends over the rate: the least that a step can take.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+BINARY = HERE.parent.parent / "bazel-bin/cmd/fsdp-train"
+BF16 = "mixed_precision: {param_dtype: bf16, reduce_dtype: bf16}"
+SETTINGS = {
+    "bf16": f"{{{BF16}}}",
+    "bf16, gather int8": f"{{{BF16}, quantize: {{gather: int8}}}}",
+    "bf16, gather fp8": f"{{{BF16}, quantize: {{gather: fp8}}}}",
+    "bf16, kept after forward": f"{{{BF16}, sharding_strategy: shard_grad_op}}",
+    "bf16, kept, gather int8":
+        f"{{{BF16}, sharding_strategy: shard_grad_op, quantize: {{gather: int8}}}}",
+}
+# Hosts share no memory, either.
+APART = ("unshare", "--mount", "--ipc", "--uts", "--pid", "--fork", "sh", "-c",
+         'mount -t tmpfs tmpfs /dev/shm && hostname "host$$" && exec "$@"', "sh")
+HOSTS = ("fsdp-bench-a", "fsdp-bench-b")
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", default="1gbit", help="of the link, each way, as tc writes it")
+    parser.add_argument("--delay", help="there and back; none without")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6, help="of a run, of which the first two are left out")
+    parser.add_argument("--seq-len", type=int, default=128)
+    parser.add_argument("--binary", type=pathlib.Path, default=BINARY)
+    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    return parser.parse_args()
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+def connect(rate, delay):
+    link = ["tbf", "rate", rate, "burst", "256kb", "latency", "100ms"]
+    if delay:
+        each_way = re.sub(r"^[0-9.]+", lambda n: str(float(n[0]) / 2), delay)
+        link = ["netem", "rate", rate, "delay", each_way, "limit", "100000"]
+    for host in HOSTS:
+        ip("netns", "add", host)
+    ip("link", "add", "veth-a", "netns", HOSTS[0], "type", "veth", "peer", "name", "veth-b", "netns", HOSTS[1])
+    for i, host in enumerate(HOSTS):
+        device = "veth-" + "ab"[i]
+        ip("-n", host, "addr", "add", f"10.98.0.{i + 1}/24", "dev", device)
+        for up in (device, "lo"):
+            ip("-n", host, "link", "set", up, "up")
+        subprocess.run(["ip", "netns", "exec", host, "tc", "qdisc", "add", "dev", device, "root", *link],
+                       check=True)
+
+
+def disconnect():
+    for host in HOSTS:
+        subprocess.run(["ip", "netns", "del", host], check=False, stderr=subprocess.DEVNULL)
+
+
+def recipe_flags(options, setting):
+    return ["--config", str(HERE / "gpt2_124m.yaml"), "--set", f"fsdp={SETTINGS[setting]}",
+            "--set", f"data.seq_len={options.seq_len}", "--set",
+            f"train={{steps: {options.steps}, micro_batch_size: 1, global_batch_size: 2}}",
+            "--set", "run.threads=1", "--set", "log.trace_steps=[]",
+            "--set", "checkpoint={every: null, resume: none}"]
+
+
+def sent_bytes(options, setting):
+    plan = json.loads(subprocess.run(
+        [options.binary, "plan", *recipe_flags(options, setting), "--world-size", "2", "--local-world-size", "1",
+         "--json"], check=True, capture_output=True).stdout)
+    traffic = plan["communication"]
+    return sum(traffic[key] for key in ("all_gather_bytes", "reduce_scatter_bytes", "all_reduce_bytes"))
+
+
+def step_time(options, setting):
+    with tempfile.TemporaryDirectory() as directory:
+        launches = []
+        for i, host in enumerate(HOSTS):
+            launches.append(subprocess.Popen(
+                ["ip", "netns", "exec", host, *APART, options.binary, "launch", "--nnodes", "2", "--node-rank", str(i),
+                 "--rdzv-endpoint", "10.98.0.1:29500", "--", *recipe_flags(options, setting),
+                 "--set", f"run.dir={directory}/run"],
+                env={**os.environ, "FSDP_TRAIN_SECRET": "two hosts of one machine"}, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True))
+        said = [launch.communicate()[0] for launch in launches]
+        if any(launch.returncode for launch in launches):
+            sys.exit(f"{setting}: a host failed\n{said[0]}\n{said[1]}")
+        records = map(json.loads, (pathlib.Path(directory) / "run/metrics.jsonl").open())
+        times = [record["step_time_s"] for record in records if "step_time_s" in record]
+        return statistics.median(times[2:])
+
+
+def main():
+    options = arguments()
+    rate = re.fullmatch(r"([0-9.]+)([kmg]bit)", options.rate)
+    if os.geteuid() != 0 or not rate:
+        sys.exit("needs root, for network namespaces and tc, and a rate like 1gbit")
+    bytes_per_s = float(rate[1]) * UNITS[rate[2]] / 8
+    settings = options.only
+    times = {setting: [] for setting in settings}
+    disconnect()
+    try:
+        connect(options.rate, options.delay)
+        for done in range(options.rounds):
+            for setting in settings if done % 2 == 0 else reversed(settings):
+                times[setting].append(step_time(options, setting))
+                print(f"round {done + 1} of {options.rounds}: {setting}: {times[setting][-1]:.3f} s", file=sys.stderr)
+    finally:
+        disconnect()
+    print(f"GPT-2 124M, {options.seq_len} tokens a rank, 2 hosts, {options.rate}, delay {options.delay or 'none'}")
+    print(f"| setting | step, s | to {settings[0]} | sent, MB | link, s | step / link |\n|---|---|---|---|---|---|")
+    for setting in settings:
+        ratio = statistics.median(t / f for t, f in zip(times[setting], times[settings[0]]))
+        sent = sent_bytes(options, setting)
+        median, link = statistics.median(times[setting]), sent / bytes_per_s
+        print(f"| {setting} | {median:.3f} | {ratio:.3f} | {sent / 1e6:.0f} | {link:.3f} | {median / link:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
