@@ -39,7 +39,7 @@ class EmulatedTestDevice final : public TestDevice {
       SetEmulatedOrder(order == 0 ? EmulatedOrder::kGreedy : EmulatedOrder::kGreedyReverse);
       const GemmResources gemm = GemmUnderTest == nullptr ? GemmResources{} : GemmUnderTest();
       const EmulatedLaunches before = EmulatedLaunchesOfThread();
-      launch({nullptr, gemm});
+      launch({nullptr, &gemm});
       const EmulatedLaunches made = EmulatedLaunchesOfThread() - before;
       launched = {made.kernels + made.library_calls, made.copies + made.fills};
     };

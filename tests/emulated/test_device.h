@@ -2,7 +2,7 @@
 #ifndef FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_
 #define FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_
 
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/ops/gemm_library.h"
 
 namespace fsdp {
 

@@ -81,7 +81,8 @@ class CudaTestDevice final : public TestDevice {
   CpuKernel Kernel(const DeviceKernels& kernels, int) const override {
     if (!kernels.cuda) return nullptr;
     return [launch = kernels.cuda](ThreadPool&) {
-      launch({TheStream(), GemmUnderTest()});
+      static const GemmResources gemm = GemmUnderTest();
+      launch({TheStream(), &gemm});
       CheckTestCall(cudaStreamSynchronize(TheStream()), "a kernel");
     };
   }

@@ -23,7 +23,8 @@ BenchLibrary::BenchLibrary(Device& device, Stream& stream, const std::vector<Gem
   GemmAlgorithms timed;
   TimeAlgorithms(device, resolved, *library_, &timed);
   workspace_ = device.Allocate(kGemmWorkspaceBytes);
-  stream.SetGemm({library_.get(), workspace_.data()});
+  resources_ = {library_.get(), workspace_.data()};
+  stream.Lend(&resources_);
   name_ = "cuBLASLt " + GpuLibraryVersionText(found.version);
 }
 

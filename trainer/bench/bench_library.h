@@ -25,6 +25,7 @@ class BenchLibrary {
  private:
   std::unique_ptr<GemmLibrary> library_;
   Buffer workspace_;
+  GemmResources resources_;
   std::string name_ = "own";
 };
 

@@ -77,7 +77,7 @@ void Multiply(CudaStreamHandle stream, const GemmShape& s, const Operands& x, bo
   if (s.bias) epilogue.bias = ConstView(x.bias.data, s.result, {s.n});
   if (s.activation == Product::Activation::kGelu) epilogue.gelu = x.aux.data;
   if (s.activation == Product::Activation::kGeluBackward) epilogue.gelu_of = x.aux.data;
-  const bool taken = stream.gemm.library->Multiply(
+  const bool taken = GemmOf(stream).library->Multiply(
       stream, s.m, s.n, s.k, {x.a.data, StoredA(s).stride, s.a_transposed, s.dtype},
       {x.b.data, StoredB(s).stride, s.b_transposed, s.dtype},
       {x.c.data, StoredC(s).stride, s.result}, epilogue);
@@ -192,7 +192,8 @@ void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLi
   const Values bias_values(device, *stream, bias), aux_values(device, *stream, c);
   const Buffer results = device.Allocate(c);
   const Buffer workspace = device.Allocate(kGemmWorkspaceBytes);
-  stream->SetGemm({&library, workspace.data()});
+  const GemmResources resources(&library, workspace.data());
+  stream->Lend(&resources);
   const Operands operands{a_values.bytes(), b_values.bytes(), bias_values.bytes(),
                           results.As(DType::kUInt8, {c}), aux_values.bytes()};
   bool refused = false;  // On CUDA work is launched by who enqueues it.

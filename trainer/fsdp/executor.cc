@@ -121,7 +121,8 @@ Executor::~Executor() {
 }
 
 void Executor::UseForProducts(GemmLibrary& library) {
-  streams_[0]->SetGemm({&library, memory_.gemm_workspace.data});
+  memory_.products.library = &library;
+  streams_[0]->Lend(&memory_.products);
 }
 
 void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {

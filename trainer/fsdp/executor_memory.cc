@@ -131,11 +131,9 @@ void ExecutorMemory::TakeStep(PhasedAllocator& allocator, const Model& model,
   squares = NewBytes(allocator, SumOfSquaresWorkspaceBytes(kernels), MemoryKind::kActivations);
   if (kernels == DeviceType::kCuda) {
     constexpr int64_t kAlignment = 256;
-    gemm_workspace =
-        NewBytes(allocator, kGemmWorkspaceBytes + kAlignment, MemoryKind::kActivations);
-    gemm_workspace.data +=
-        kAlignment - reinterpret_cast<uintptr_t>(gemm_workspace.data) % kAlignment;
-    gemm_workspace.shape = Shape{kGemmWorkspaceBytes};
+    products.workspace =
+        NewBytes(allocator, kGemmWorkspaceBytes + kAlignment, MemoryKind::kActivations).data;
+    products.workspace += kAlignment - reinterpret_cast<uintptr_t>(products.workspace) % kAlignment;
   }
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/fsdp/spilled_shards.h"
 #include "trainer/fsdp/storage.h"
 #include "trainer/fsdp/unit_memory.h"
+#include "trainer/ops/gemm_library.h"
 #include "trainer/ops/loss_scaler.h"
 
 namespace fsdp {
@@ -105,7 +106,7 @@ struct ExecutorMemory {
   View host_coefficient;          // Pinned, for updates of the host: the same, or both.
   View scaler;                    // LossScalerState. Empty: none is in use.
   View squares;                   // The workspace of their sums.
-  View gemm_workspace;            // GemmResources::workspace: on CUDA alone.
+  GemmResources products;         // On CUDA a workspace; the library is whose it is.
   // [1], by flat parameter: what multiplies its gradient, where it is updated.
   std::vector<View> coefficients;
 

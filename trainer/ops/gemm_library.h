@@ -1,10 +1,11 @@
 // Matrix products by a library found when the program runs: behind Gemm() (cuda/gemm.h), on streams
-// that have been given one (Stream::SetGemm()).
+// that have been given one (Stream::Lend() of GemmResources).
 // Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -88,6 +89,23 @@ class GemmLibrary {
   // The shapes that it has refused and not taken since, and why: for people, a line each.
   virtual std::vector<std::string> Refusals() const = 0;
 };
+
+// What a stream has for its matrix products. Without a library they are kernels of ours.
+struct GemmResources final : StreamResources {
+  GemmResources() = default;
+  GemmResources(GemmLibrary* l, std::byte* w) : library(l), workspace(w) {}
+
+  GemmLibrary* library = nullptr;
+  // kGemmWorkspaceBytes, of the stream alone, at a multiple of 256.
+  std::byte* workspace = nullptr;
+};
+inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
+
+// Those of the stream: nothing else is lent to one that multiplies.
+inline GemmResources GemmOf(const CudaStreamHandle& stream) {
+  const auto* const lent = static_cast<const GemmResources*>(stream.resources);
+  return lent == nullptr ? GemmResources() : *lent;
+}
 
 }  // namespace fsdp
 

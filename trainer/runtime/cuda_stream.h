@@ -3,22 +3,18 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
 
-#include <cstddef>
 #include <cstdint>
 
 struct CUstream_st;
 
 namespace fsdp {
 
-class GemmLibrary;  // ops/cuda/gemm_library.h
-
-// What a stream has for its matrix products. Without a library they are kernels of ours.
-struct GemmResources {
-  GemmLibrary* library = nullptr;
-  std::byte* workspace =
-      nullptr;  // kGemmWorkspaceBytes, of the stream alone, at a multiple of 256.
+// What operations of a stream may use beside its memory: a library's handle, a workspace. Whose it
+// is, they know.
+class StreamResources {
+ public:
+  virtual ~StreamResources() = default;
 };
-inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
 // A stream holds a limited number of operations.
 class LaunchRoom {
@@ -29,18 +25,18 @@ class LaunchRoom {
 };
 
 struct CudaStreamHandle {
-  CudaStreamHandle(CUstream_st* s, const GemmResources& g = {},  // NOLINT: a stream is one.
+  CudaStreamHandle(CUstream_st* s, const StreamResources* l = nullptr,  // NOLINT: a stream is one.
                    LaunchRoom* r = nullptr)
-      : stream(s), gemm(g), room(r) {}
+      : stream(s), resources(l), room(r) {}
   operator CUstream_st*() const { return stream; }  // NOLINT: what CUDA calls take.
   // Whoever puts operations on the stream says so first: at most so many.
   void WillPut(int64_t operations) const {
     if (room != nullptr) room->Take(operations);
   }
 
-  CUstream_st* stream;  // cudaStream_t.
-  GemmResources gemm;
-  LaunchRoom* room;  // Null: without a limit.
+  CUstream_st* stream;               // cudaStream_t.
+  const StreamResources* resources;  // Null: the stream was lent none.
+  LaunchRoom* room;                  // Null: without a limit.
 };
 // Of one call of cuBLASLt's or cuDNN's, and of NCCL's: a kernel and what sums its parts, a kernel
 // and the events around it. No library says how many it puts on a stream: RunAhead leaves room for

@@ -112,9 +112,9 @@ class Stream {
   void Wait(const EventPtr& event);
   void Synchronize() { Record()->Synchronize(); }  // Blocks the host: for tests and shutdown.
 
-  // For the products of what is enqueued from here on; it outlives them. Devices other than CUDA
-  // look at none of it.
-  void SetGemm(const GemmResources& gemm) { gemm_ = gemm; }
+  // For what is enqueued from here on, which it outlives; null: none. Devices other than CUDA look
+  // at none of it.
+  void Lend(const StreamResources* resources) { resources_ = resources; }
 
   // Goes with what is enqueued from here on, for Position() alone.
   void SetTag(uint64_t tag) { tag_ = tag; }
@@ -124,7 +124,7 @@ class Stream {
 
  protected:
   uint64_t tag() const { return tag_; }
-  const GemmResources& gemm() const { return gemm_; }
+  const StreamResources* resources() const { return resources_; }
 
  private:
   virtual void DoEnqueue(Operation operation) = 0;
@@ -137,7 +137,7 @@ class Stream {
   std::shared_ptr<StreamChecker> checker_;  // Null: no checking.
   int checker_stream_ = -1;
   uint64_t tag_ = 0;
-  GemmResources gemm_;
+  const StreamResources* resources_ = nullptr;
 };
 
 }  // namespace fsdp

@@ -79,8 +79,8 @@ class CublasLtTest : public ::testing::Test {
     if (w.adds) epilogue.added = c.data;
     if (w.gelu) epilogue.gelu = New(w.m * stride * 4);
     if (w.gelu_backward) epilogue.gelu_of = New(w.m * stride * 4);
-    Gemm({nullptr, {&library, workspace == nullptr ? workspace_ : workspace}}, w.m, w.n, w.k, a, b,
-         c, epilogue);
+    const GemmResources lent(&library, workspace == nullptr ? workspace_ : workspace);
+    Gemm({nullptr, &lent}, w.m, w.n, w.k, a, b, c, epilogue);
   }
 
   std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory_;
@@ -133,9 +133,9 @@ TEST_F(CublasLtTest, ItsGeluIsOfWhatWasNotRounded) {
     const auto library = Open(deterministic);
     GemmEpilogue epilogue;
     epilogue.gelu = y;
-    Gemm({nullptr, {library.get(), workspace_}}, kSide, kSide, kSide,
-         {a, kSide, false, DType::kBFloat16}, {b, kSide, false, DType::kBFloat16},
-         {u, kSide, DType::kBFloat16}, epilogue);
+    const GemmResources lent(library.get(), workspace_);
+    Gemm({nullptr, &lent}, kSide, kSide, kSide, {a, kSide, false, DType::kBFloat16},
+         {b, kSide, false, DType::kBFloat16}, {u, kSide, DType::kBFloat16}, epilogue);
     int differ = 0;
     for (int64_t i = 0; i < kSide; ++i) {
       const float sum = 1 + static_cast<float>(i) / 1024, stored = static_cast<float>(u[i]);

@@ -380,7 +380,7 @@ bool CublasLt::Run(const CudaStreamHandle& stream, Choice& choice, const GemmOpe
   const cublasStatus_t status = api_.matmul(
       handle_, call.desc.get(), &epilogue.scale, b.data, call.a.get(), a.data, call.b.get(), &beta,
       epilogue.added != nullptr ? epilogue.added : d, call.c.get(), d, call.c.get(), &algo,
-      stream.gemm.workspace, static_cast<size_t>(kGemmWorkspaceBytes), stream);
+      GemmOf(stream).workspace, static_cast<size_t>(kGemmWorkspaceBytes), stream);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
   if (status != CUBLAS_STATUS_SUCCESS) {  // An invalid value, too: a mistake of ours.
     throw DeviceError("cublasLtMatmul of " + choice.shape.Text() + ": " +

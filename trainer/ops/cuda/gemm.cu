@@ -148,7 +148,7 @@ constexpr int64_t kManyTiles = 128;
 
 void Gemm(CudaStreamHandle stream, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmEpilogue& epilogue) {
-  GemmLibrary* const library = stream.gemm.library;
+  GemmLibrary* const library = GemmOf(stream).library;
   if (library != nullptr && library->Multiply(stream, m, n, k, a, b, c, epilogue)) return;
   const bool mma =
       a.dtype == b.dtype && a.dtype != DType::kFloat32 && !(a.transposed && b.transposed);

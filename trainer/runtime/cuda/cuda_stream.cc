@@ -158,7 +158,7 @@ void CudaStream::Launch(const char* name, const CudaKernel& kernel) {
   std::exception_ptr error;
   try {
     const ProfilerRange range(name);
-    return kernel({resources_.stream, gemm(), &run_ahead_});
+    return kernel({resources_.stream, resources(), &run_ahead_});
   } catch (const fsdp::DeviceError& refused) {
     const StreamPosition at{name, tag()};
     error = std::make_exception_ptr(
