@@ -37,6 +37,20 @@ def edges():
             yield user, used
 
 
+def functions_of(lines):
+    """Of formatted C++: the first line of each function, and how many it has."""
+    for indent in ("", "  "):
+        start = None
+        for at, line in enumerate(lines):
+            if start is None and re.match(indent + r"[A-Za-z~].*\(", line) and not line.endswith(";"):
+                start = at
+            elif start is not None and line.startswith(indent + "}"):
+                yield lines[start], at - start + 1
+                start = None
+            elif start is not None and line.endswith(";") and not line.startswith(indent + "  "):
+                start = None
+
+
 def package_of(label):
     return label.removeprefix("//").split(":")[0]
 
@@ -179,6 +193,16 @@ class Floors(unittest.TestCase):
                 if limit and path.read_text().count("\n") > limit:
                     long.add(path.relative_to(ROOT / top).as_posix())
         self.assertEqual(long, set(re.findall(r"`([\w/]+\.(?:h|cc))`", named)))
+
+    def test_functions_of_the_runtime_are_short(self):
+        found = 0
+        for room in ("fsdp", "engine", "loop"):
+            for path in sorted((ROOT / "trainer" / room).glob("*.cc")):
+                for first, lines in functions_of(path.read_text().split("\n")):
+                    found += 1
+                    with self.subTest(path=path.name, function=first):
+                        self.assertLessEqual(lines, 60)
+        self.assertGreater(found, 500)
 
 
 if __name__ == "__main__":

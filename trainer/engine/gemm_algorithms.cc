@@ -4,6 +4,8 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -177,6 +179,40 @@ std::vector<GemmShape> UseKnown(const GemmAlgorithms& known, const std::vector<G
   return others;
 }
 
+namespace {
+
+// Of the library's candidates, first by a look at each and then, of the two fastest, by turns.
+// `time`: seconds of a call, of so many; none where the library refuses it.
+std::optional<GemmAlgorithms::Choice> FastestOf(
+    GemmLibrary& library, const GemmShape& shape,
+    const std::function<std::optional<double>(int runs)>& time) {
+  const auto runs_of = [](double seconds) {
+    return static_cast<int>(std::clamp(std::ceil(kLeast_s / seconds), 1.0, 1.0 * kMostRuns));
+  };
+  std::vector<GemmAlgorithms::Choice> timed;
+  for (const GemmAlgorithm& candidate : library.Candidates(shape, kCandidates)) {
+    if (!library.Use(shape, candidate)) continue;
+    std::optional<double> seconds = time(1);
+    if (!seconds) continue;
+    if (const int runs = runs_of(*seconds); runs > 1) seconds = time(runs);
+    if (seconds) timed.push_back({candidate, *seconds});
+  }
+  const auto by_time = [](const auto& x, const auto& y) { return x.seconds < y.seconds; };
+  std::stable_sort(timed.begin(), timed.end(), by_time);
+  timed.resize(std::min<size_t>(timed.size(), 2));
+  for (int turn = 0; turn < kTurns && timed.size() > 1; ++turn) {
+    for (GemmAlgorithms::Choice& choice : timed) {
+      if (!library.Use(shape, choice.algorithm)) continue;
+      const double seconds = time(runs_of(choice.seconds)).value_or(choice.seconds);
+      choice.seconds = turn == 0 ? seconds : std::min(choice.seconds, seconds);
+    }
+  }
+  std::stable_sort(timed.begin(), timed.end(), by_time);
+  return timed.empty() ? std::nullopt : std::optional(timed.front());
+}
+
+}  // namespace
+
 void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLibrary& library,
                     GemmAlgorithms* to) {
   if (shapes.empty()) return;
@@ -212,35 +248,16 @@ void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLi
     end->Synchronize();
     return std::max((end->Time() - begin->Time()) / runs, 1e-9);
   };
-  const auto runs_of = [](double seconds) {
-    return static_cast<int>(std::clamp(std::ceil(kLeast_s / seconds), 1.0, 1.0 * kMostRuns));
-  };
   for (const double begin = device.Now(); device.Now() - begin < kWarm_s;) {
     (void)time(shapes.front(), kMostRuns / 10);
   }
   for (const GemmShape& shape : shapes) {
-    std::vector<GemmAlgorithms::Choice> timed;
-    for (const GemmAlgorithm& candidate : library.Candidates(shape, kCandidates)) {
-      if (!library.Use(shape, candidate)) continue;
+    const auto fastest = FastestOf(library, shape, [&](int runs) {
       refused = false;
-      double seconds = time(shape, 1);
-      if (refused) continue;
-      if (const int runs = runs_of(seconds); runs > 1) seconds = time(shape, runs);
-      timed.push_back({candidate, seconds});
-    }
-    const auto by_time = [](const auto& x, const auto& y) { return x.seconds < y.seconds; };
-    std::stable_sort(timed.begin(), timed.end(), by_time);
-    timed.resize(std::min<size_t>(timed.size(), 2));
-    for (int turn = 0; turn < kTurns && timed.size() > 1; ++turn) {
-      for (GemmAlgorithms::Choice& choice : timed) {
-        if (!library.Use(shape, choice.algorithm)) continue;
-        const double seconds = time(shape, runs_of(choice.seconds));
-        choice.seconds = turn == 0 ? seconds : std::min(choice.seconds, seconds);
-      }
-    }
-    std::stable_sort(timed.begin(), timed.end(), by_time);
-    if (timed.empty() || !library.Use(shape, timed.front().algorithm)) continue;
-    to->by_shape[shape.Text()] = timed.front();
+      const double seconds = time(shape, runs);
+      return refused ? std::nullopt : std::optional(seconds);
+    });
+    if (fastest && library.Use(shape, fastest->algorithm)) to->by_shape[shape.Text()] = *fastest;
   }
 }
 

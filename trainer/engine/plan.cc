@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <iterator>
 #include <sstream>
 #include <utility>
@@ -17,8 +16,8 @@ namespace fsdp {
 namespace {
 
 struct Cure {
-  const char* setting;                         // `%` in it: the micro_batch_size that fits.
-  std::function<bool(SessionOptions&)> apply;  // False: it is set already.
+  const char* setting;                     // `%` in it: the micro_batch_size that fits.
+  bool (*apply)(SessionOptions& options);  // False: it is set already.
 };
 
 // Micro-batches of half as many samples, and of half of those, for as long as there is half of
@@ -32,100 +31,96 @@ std::vector<int64_t> HalvedMicroBatches(const SessionOptions& options) {
 }
 
 // Cheapest in speed first.
-const std::vector<Cure>& Cures() {
-  static const std::vector<Cure> cures = {
-      {"checkpoint.async: false",
-       [](SessionOptions& o) { return std::exchange(o.snapshot, false); }},
-      {"fsdp.limit_all_gathers: 1 and fsdp.reduce_buffers: 1",
-       [](SessionOptions& o) {
-         if (o.executor.limit_all_gathers == 1 && o.executor.reduce_buffers == 1) return false;
-         o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
-         return true;
-       }},
-      {"fsdp.buffers: slots and fsdp.limiter: device",
-       [](SessionOptions& o) {
-         o.executor.limiter = FsdpOptions::Limiter::kDevice;
-         return std::exchange(o.executor.buffers, FsdpOptions::Buffers::kSlots) !=
-                FsdpOptions::Buffers::kSlots;
-       }},
-      {"fsdp.reshard_after_forward: null",
-       [](SessionOptions& o) {
-         return std::exchange(o.executor.reshard_after_forward, std::nullopt).has_value();
-       }},
-      {"fsdp.sharding_strategy: hybrid_shard",
-       [](SessionOptions& o) {
-         if (o.executor.sharding_strategy != Strategy::kHybridShardGradOp) return false;
-         o.executor.sharding_strategy = Strategy::kHybridShard;
-         return true;
-       }},
-      {"fsdp.sharding_strategy: full_shard",
-       [](SessionOptions& o) {
-         return std::exchange(o.executor.sharding_strategy, Strategy::kFullShard) !=
-                Strategy::kFullShard;
-       }},
-      {"fsdp.gradient_accumulation: sharded",
-       [](SessionOptions& o) {
-         return std::exchange(o.executor.gradient_accumulation, Accumulation::kSharded) !=
-                Accumulation::kSharded;
-       }},
-      {"train.attention: flash",
-       [](SessionOptions& o) {
-         if (o.executor.attention != AttentionBackend::kMath) return false;
-         o.executor.attention = AttentionBackend::kOwn;
-         return true;
-       }},
-      {"train.activation_checkpointing: selective",
-       [](SessionOptions& o) {
-         if (o.executor.recompute != Recompute::kNone) return false;
-         o.executor.recompute = Recompute::kSelective;
-         return true;
-       }},
-      {"train.micro_batch_size: %", [](SessionOptions&) { return true; }},
-      {"train.activation_checkpointing: full",
-       [](SessionOptions& o) {
-         return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
-       }},
-      {"train.activation_offload: host",
-       [](SessionOptions& o) {
-         return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
-                ActivationOffload::kHost;
-       }},
-      {"fsdp.cpu_offload.optimizer_share: 0",
-       [](SessionOptions& o) {
-         auto& offload = o.executor.cpu_offload;
-         return offload.optimizer && std::exchange(offload.optimizer_share, 0.0).value_or(0) > 0;
-       }},
-      {"fsdp.cpu_offload.optimizer: true",
-       [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
-      {"train.micro_batch_size: % and train.activation_checkpointing: full",
-       [](SessionOptions& o) {
-         return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
-       }},
-      {"fsdp.cpu_offload: {optimizer: true, params: true}",
-       [](SessionOptions& o) {
-         o.executor.cpu_offload.optimizer = true;
-         return !std::exchange(o.executor.cpu_offload.params, true);
-       }},
-      {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
-       [](SessionOptions& o) {
-         o.executor.cpu_offload.optimizer = true;
-         return !std::exchange(o.executor.cpu_offload.spill, ".");
-       }},
-      {"fsdp.cpu_offload: {optimizer: true, params: true} and train.activation_checkpointing: full",
-       [](SessionOptions& o) {
-         o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
-         return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
-       }},
-      {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: % and "
-       "train.activation_checkpointing: full",
-       [](SessionOptions& o) {
-         o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
-         o.executor.recompute = Recompute::kFull;
-         return true;
-       }},
-  };
-  return cures;
-}
+const Cure kCures[] = {
+    {"checkpoint.async: false", [](SessionOptions& o) { return std::exchange(o.snapshot, false); }},
+    {"fsdp.limit_all_gathers: 1 and fsdp.reduce_buffers: 1",
+     [](SessionOptions& o) {
+       if (o.executor.limit_all_gathers == 1 && o.executor.reduce_buffers == 1) return false;
+       o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
+       return true;
+     }},
+    {"fsdp.buffers: slots and fsdp.limiter: device",
+     [](SessionOptions& o) {
+       o.executor.limiter = FsdpOptions::Limiter::kDevice;
+       return std::exchange(o.executor.buffers, FsdpOptions::Buffers::kSlots) !=
+              FsdpOptions::Buffers::kSlots;
+     }},
+    {"fsdp.reshard_after_forward: null",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.reshard_after_forward, std::nullopt).has_value();
+     }},
+    {"fsdp.sharding_strategy: hybrid_shard",
+     [](SessionOptions& o) {
+       if (o.executor.sharding_strategy != Strategy::kHybridShardGradOp) return false;
+       o.executor.sharding_strategy = Strategy::kHybridShard;
+       return true;
+     }},
+    {"fsdp.sharding_strategy: full_shard",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.sharding_strategy, Strategy::kFullShard) !=
+              Strategy::kFullShard;
+     }},
+    {"fsdp.gradient_accumulation: sharded",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.gradient_accumulation, Accumulation::kSharded) !=
+              Accumulation::kSharded;
+     }},
+    {"train.attention: flash",
+     [](SessionOptions& o) {
+       if (o.executor.attention != AttentionBackend::kMath) return false;
+       o.executor.attention = AttentionBackend::kOwn;
+       return true;
+     }},
+    {"train.activation_checkpointing: selective",
+     [](SessionOptions& o) {
+       if (o.executor.recompute != Recompute::kNone) return false;
+       o.executor.recompute = Recompute::kSelective;
+       return true;
+     }},
+    {"train.micro_batch_size: %", [](SessionOptions&) { return true; }},
+    {"train.activation_checkpointing: full",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
+     }},
+    {"train.activation_offload: host",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
+              ActivationOffload::kHost;
+     }},
+    {"fsdp.cpu_offload.optimizer_share: 0",
+     [](SessionOptions& o) {
+       auto& offload = o.executor.cpu_offload;
+       return offload.optimizer && std::exchange(offload.optimizer_share, 0.0).value_or(0) > 0;
+     }},
+    {"fsdp.cpu_offload.optimizer: true",
+     [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
+    {"train.micro_batch_size: % and train.activation_checkpointing: full",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
+     }},
+    {"fsdp.cpu_offload: {optimizer: true, params: true}",
+     [](SessionOptions& o) {
+       o.executor.cpu_offload.optimizer = true;
+       return !std::exchange(o.executor.cpu_offload.params, true);
+     }},
+    {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
+     [](SessionOptions& o) {
+       o.executor.cpu_offload.optimizer = true;
+       return !std::exchange(o.executor.cpu_offload.spill, ".");
+     }},
+    {"fsdp.cpu_offload: {optimizer: true, params: true} and train.activation_checkpointing: full",
+     [](SessionOptions& o) {
+       o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
+       return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
+     }},
+    {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: % and "
+     "train.activation_checkpointing: full",
+     [](SessionOptions& o) {
+       o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
+       o.executor.recompute = Recompute::kFull;
+       return true;
+     }},
+};
 
 }  // namespace
 
@@ -253,13 +248,37 @@ std::string PlanToJson(const RunPlan& plan) {
       .Text();
 }
 
+namespace {
+
+std::string Line(const char* name, int64_t bytes) {
+  return "  " + (name + std::string(16 - std::string_view(name).size(), ' ')) + HumanBytes(bytes) +
+         "\n";
+}
+
+std::string OffloadToText(const StepTraffic& traffic) {
+  char flops[32];
+  std::snprintf(flops, sizeof(flops), "%.4g TFLOP", traffic.flops / 1e12);
+  std::string text = std::string("computed and offloaded by each rank in a step\n") +
+                     "  kernels         " + flops + "\n";
+  const auto line = [&](const char* name, double bytes) {
+    if (bytes > 0) text += Line(name, static_cast<int64_t>(bytes));
+  };
+  line("to the host", traffic.to_host_bytes);
+  text += Line("to the device", static_cast<int64_t>(traffic.to_device_bytes));
+  line("updates move", traffic.update_bytes);
+  if (traffic.spill_read_bytes > 0) {
+    line("from the disk", traffic.spill_read_bytes);
+    text += Line("to the disk", static_cast<int64_t>(traffic.spill_write_bytes));
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string PlanToText(const RunPlan& plan) {
   const MemoryPlan& m = plan.memory;
   std::ostringstream out;
-  const auto line = [&](const char* name, int64_t bytes) {
-    out << "  " << name << std::string(16 - std::string_view(name).size(), ' ') << HumanBytes(bytes)
-        << "\n";
-  };
+  const auto line = [&](const char* name, int64_t bytes) { out << Line(name, bytes); };
   out << "memory of ";
   if (plan.world == 1) out << "the rank";
   if (plan.world > 1) out << "each of " << plan.world << " ranks";
@@ -297,21 +316,7 @@ std::string PlanToText(const RunPlan& plan) {
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
   line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
   line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
-  if (plan.traffic.to_host_bytes > 0) {
-    out << "computed and offloaded by each rank in a step\n";
-    char flops[32];
-    std::snprintf(flops, sizeof(flops), "%.4g TFLOP", plan.traffic.flops / 1e12);
-    out << "  kernels         " << flops << "\n";
-    line("to the host", static_cast<int64_t>(plan.traffic.to_host_bytes));
-    line("to the device", static_cast<int64_t>(plan.traffic.to_device_bytes));
-    if (plan.traffic.update_bytes > 0) {
-      line("updates move", static_cast<int64_t>(plan.traffic.update_bytes));
-    }
-    if (plan.traffic.spill_read_bytes > 0) {
-      line("from the disk", static_cast<int64_t>(plan.traffic.spill_read_bytes));
-      line("to the disk", static_cast<int64_t>(plan.traffic.spill_write_bytes));
-    }
-  }
+  if (plan.traffic.to_host_bytes > 0) out << OffloadToText(plan.traffic);
   return out.str();
 }
 
@@ -365,7 +370,7 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
     any = true;
     return true;
   };
-  for (const Cure& cure : Cures()) {
+  for (const Cure& cure : kCures) {
     SessionOptions changed = options;
     if (!cure.apply(changed)) continue;
     std::string setting = cure.setting;

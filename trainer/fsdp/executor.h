@@ -153,7 +153,7 @@ class Executor final : public SegmentHooks {
   void MoveSpilled(const Action& action);
   void MoveActivations(const Action& action);
   void Gather(const Action& action);
-  void Free(const Action& action);
+  void FillAll(const Action& action, float value);
   void Reduce(const Action& action);
   void AllReduce(const Action& action, Resource wire, Scratch scratch);  // In place.
   void AllReduce(const Action& action, const View& data, DType dtype, Scratch scratch);

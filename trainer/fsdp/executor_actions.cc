@@ -36,13 +36,11 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kGather:
       Gather(action);
       break;
-    case ActionKind::kFree:
-      Free(action);
+    case ActionKind::kFree:  // What tests poison.
+      FillAll(action, std::numeric_limits<float>::quiet_NaN());
       break;
     case ActionKind::kClear:
-      for (const int f : FlatsOf(action)) {
-        Fill(stream(action.stream), 0, At(action.writes.front(), f).view);
-      }
+      FillAll(action, 0);
       break;
     case ActionKind::kReduce:
       Reduce(action);
@@ -241,11 +239,9 @@ void Executor::Gather(const Action& action) {
   }
 }
 
-void Executor::Free(const Action& action) {
-  for (const Use& poisoned : action.writes) {
-    for (const int f : FlatsOf(action)) {
-      Fill(stream(action.stream), std::numeric_limits<float>::quiet_NaN(), At(poisoned, f).view);
-    }
+void Executor::FillAll(const Action& action, float value) {
+  for (const Use& written : action.writes) {
+    for (const int f : FlatsOf(action)) Fill(stream(action.stream), value, At(written, f).view);
   }
 }
 

@@ -100,6 +100,46 @@ Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<in
               static_cast<int>(options.reshard_after_forward.value_or(1)));
 }
 
+namespace {
+
+// Where units are updated, what comes back of that, and what is cast where nothing is gathered.
+void PlaceUnits(const ExecutorOptions& options, const Layout& layout, ScheduleOptions& schedule) {
+  const int units = static_cast<int>(layout.units.size());
+  for (int u = 0; u < units; ++u) {
+    if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
+  }
+  schedule.host_units = UnitsOnHost(options, layout);
+  schedule.fetched_units = UnitsFetched(options, layout, schedule.mode);
+  const bool cast_in_gather =
+      options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
+  const auto is_cast = [&](int f) {
+    const DTypes& d = layout.flat_parameters[f].dtypes;
+    return d.compute != d.master;
+  };
+  for (const int u : schedule.host_units) {
+    const bool averages = options.averages && schedule.fetched_units.count(u) > 0;
+    if (options.cpu_offload.spill && (schedule.mode == Mode::kTrain || averages)) {
+      const bool returns = !options.cpu_offload.params && !cast_in_gather;
+      for (const ShardPart& part : PartsOfUnit(layout, u, options.spill_part)) {
+        schedule.spilled_units[u].push_back(returns && is_cast(part.flat));
+      }
+    }
+    if (!cast_in_gather && std::ranges::any_of(layout.TrainableFlatParameters(u), is_cast)) {
+      schedule.copied_units.insert(u);
+    }
+  }
+  for (int u = 0; schedule.shards == 1 && cast_in_gather && u < units; ++u) {
+    if (schedule.host_units.count(u) > 0 || schedule.fetched_units.count(u) > 0) continue;
+    if (std::ranges::none_of(layout.units[u].flat_parameters, is_cast)) continue;
+    schedule.cast_units.insert(u);
+    if (std::ranges::none_of(layout.TrainableFlatParameters(u), is_cast)) {
+      schedule.frozen_cast_units.insert(u);
+    }
+  }
+}
+
+}  // namespace
+
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
                      Mode mode) {
   ScheduleOptions schedule{options};
@@ -110,38 +150,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   const Layout layout =
       MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;
-  for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
-    if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
-  }
-  schedule.host_units = UnitsOnHost(options, layout);
-  schedule.fetched_units = UnitsFetched(options, layout, mode);
-  const bool cast_in_gather =
-      options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
-  const auto is_cast = [&](int f) {
-    const DTypes& d = layout.flat_parameters[f].dtypes;
-    return d.compute != d.master;
-  };
-  for (const int u : schedule.host_units) {
-    const bool averages = options.averages && schedule.fetched_units.count(u) > 0;
-    if (options.cpu_offload.spill && (mode == Mode::kTrain || averages)) {
-      const bool returns = !options.cpu_offload.params && !cast_in_gather;
-      for (const ShardPart& part : PartsOfUnit(layout, u, options.spill_part)) {
-        schedule.spilled_units[u].push_back(returns && is_cast(part.flat));
-      }
-    }
-    if (!cast_in_gather && std::ranges::any_of(layout.TrainableFlatParameters(u), is_cast)) {
-      schedule.copied_units.insert(u);
-    }
-  }
-  if (schedule.shards == 1 && cast_in_gather) {
-    for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
-      if (schedule.host_units.count(u) > 0 || schedule.fetched_units.count(u) > 0) continue;
-      const std::span<const int> trainable = layout.TrainableFlatParameters(u);
-      if (std::ranges::none_of(layout.units[u].flat_parameters, is_cast)) continue;
-      schedule.cast_units.insert(u);
-      if (std::ranges::none_of(trainable, is_cast)) schedule.frozen_cast_units.insert(u);
-    }
-  }
+  PlaceUnits(options, layout, schedule);
   schedule.backward_from = FirstTrainable(model);
   const bool shares = std::ranges::any_of(
       model.segments(), [](const ModelSegment& segment) { return !segment.reads.empty(); });

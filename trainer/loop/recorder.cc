@@ -56,6 +56,25 @@ void Recorder::OpenLog(const RunDirectory& directory) {
   log_->Info(job_.place + ", process " + std::to_string(getpid()) + " on " + DescribeHost().name);
 }
 
+RunRecord Recorder::RecordOf(const std::string& started, const RunFacts& facts) const {
+  RunRecord record;
+  record.name = recipe_.run.name;
+  record.version = BuildVersion();
+  record.git = BuildGitHash();
+  record.started = started;
+  record.device = Name(job_.device.type);
+  record.world_size = job_.world;
+  record.threads = facts.threads;
+  record.seed = facts.seed;
+  record.parameters = facts.parameters;
+  record.steps = recipe_.train.steps;
+  const FsdpOptions::CpuOffload& offload = recipe_.fsdp.cpu_offload;
+  if (offload.optimizer) record.optimizer_share = offload.optimizer_share;
+  if (recipe_.fsdp.fake_all_gather) record.fake.emplace_back("all_gather");
+  if (recipe_.fsdp.fake_reduce) record.fake.emplace_back("reduce");
+  return record;
+}
+
 void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                      const RunFacts& facts) {
   planned_bytes_ = facts.planned_bytes;
@@ -79,22 +98,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
     if (!kept.empty()) console_.Warning("starting over: the records so far are now in " + kept);
   }
   OpenFiles(step);
-  RunRecord record;
-  record.name = recipe_.run.name;
-  record.version = BuildVersion();
-  record.git = BuildGitHash();
-  record.started = started;
-  record.device = Name(job_.device.type);
-  record.world_size = job_.world;
-  record.threads = facts.threads;
-  record.seed = facts.seed;
-  record.parameters = facts.parameters;
-  record.steps = recipe_.train.steps;
-  const FsdpOptions::CpuOffload& offload = recipe_.fsdp.cpu_offload;
-  if (offload.optimizer) record.optimizer_share = offload.optimizer_share;
-  if (recipe_.fsdp.fake_all_gather) record.fake.emplace_back("all_gather");
-  if (recipe_.fsdp.fake_reduce) record.fake.emplace_back("reduce");
-  Write(record);
+  Write(RecordOf(started, facts));
   if (!start.resume_from.empty()) RecordResume(start, step, facts);
   provenance_ = DescribeRun(started, facts);
   WriteProvenance(directory.provenance(), *provenance_);

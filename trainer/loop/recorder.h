@@ -105,6 +105,7 @@ class Recorder {
   void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
   void SayHowMuchData(const RunData& data);
   void SayWhatIsHeldOut(const RunFacts& facts);
+  RunRecord RecordOf(const std::string& started, const RunFacts& facts) const;
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
   void Add(const StepAccount& account);
   // On the console where it is above `worth_saying` medians of the last steps.
