@@ -70,47 +70,35 @@ Mesh::Coordinate Mesh::CoordinateOf(int world_rank) const {
   FSDP_CHECK_LE(0, world_rank);
   FSDP_CHECK_LT(world_rank, world_size_);
   const int position = PositionOf(world_rank);
-  return {position / shard_size_, position % shard_size_, 0, 0};
+  return {position / shard_size_, position % shard_size_};
 }
 
 int Mesh::RankOf(const Coordinate& coordinate) const {
-  FSDP_CHECK_EQ(coordinate.sequence, 0);
-  FSDP_CHECK_EQ(coordinate.expert, 0);
   FSDP_CHECK_LT(coordinate.shard, shard_size_);
   FSDP_CHECK_LT(coordinate.replicate, replicate_size());
-  const int position = coordinate.replicate * shard_size_ + coordinate.shard;
-  return ranks_.empty() ? position : ranks_[position];
+  return RankAt(coordinate.replicate * shard_size_ + coordinate.shard);
 }
 
-int Mesh::SizeOf(Group group) const {
+Mesh::Axis Mesh::AxisOf(Group group) const {
   switch (group) {
-    case Group::kWorld:
-      return world_size_;
+    case Group::kGather:
+    case Group::kReduce:
+      return {shard_size_, 1};
     case Group::kSecondary:
-      return secondary_size_;
+      return {secondary_size_, 1};
     case Group::kReplicate:
-      return replicate_size();
-    default:
-      return shard_size_;
+      return {replicate_size(), shard_size_};
+    case Group::kWorld:
+      return {world_size_, 1};
   }
+  FSDP_CHECK(false) << "group " << static_cast<int>(group);
 }
 
 RankGroup Mesh::RanksOf(Group group) const {
-  if (group == Group::kWorld) {
-    return ranks_.empty() ? RankGroup::World(world_rank_, world_size_)
-                          : RankGroup(ranks_, world_rank_);
-  }
-  const Coordinate at = coordinate();
+  const auto [size, stride] = AxisOf(group);
+  const int first = position_ - position_ / stride % size * stride;
   std::vector<int> ranks;
-  if (group == Group::kSecondary) {
-    const int first = at.shard / secondary_size_ * secondary_size_;
-    for (int s = 0; s < secondary_size_; ++s)
-      ranks.push_back(RankOf({at.replicate, first + s, 0, 0}));
-  } else if (group == Group::kReplicate) {
-    for (int r = 0; r < replicate_size(); ++r) ranks.push_back(RankOf({r, at.shard, 0, 0}));
-  } else {
-    for (int s = 0; s < shard_size_; ++s) ranks.push_back(RankOf({at.replicate, s, 0, 0}));
-  }
+  for (int i = 0; i < size; ++i) ranks.push_back(RankAt(first + i * stride));
   return RankGroup(std::move(ranks), world_rank_);
 }
 

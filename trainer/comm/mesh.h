@@ -21,13 +21,17 @@ const char* Name(Group group);  // "gather", ...
 
 // Ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard group is a
 // host (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2, hybrid sharding). A rank's place in it,
-// replicate x F + shard, is its position; world ranks only name it, however they are numbered. The
-// axes `sequence` and `expert` are there for their callers' sake and have size 1.
+// replicate x F + shard, is its position; world ranks only name it, however they are numbered.
 class Mesh {
  public:
   struct Coordinate {
-    int replicate = 0, shard = 0, sequence = 0, expert = 0;
+    int replicate = 0, shard = 0;
     bool operator==(const Coordinate&) const = default;
+  };
+  // A group's ranks are so many, so many positions apart, all of which differ in that digit of
+  // their position alone: another axis is another row of AxisOf().
+  struct Axis {
+    int size = 1, stride = 1;
   };
 
   // `shard_size` is F, a divisor of `world_size`. `ranks[p]`: the world rank at position p, each
@@ -50,7 +54,8 @@ class Mesh {
   // In order of position. A rank's number in it is coordinate().shard, the same modulo
   // secondary_size(), coordinate().replicate or position().
   RankGroup RanksOf(Group group) const;
-  int SizeOf(Group group) const;
+  Axis AxisOf(Group group) const;
+  int SizeOf(Group group) const { return AxisOf(group).size; }
 
   int position() const { return position_; }
   // Which part of the samples is this rank's, of data_size() parts.
@@ -59,6 +64,7 @@ class Mesh {
 
  private:
   int PositionOf(int world_rank) const;
+  int RankAt(int position) const { return ranks_.empty() ? position : ranks_[position]; }
 
   int world_rank_, world_size_, shard_size_, secondary_size_, position_;
   std::vector<int> ranks_;  // By position. Empty: the identity.

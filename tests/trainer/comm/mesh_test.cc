@@ -23,7 +23,7 @@ TEST(RankGroup, RanksInWords) {
 
 TEST(MeshTest, ShardGroupsAreNeighboursAndReplicateGroupsAreStrided) {
   const Mesh mesh(/*world_rank=*/6, /*world_size=*/8, /*shard_size=*/4);
-  EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 2, 0, 0}));
+  EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 2}));
   EXPECT_EQ(mesh.RanksOf(Group::kGather), RankGroup({4, 5, 6, 7}, 6));
   EXPECT_EQ(mesh.RanksOf(Group::kReplicate), RankGroup({2, 6}, 6));
   EXPECT_EQ(mesh.data_coordinate(), 6);
@@ -34,7 +34,7 @@ TEST(MeshTest, ShardGroupsAreNeighboursAndReplicateGroupsAreStrided) {
 TEST(MeshTest, PositionsAreNotNumbers) {
   const std::vector<int> ranks = {0, 2, 1, 3};
   const Mesh mesh(/*world_rank=*/1, /*world_size=*/4, /*shard_size=*/2, ranks);
-  EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 0, 0, 0}));
+  EXPECT_EQ(mesh.coordinate(), (Mesh::Coordinate{1, 0}));
   EXPECT_EQ(mesh.position(), 2);
   EXPECT_EQ(mesh.data_coordinate(), 2);
   EXPECT_EQ(mesh.RanksOf(Group::kGather), RankGroup({1, 3}, 1));
