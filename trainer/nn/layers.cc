@@ -1,6 +1,7 @@
 #include "trainer/nn/layers.h"
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/check.h"
@@ -146,6 +147,7 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
   std::optional<View> db;
   if (bias) db = GradOf(*bias);
   if (!x.grad && inner.empty()) {
+    if (!GradOf(weight) && !db) return;
     LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, std::nullopt,
                    GradOf(weight), db);
     return;
@@ -260,6 +262,24 @@ Var Dropout(Tape& tape, const Var& x, const View& sample_keys, uint32_t site, do
     drop(dy->view(), dx->view());
     dy = nullptr;
     tape.Add(x_grad, std::move(dx));
+  });
+  return y;
+}
+
+Var Scaled(Tape& tape, const Var& x, float factor) {
+  Var y = tape.NewVar(x.shape, x.dtype);
+  Copy(tape.stream(), x.view(), y.view());
+  if (factor != 1) Scale(tape.stream(), factor, y.view());
+  tape.Push([&tape, factor, x_grad = x.grad, grad = y.grad] {
+    TensorPtr dy = Tape::Take(grad);
+    if (factor != 1) {
+      if (!Tape::Owned(dy)) {
+        const TensorPtr of_all = std::exchange(dy, tape.New(dy->view().shape, dy->view().dtype));
+        Copy(tape.stream(), of_all->view(), dy->view());
+      }
+      Scale(tape.stream(), factor, dy->view());
+    }
+    tape.Add(x_grad, std::move(dy));
   });
   return y;
 }

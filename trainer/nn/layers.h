@@ -119,6 +119,9 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
 // Batch::sample_keys, or as many for each of them.
 Var Dropout(Tape& tape, const Var& x, const View& sample_keys, uint32_t site, double rate);
 
+// factor * x, in a tensor of its own: it is not cheap, whatever x is.
+Var Scaled(Tape& tape, const Var& x, float factor);
+
 // x + y. Gradients of both are one tensor.
 Var Residual(Tape& tape, const Var& x, const Var& y);
 

@@ -102,6 +102,49 @@ TEST_F(Layers, ResidualInTheProduct) {
   }
 }
 
+// The gradient of what has none ends there.
+TEST_F(Layers, FrozenLayerOfAnInputHasNothingToCompute) {
+  TestWeight w(Random(Shape{9, 7}, "w"), Shape{9, 7});
+  w.parameter.Freeze();
+  Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+  *Linear(tape, Var(Random(kShape, "x"), nullptr), w.parameter, WeightLayout::kOutIn, nullptr)
+       .grad = Random(Shape{5, 9}, "dy");
+  tape.Backward();
+  stream_->Synchronize();
+  EXPECT_EQ(w.grad, std::vector<float>(63));
+}
+
+// Of a value that is cheap, too, which may be dropped and be made again.
+TEST_F(Layers, ScaledIsATensorOfItsOwn) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
+    for (const float factor : {0.5f, 1.0f}) {
+      const TensorPtr x = Random(kShape, "x"), dy = Random(kShape, "dy");
+      Tape tape(*stream_, allocator_, journal_, /*record=*/true, recompute);
+      const Var input(x, std::make_shared<TensorPtr>());
+      const Var y = tape.Segment(0, input, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+        const Var cheap = Gelu(t, in), scaled = Scaled(t, cheap, factor);
+        stream_->Synchronize();
+        for (int64_t i = 0; i < kShape.NumElements(); ++i) {
+          EXPECT_EQ(scaled.view().As<float>()[i], factor * cheap.view().As<float>()[i]) << i;
+        }
+        return Residual(t, scaled, scaled);  // Both halves' gradients are one tensor.
+      });
+      *y.grad = dy;
+      tape.Backward();
+      stream_->Synchronize();
+      const std::vector<float> dx = Values(*input.grad);
+
+      Tape plain(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+      const Var again(Random(kShape, "x"), std::make_shared<TensorPtr>());
+      *Gelu(plain, again).grad = Random(kShape, "dy");
+      plain.Backward();
+      stream_->Synchronize();
+      const std::vector<float> of_gelu = Values(*again.grad);
+      for (size_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dx[i], 2 * factor * of_gelu[i], 1e-6) << i;
+    }
+  }
+}
+
 // The layers that are made of nothing but sums run in bf16 as they do in fp32.
 TEST_F(Layers, ALayersOutputHasTheDTypeOfItsInput) {
   Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
