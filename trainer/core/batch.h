@@ -26,6 +26,10 @@ struct BatchInput {
   Shape sample = {};              // Of one sample.
   Role role = Role::kInput;
   int64_t values = 0;  // Of int32: each is in [0, values).
+  // Of what any source can derive, int32, either of: the places of that input's elements by value,
+  // those of one value in their order; 0, 1, ... in every row.
+  std::string order_of = {};
+  bool counts = false;
 
   bool operator==(const BatchInput&) const = default;
 };

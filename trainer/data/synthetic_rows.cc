@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/core/philox.h"
+#include "trainer/data/derived_inputs.h"
 
 namespace fsdp {
 namespace {
@@ -18,9 +19,10 @@ std::vector<double> WeightsOf(const std::vector<SyntheticRows::Source>& sources)
 }
 
 const BatchSpec& Checked(const BatchSpec& spec) {
+  CheckDerived(spec);
   for (const BatchInput& input : spec.inputs) {
-    const bool integer = input.dtype == DType::kInt32;
-    if (input.role == BatchInput::Role::kDerived || (integer && input.values < 1)) {
+    if (input.role == BatchInput::Role::kDerived) continue;
+    if (input.dtype == DType::kInt32 && input.values < 1) {
       throw std::invalid_argument("[SyntheticRows] nothing can be drawn for " + input.name);
     }
   }
@@ -59,6 +61,7 @@ void SyntheticRows::CheckViews(const Batch& out, int64_t rows) const {
 void SyntheticRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const BatchInput& input = spec_.inputs[i];
+    if (input.role == BatchInput::Role::kDerived) continue;
     const int64_t elements = input.sample.NumElements();
     const int64_t bytes = elements * SizeOf(input.dtype);
     std::byte* const begin = out.inputs[i].data + row * bytes;
@@ -72,5 +75,7 @@ void SyntheticRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
     Draw(input, RandomStream(source.seed, input.name, of_epoch), elements, begin);
   }
 }
+
+void SyntheticRows::Derive(const Batch& batch) const { DeriveInputs(spec_, batch); }
 
 }  // namespace fsdp

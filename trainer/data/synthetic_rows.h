@@ -23,8 +23,8 @@ class SyntheticRows final : public RowSource {
     int64_t first = 0, rows = kEpoch;  // Of its samples.
   };
 
-  // `seed`: of the mixture. Throws std::invalid_argument for a spec with derived inputs, for int32
-  // without a range, and for no sources.
+  // `seed`: of the mixture. Throws std::invalid_argument for derived inputs that do not pass
+  // CheckDerived(), for int32 without a range, and for no sources.
   SyntheticRows(const BatchSpec& spec, std::vector<Source> sources, uint64_t seed);
 
   const Mixture& mixture() const override { return mixture_; }
@@ -33,6 +33,7 @@ class SyntheticRows final : public RowSource {
   std::string Describe() const override { return "source `synthetic`"; }
   void CheckViews(const Batch& out, int64_t rows) const override;
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
+  void Derive(const Batch& batch) const override;
   int64_t Targets(int64_t begin, int64_t end) const override {
     return (end - begin) * spec_.targets;
   }
