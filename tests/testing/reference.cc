@@ -25,12 +25,14 @@ double Norm(const std::vector<double>& x) {
 
 }  // namespace
 
-Reference::Reference(const std::string& folder, SetShape set_shape)
+Reference::Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of)
     : weights_(folder + "/model.safetensors"),
       results_(folder + "/reference.safetensors"),
       settings_(json::parse(results_.Metadata().at("settings"))),
       config_(ReadJson(folder + "/config.json")),
-      set_shape_(std::move(set_shape)) {
+      set_shape_(std::move(set_shape)),
+      rows_of_(std::move(rows_of)) {
+  config_["case"] = settings_.at("case");
   batch_tokens_ = Ints("batch/tokens");
   train_tokens_ = Ints("train/tokens");
   batch_weights_.resize(results_.Info("batch/weights").NumElements());
@@ -58,7 +60,7 @@ TinyRun Reference::Run(int64_t global_batch_size, const std::string& positions) 
   TinyRun run;
   set_shape_(config_, run);
   run.options.global_batch_size = global_batch_size;
-  run.options.executor.sample_length = seq_len();
+  run.options.executor.sample_length = config_.at("case").value("inputs", seq_len());
   run.options.executor.micro_batch_size = 2;
   run.initial = [this](const Parameter& p, int64_t begin, std::span<float> values) {
     for (const SlicePiece& piece : SlicePieces(p, begin, static_cast<int64_t>(values.size()))) {
@@ -86,6 +88,7 @@ TinyRun Reference::BatchRun() const {
     std::copy_n(batch_tokens_.begin() + sample * tokens.size(), tokens.size(), tokens.begin());
     std::copy_n(batch_weights_.begin() + sample * weights.size(), weights.size(), weights.begin());
   };
+  if (rows_of_) run.rows = rows_of_(config_, batch_tokens_, batch_weights_);
   for (const int32_t row : Ints("batch/logits_rows")) {
     run.logits.emplace_back(row / seq_len(), row % seq_len());
   }
@@ -118,6 +121,7 @@ TinyRun Reference::TrainRun(const std::string& name) const {
     std::copy_n(train_tokens_.begin() + row * tokens.size(), tokens.size(), tokens.begin());
     std::fill(weights.begin(), weights.end(), 1.0f);
   };
+  if (rows_of_) run.rows = rows_of_(config_, train_tokens_, {});
   return run;
 }
 
@@ -199,9 +203,10 @@ std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& inf
   return std::string(model) + "_" + std::to_string(world) + kStrategies[static_cast<int>(strategy)];
 }
 
-ReferenceSuite::ReferenceSuite(const std::string& family, Reference::SetShape set_shape)
-    : reference_("tests/fixtures/" + family + "/" + std::get<0>(GetParam()), std::move(set_shape)) {
-}
+ReferenceSuite::ReferenceSuite(const std::string& family, Reference::SetShape set_shape,
+                               Reference::RowsOf rows_of)
+    : reference_("tests/fixtures/" + family + "/" + std::get<0>(GetParam()), std::move(set_shape),
+                 std::move(rows_of)) {}
 
 TinyResult ReferenceSuite::Run(TinyRun run) const {
   const auto [model, world, strategy, processes] = GetParam();

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
@@ -14,14 +15,21 @@
 
 #include "tests/testing/tiny_run.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/data/row_source.h"
 
 namespace fsdp::testing {
 
 class Reference {
  public:
-  // `folder`: tests/fixtures/<family>/<model>. `set_shape` reads its config.json into a run.
+  // `folder`: tests/fixtures/<family>/<model>. `set_shape` reads its config.json, with the
+  // fixture's `case` in it, into a run.
   using SetShape = std::function<void(const nlohmann::json& config, TinyRun& run)>;
-  Reference(const std::string& folder, SetShape set_shape);
+  // The rows of samples that are no sequences of tokens, and what their targets count: empty where
+  // nobody says. Null: sequences.
+  using RowsOf = std::function<std::shared_ptr<const RowSource>(const nlohmann::json& config,
+                                                                const std::vector<int32_t>& tokens,
+                                                                const std::vector<float>& weights)>;
+  Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of = nullptr);
 
   std::vector<double> Doubles(const std::string& name) const;
   std::vector<int32_t> Ints(const std::string& name) const;
@@ -41,6 +49,7 @@ class Reference {
   SafetensorsReader weights_, results_;
   nlohmann::json settings_, config_;
   SetShape set_shape_;
+  RowsOf rows_of_;
   std::vector<int32_t> batch_tokens_, train_tokens_;
   std::vector<float> batch_weights_;
 };
@@ -78,7 +87,8 @@ std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& inf
 class ReferenceSuite : public ::testing::TestWithParam<ReferenceCase> {
  protected:
   // `family`: tests/fixtures/<family>.
-  ReferenceSuite(const std::string& family, Reference::SetShape set_shape);
+  ReferenceSuite(const std::string& family, Reference::SetShape set_shape,
+                 Reference::RowsOf rows_of = nullptr);
 
   void HoldBatch() { judge_.Batch(Run(reference_.BatchRun())); }
   void HoldTrainings() {

@@ -300,8 +300,10 @@ class TinyRank {
     for (const auto& [sample, column] : run_.logits) {
       const std::span<const float> row =
           session_.Logits(column, [this, sample = sample](int, const Batch& whole) {
-            const TokenBatch batch(whole);
-            for (int64_t r = 0; r < rows_; ++r) FillRow(1, sample, r, batch);
+            for (int64_t r = 0; r < rows_; ++r) {
+              run_.rows ? FillRow(1, sample, r, whole) : FillRow(1, sample, r, TokenBatch(whole));
+            }
+            if (run_.rows) run_.rows->Derive(whole);
           });
       logits.insert(logits.end(), row.begin(), row.end());
     }
@@ -396,16 +398,20 @@ class TinyRank {
     OrderTokens(batch);
   }
 
-  void FillRows(int64_t step, int micro_batch, const Batch& batch) const {
+  // Of `rows`: sample `place` of the step.
+  void FillRow(int64_t step, int64_t place, int64_t row, const Batch& batch) const {
     const int64_t global = run_.options.global_batch_size;
+    run_.rows->Fill(place < global ? (step - 1) * global + place : kNoSample, row, batch);
+    int32_t* key = batch.sample_keys.As<int32_t>() + 2 * row;
+    key[0] = static_cast<int32_t>(step);
+    key[1] = static_cast<int32_t>(place);
+  }
+
+  void FillRows(int64_t step, int micro_batch, const Batch& batch) const {
     for (int64_t row = 0; row < rows_; ++row) {
-      const int64_t place =
-          (micro_batch * rank_.size + communicators_.mesh().data_coordinate()) * rows_ + row;
-      const bool there = place < global;
-      run_.rows->Fill(there ? (step - 1) * global + place : kNoSample, row, batch);
-      int32_t* key = batch.sample_keys.As<int32_t>() + 2 * row;
-      key[0] = static_cast<int32_t>(step);
-      key[1] = static_cast<int32_t>(place);
+      FillRow(step,
+              (micro_batch * rank_.size + communicators_.mesh().data_coordinate()) * rows_ + row,
+              row, batch);
     }
     run_.rows->Derive(batch);
   }

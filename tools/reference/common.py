@@ -1,7 +1,8 @@
 """What the references of all families have in common: batches, training, errors, files.
 
 A family gives a Case (name, seed, vocab, sequence, masked, documents), a function that builds the
-model, and one that makes of it the module that computes in float64.
+model, and one that makes of it the module that computes in float64; where its samples are no
+sequences of tokens, a Causal of its own.
 """
 
 import argparse
@@ -49,8 +50,7 @@ def draw_tokens(rng: np.random.Generator, case, *shape: int) -> np.ndarray:
     return (case.vocab * uniform**2).astype(np.int32)
 
 
-def draw_weights(rng: np.random.Generator, case) -> np.ndarray:
-    weights = np.ones((BATCH, case.sequence), np.float32)
+def draw_weights(rng: np.random.Generator, case, weights: np.ndarray) -> np.ndarray:
     if case.masked:
         weights[rng.random(weights.shape) < 0.25] = 0
         weights[1] = 0  # A whole sequence, as a global batch that does not divide leaves it.
@@ -84,13 +84,30 @@ def logits_of(model, ids: torch.Tensor, positions: np.ndarray | None) -> torch.T
     return torch.stack(rows)
 
 
+class Causal:
+    """What a sample is: each token's target is the next one."""
+
+    def draw(self, rng: np.random.Generator, case, *shape: int) -> np.ndarray:
+        return draw_tokens(rng, case, *shape)
+
+    def logits_and_targets(self, model, ids: torch.Tensor, positions):
+        return logits_of(model, ids[:, :-1], positions), ids[:, 1:]
+
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
+        """Of what is drawn, before anything is masked."""
+        return np.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), np.float32)
+
+
+FEED = Causal()
+
+
 def run_batch(model, tokens: np.ndarray, weights: np.ndarray, positions: np.ndarray | None):
     """Logits [B, T, V] and the loss: the mean over the targets, each with its weight."""
     ids = torch.from_numpy(tokens.astype(np.int64))
     w = torch.from_numpy(weights).to(model.dtype).flatten()
-    logits = logits_of(model, ids[:, :-1], positions)
+    logits, targets = FEED.logits_and_targets(model, ids, positions)
     losses = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        logits.flatten(0, 1), targets.flatten(), reduction="none"
     )
     return logits, (losses * w).sum() / w.sum()
 
@@ -128,21 +145,21 @@ def train(model, tokens: np.ndarray, positions, recipe: dict) -> dict[str, np.nd
         )
     else:
         optimizer = torch.optim.SGD(groups, lr=1.0, momentum=recipe["momentum"], foreach=False)
-    weights = np.ones((GLOBAL_BATCH, tokens.shape[-1] - 1), np.float32)
+    weights = FEED.weights(tokens)
     rates, losses, norms = [], [], []
     for step in range(1, STEPS + 1):
         rates.append(learning_rate(step, recipe["lr"]))
         for group in optimizer.param_groups:
             group["lr"] = rates[-1]
         optimizer.zero_grad()
-        _, loss = run_batch(model, tokens[step - 1], weights, positions)
+        _, loss = run_batch(model, tokens[step - 1], weights[step - 1], positions)
         loss.backward()
         losses.append(loss.item())
         # Scales by min(1, CLIP / (norm + 1e-6)) and returns the norm before that.
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
     with torch.no_grad():
-        _, final = run_batch(model, tokens[0], weights, positions)
+        _, final = run_batch(model, tokens[0], weights[0], positions)
     return {
         "lr": np.array(rates),
         "loss": np.array(losses),
@@ -171,9 +188,9 @@ def compute(case, build_model, in_double, folder: pathlib.Path) -> None:
         return chosen
 
     rng = np.random.default_rng(1000 + case.seed)
-    tokens = draw_tokens(rng, case, BATCH)
-    weights = draw_weights(rng, case)
-    train_tokens = draw_tokens(rng, case, STEPS, GLOBAL_BATCH)
+    tokens = FEED.draw(rng, case, BATCH)
+    weights = draw_weights(rng, case, FEED.weights(tokens))
+    train_tokens = FEED.draw(rng, case, STEPS, GLOBAL_BATCH)
     places, train_places = positions_of(case, BATCH), positions_of(case, GLOBAL_BATCH)
     # The ends of every sequence, and some between.
     ends = [b * case.sequence + t for b in range(BATCH) for t in (0, case.sequence - 1)]
