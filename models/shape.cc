@@ -42,7 +42,11 @@ DecoderShape DecoderOf(const ModelShape& shape) {
   return *decoder;
 }
 
-int64_t VocabSize(const ModelShape& shape) { return DecoderOf(shape).vocab_size; }
+int64_t VocabSize(const ModelShape& shape) {
+  const std::optional<FieldValue> size = shape.Find("vocab_size");
+  FSDP_CHECK(size.has_value()) << "a `" << FamilyOf(shape) << "` has no vocabulary";
+  return std::get<int64_t>(*size);
+}
 int64_t MaxPositions(const ModelShape& shape) { return DecoderOf(shape).max_positions; }
 
 ModelShape SmallestAlike(const ModelShape& shape) { return shape.family().SmallestAlike(shape); }

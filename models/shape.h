@@ -22,9 +22,10 @@ std::vector<ShapeMistake> Validate(const ModelShape& shape);
 // Validate().
 int64_t NumParameters(const ModelShape& shape);
 
+// Of a model of tokens, causal or not: aborts for another.
+int64_t VocabSize(const ModelShape& shape);
 // Of a causal language model: aborts for another.
 DecoderShape DecoderOf(const ModelShape& shape);
-int64_t VocabSize(const ModelShape& shape);
 int64_t MaxPositions(const ModelShape& shape);  // Tokens that a sequence may have.
 // The same names of parameters, in the smallest shape that has them.
 ModelShape SmallestAlike(const ModelShape& shape);

@@ -75,7 +75,8 @@ MapRange ScalingRange() {
 
 std::vector<FieldRow<Config>> Rows() {
   FieldRow<Config> head_dim =
-      Row("head_dim", &Config::head_dim, IntegerRange{1, kMaxHeadDim}, "Width of a head, even",
+      Row("head_dim", &Config::head_dim, IntegerRange{1, kMaxHeadDim},
+          "Width of a head; llama: it is even",
           "hidden_size / num_attention_heads; the preset's, unless one of these is given beside it",
           {"head_size", "kv_channels"});
   head_dim.judged_by_code = true;

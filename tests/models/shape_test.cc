@@ -27,7 +27,7 @@ TEST(ModelShape, AsksTheFamily) {
   EXPECT_EQ(MaxPositions(gpt2), 1024);
   EXPECT_EQ(MaxPositions(llama), 131072);
   EXPECT_EQ(FindModelPreset("gpt2"), nullptr);
-  EXPECT_EQ(DefaultShape("t5"), std::nullopt);
+  EXPECT_EQ(DefaultShape("bert"), std::nullopt);
   for (const ModelFamily* family : Families()) {
     EXPECT_EQ(FindFamily(family->name()), family);
     EXPECT_EQ(FamilyOf(*DefaultShape(family->name())), family->name());
@@ -81,7 +81,8 @@ TEST(ShapeJson, RefusesWhatIsNoShape) {
     json[key] = value;
     return ErrorOf(json.dump());
   };
-  EXPECT_EQ(changed("family", "t5"), "where: family: is none that this version knows, got \"t5\"");
+  EXPECT_EQ(changed("family", "bert"),
+            "where: family: is none that this version knows, got \"bert\"");
   EXPECT_NE(changed("num_key_value_heads", 3).find("num_key_value_heads: 3 key and value heads"),
             std::string::npos);
   EXPECT_EQ(changed("hidden_size", "wide"), "where: hidden_size: want an integer");

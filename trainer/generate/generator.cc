@@ -56,7 +56,7 @@ StoredModel OpenStoredModel(const std::string& path) {
     weights = OpenInitialWeights(std::move(reader));
   }
   stored.model = MakeModel(stored.shape);
-  if (stored.model->autoregressive() == nullptr) {
+  if (!stored.shape.family().Decoder(stored.shape)) {
     throw CheckpointError(stored.directory + ": nothing is generated from a `" +
                           std::string(FamilyOf(stored.shape)) + "`");
   }

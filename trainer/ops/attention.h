@@ -6,8 +6,8 @@
 //   s[i,j] = scale q[i] . k[j] + bias(h, j - i) where query i sees key j
 //   lse[i] = log sum_j exp(s[i,j])     p[i,j] = exp(s[i,j] - lse[i])     out[i] = sum_j p[i,j] v[j]
 // scale is in.scale, or 1 / sqrt(head_dim). bias(h, x) = table[h, buckets[x + seq - 1]] of in.bias,
-// or 0: what T5 has of relative positions (Raffel et al. 2020, arXiv:1910.10683, section 2.1), or
-// any other function of the distance.
+// or 0: relative positions as Raffel et al. have them (2020, arXiv:1910.10683, section 2.1), or any
+// other function of the distance.
 //
 // Masks: query i begins its document at start(i) = i - positions[i].
 //   kCausal  Query i sees keys start(i) to i; keys = seq.

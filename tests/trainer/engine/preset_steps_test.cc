@@ -65,7 +65,10 @@ SessionOptions OptionsOf(const Setting& setting, const ModelShape& shape) {
   e.micro_batch_size = 2;
   e.micro_batches = 2;
   const auto decoder = shape.family().Decoder(shape);
-  e.sample_length = decoder ? std::min<int64_t>(decoder->max_positions, 2048) : 1;
+  constexpr int64_t kLength = 512;  // Where a sample has a length, and any will do.
+  e.sample_length = decoder ? std::min<int64_t>(decoder->max_positions, 2048)
+                    : MakeModel(shape)->Inputs(kLength).targets == kLength ? kLength
+                                                                           : 1;
   e.max_norm = 1;
   options.global_batch_size = int64_t{4} * setting.world;
   options.generate = decoder.has_value();

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "models/make_model.h"
+#include "models/t5/config.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
@@ -15,6 +18,44 @@ TEST(StepOperations, FlopsOfASample) {
   const std::unique_ptr<Model> model = MakeModel(TinyRun::TinyLlama());
   const double block = 24 * (60 + 30 + 30) + 60 * 24 + 3 * 24 * 40;
   EXPECT_EQ(FlopsPerSample(*model, 7), 7 * (6 * (2 * block + 101 * 24) + 6 * 2 * 60 * 7));
+}
+
+T5Config TinyT5() {
+  return {.hidden_size = 24,
+          .intermediate_size = 52,
+          .num_hidden_layers = 2,
+          .num_decoder_layers = 3,
+          .num_attention_heads = 3,
+          .head_dim = 10,
+          .vocab_size = 101,
+          .target_length = 5};
+}
+
+// Of 7 tokens for 5, with what puts the tables of biases the other way round: 3 heads' 32 buckets.
+TEST(StepOperations, FlopsOfAPair) {
+  const std::unique_ptr<Model> model = MakeModel(TinyT5());
+  const double in = 7, out = 5, attention = 2 * 24 * 30, mlp = 2 * 24 * 52;
+  const double weights = 2 * in * (2 * attention + mlp) + 3 * out * (3 * attention + mlp) +
+                         3 * in * attention + out * 101 * 24;
+  const double scores = 12 * 30 * (2 * in * in + 3 * out * out / 2 + 3 * out * in);
+  const double tables = (2 + 3) * 4 * 3 * 3 * 32;
+  EXPECT_EQ(FlopsPerSample(*model, 7), 6 * weights + scores + tables);
+}
+
+// Embeddings and outputs of both stacks, three places of an encoder's block, four of a decoder's,
+// there and back; probabilities are dropped in attention itself.
+TEST(StepOperations, DropoutIsInEachPlace) {
+  for (const bool gated : {false, true}) {
+    T5Config config = TinyT5();
+    config.gated_mlp = gated;
+    config.dropout_rate = 0.2;
+    const std::unique_ptr<Model> model = MakeModel(config);
+    std::map<std::string, int> operations;
+    ObserveStep(*model, TinyRun::TinyOptions(), 1, DeviceType::kCpu,
+                [&](const Operation& operation, StepResource) { ++operations[operation.name]; });
+    const int micro_batches = TinyRun::TinyOptions().executor.micro_batches;
+    EXPECT_EQ(operations["dropout"], 2 * micro_batches * (4 + 2 * 3 + 3 * 4));
+  }
 }
 
 }  // namespace

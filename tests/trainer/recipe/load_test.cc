@@ -339,8 +339,9 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(model("tie_word_embeddings: false"), "");
   EXPECT_EQ(model("preset: llama3-8b"),
             "r.yaml:1:31: model.preset: `llama3-8b` is a llama, but model.family is `gpt2`");
-  const std::string t5 = MistakesOf("model: {family: t5}\ndata: {train: {paths: [x]}}\n");
-  EXPECT_EQ(t5.find("r.yaml:1:17: model.family: `t5`: not in this version (want `gpt2`"), 0u) << t5;
+  const std::string vit = MistakesOf("model: {family: vit}\ndata: {train: {paths: [x]}}\n");
+  EXPECT_EQ(vit.find("r.yaml:1:17: model.family: `vit`: not in this version (want `gpt2`"), 0u)
+      << vit;
 
   const auto llama = [](const std::string& fields) {
     return MistakesOf("model: {family: llama, " + fields + "}\ndata: {train: {paths: [x]}}\n");

@@ -39,7 +39,8 @@ TEST(PeersWords, EachHasAKeyOfOursOrARemark) {
 TEST(PeersValues, AreWhatAMistakeSuggests) {
   const auto mistake = [](const std::string& setting) -> std::string {
     try {
-      ParseRecipe({{"r.yaml", "model: {family: gpt2}\ndata: {train: {paths: [x]}}\n"}}, {setting});
+      ParseRecipe({{"r.yaml", "model: {family: gpt2}\ndata: {train: {source: synthetic}}\n"}},
+                  {setting});
     } catch (const ConfigError& error) {
       const std::string text = error.what();
       return text.substr(text.find(", got "));

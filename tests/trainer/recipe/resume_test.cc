@@ -110,6 +110,7 @@ TEST(CheckResume, LetsThroughWhatItsNameAllows) {
       {"model.embedding_dropout", "model.embedding_dropout=0.5"},
       {"model.residual_dropout", "model.residual_dropout=0.5"},
       {"model.attention_dropout", "model.attention_dropout=0.5"},
+      {"model.dropout_rate", "model.dropout_rate=0.5"},
       {"train.grad_clip", "train.grad_clip=7"},
       {"train.ema.decay", "train.ema={decay: 0.5}"},
       {"optimizer.lr", "optimizer.lr=7"},
@@ -120,12 +121,17 @@ TEST(CheckResume, LetsThroughWhatItsNameAllows) {
   EXPECT_EQ(changes.size() + 1, recipe::AllowedChanges().size());  // And records.
   const std::string average = "train.ema={decay: 0.25}";
   for (const auto& [name, change] : changes) {
+    const bool t5 = name == "model.dropout_rate";
+    const std::string family = t5 ? "model.family=t5" : "model.family=gpt2";
+    const std::string source = t5 ? "data.train=[{source: synthetic}]" : "data.shuffle=true";
+    const Recipe before = With({family, source, average});
     for (const std::string& allowed : recipe::AllowedChanges()) {
-      const Recipe now = With({average, change, "checkpoint.allow_changed=[" + allowed + "]"});
+      const Recipe now =
+          With({family, source, average, change, "checkpoint.allow_changed=[" + allowed + "]"});
       if (allowed == name) {
-        EXPECT_FALSE(CheckResume(With({average}), now, "c").empty()) << name;
+        EXPECT_FALSE(CheckResume(before, now, "c").empty()) << name;
       } else {
-        EXPECT_THROW(CheckResume(With({average}), now, "c"), ConfigError) << name << allowed;
+        EXPECT_THROW(CheckResume(before, now, "c"), ConfigError) << name << allowed;
       }
     }
   }

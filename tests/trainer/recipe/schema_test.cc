@@ -122,7 +122,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   const std::string text = RecipeJsonSchema();
   const Json& train = schema["properties"]["train"]["properties"];
   EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host", "spill"}));
-  for (const char* word : {"\"t5\"", "8bit", "images", "longrope"}) {
+  for (const char* word : {"\"vit\"", "8bit", "images", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -328,14 +328,14 @@ void Reconcile(Json& recipe) {
   const ModelFamily& family = *FindFamily(llama ? "llama" : "gpt2");
   for (const recipe::ModelField& of : recipe::ModelFields()) {
     const std::string& name = of.field.name;
-    if (!of.field.is_dropout && family.Find(name) == nullptr) model[name] = nullptr;
-  }
-  for (const char* dropout : {"embedding_dropout", "residual_dropout", "attention_dropout"}) {
-    // Only files can leave it open.
-    if (model[dropout].is_null() && model["init_from"].is_null()) model[dropout] = 0.0;
+    const bool has = family.Find(name) != nullptr;
+    if (!of.field.is_dropout) {
+      if (!has) model[name] = nullptr;
+    } else if (!has || (model[name].is_null() && model["init_from"].is_null())) {
+      model[name] = 0.0;  // Only files can leave it open.
+    }
   }
   if (llama) {
-    model["embedding_dropout"] = model["residual_dropout"] = 0.0;
     model["num_key_value_heads"] = 1;
     model["head_dim"] = 64;
     Json& scaling = model["rope_scaling"];
