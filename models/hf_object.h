@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_MODELS_HF_OBJECT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,7 +24,10 @@ struct HfFeature {
 // An object key by key: null counts as absent. What has not been asked for at the end is ignored.
 class HfObject {
  public:
-  explicit HfObject(JsonValue json) : json_(std::move(json)) {}
+  // Whether the files beside it hold a tensor: empty where there are none.
+  using HoldsTensor = std::function<std::optional<bool>(const std::string& name)>;
+  explicit HfObject(JsonValue json, HoldsTensor holds_tensor = nullptr)
+      : json_(std::move(json)), holds_tensor_(std::move(holds_tensor)) {}
 
   [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const {
     json_.Refuse(key, reason);
@@ -34,6 +38,10 @@ class HfObject {
     return json_.Find(key);
   }
   bool Holds(const std::string& key) const { return json_.Has(key); }  // Null, too.
+  bool WasAsked(const std::string& key) const { return asked_.count(key) > 0; }
+  std::optional<bool> HasTensor(const std::string& name) const {
+    return holds_tensor_ ? holds_tensor_(name) : std::nullopt;
+  }
 
   std::optional<int64_t> Integer(const std::string& key) {
     const auto value = Find(key);
@@ -74,6 +82,7 @@ class HfObject {
 
  private:
   const JsonValue json_;
+  const HoldsTensor holds_tensor_;
   std::set<std::string> asked_;
 };
 

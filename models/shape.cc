@@ -47,7 +47,10 @@ int64_t VocabSize(const ModelShape& shape) {
   FSDP_CHECK(size.has_value()) << "a `" << FamilyOf(shape) << "` has no vocabulary";
   return std::get<int64_t>(*size);
 }
-int64_t MaxPositions(const ModelShape& shape) { return DecoderOf(shape).max_positions; }
+int64_t MaxPositions(const ModelShape& shape) {
+  const std::optional<DecoderShape> decoder = shape.family().Decoder(shape);
+  return decoder ? decoder->max_positions : kMaxPositions;
+}
 
 ModelShape SmallestAlike(const ModelShape& shape) { return shape.family().SmallestAlike(shape); }
 

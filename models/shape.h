@@ -26,7 +26,8 @@ int64_t NumParameters(const ModelShape& shape);
 int64_t VocabSize(const ModelShape& shape);
 // Of a causal language model: aborts for another.
 DecoderShape DecoderOf(const ModelShape& shape);
-int64_t MaxPositions(const ModelShape& shape);  // Tokens that a sequence may have.
+// Tokens that a sequence may have: kMaxPositions where there are no positions.
+int64_t MaxPositions(const ModelShape& shape);
 // The same names of parameters, in the smallest shape that has them.
 ModelShape SmallestAlike(const ModelShape& shape);
 

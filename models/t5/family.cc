@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -135,11 +136,39 @@ void Shrink(Config& c) {
        .initializer_factor = 0};
 }
 
+// transformers 4 scales the decoder's output where the head is tied; 5 has a key for it and ties
+// where the files hold no head.
+void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
+  config.num_decoder_layers = hf.Integer("num_decoder_layers").value_or(config.num_hidden_layers);
+  hf.WantOneOf("feed_forward_proj", {"\"relu\"", "\"gated-gelu\""});
+  config.gated_mlp = hf.Text("feed_forward_proj").value_or("relu") == "gated-gelu";
+  hf.WantOneOf("dense_act_fn", {config.gated_mlp ? "\"gelu_new\"" : "\"relu\""});
+  hf.WantOneOf("is_gated_act", {config.gated_mlp ? "true" : "false"});
+  const bool tied = hf.Boolean("tie_word_embeddings").value_or(true);
+  const std::optional<bool> scales = hf.Boolean("scale_decoder_outputs");
+  config.scale_decoder_outputs = scales.value_or(tied);
+  config.tie_word_embeddings = tied && scales.value_or(true);
+  if (const auto has_head = hf.HasTensor("lm_head.weight"); has_head && (scales || !tied)) {
+    config.tie_word_embeddings = !*has_head;
+  }
+}
+
+void WriteHf(const HfRelative<Config>&, const Config& config, nlohmann::ordered_json& json) {
+  json["num_decoder_layers"] = config.num_decoder_layers;
+  json["feed_forward_proj"] = config.gated_mlp ? "gated-gelu" : "relu";
+  json["tie_word_embeddings"] = config.tie_word_embeddings;
+  json["scale_decoder_outputs"] = config.scale_decoder_outputs;
+  json["is_encoder_decoder"] = true;
+  json["pad_token_id"] = 0;
+  json["decoder_start_token_id"] = 0;
+}
+
 }  // namespace
 
 namespace t5 {
 
 const ModelFamily& Family() {
+  const Config standard_there{.dropout_rate = 0.1};
   static const TableFamily<T5Config> family(
       {.name = "t5",
        .rows = Rows(),
@@ -148,7 +177,18 @@ const ModelFamily& Family() {
        .presets = Presets(),
        .fill_dependent = &FillDependent,
        .validate = &Validate,
-       .shrink = &Shrink});
+       .shrink = &Shrink,
+       .hf = {{"t5", "T5ForConditionalGeneration", standard_there}},
+       // Copies of what is shared, and a table that old files hold and nobody reads.
+       .hf_names = {"",
+                    {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
+                     ".EncDecAttention.relative_attention_bias.weight"}},
+       .hf_features = {{"is_encoder_decoder", {"true"}},
+                       {"is_decoder", {"false"}},
+                       {"pad_token_id", {"0"}},
+                       {"decoder_start_token_id", {"0"}}},
+       .read_hf = &ReadHf,
+       .write_hf = &WriteHf});
   return family;
 }
 

@@ -1,7 +1,8 @@
 // What this program's model computes, for a comparison with transformers:
 //   logits DIRECTORY TOKEN...
-// writes the logits of every position of the sequence to stdout, float32 [tokens, vocabulary].
-// DIRECTORY: a checkpoint or a Hugging Face directory.
+// writes the logits of every position of the sequence to stdout, float32 [tokens, vocabulary]. Of
+// an encoder and a decoder the sequence is the one's, and behind a 0, without its last, the
+// other's. DIRECTORY: a checkpoint or a Hugging Face directory.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -13,6 +14,7 @@
 
 #include "models/make_model.h"
 #include "trainer/data/check_row.h"
+#include "trainer/data/derived_inputs.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
@@ -21,6 +23,18 @@
 
 namespace fsdp {
 namespace {
+
+void LoadPair(const BatchSpec& spec, const std::vector<int32_t>& tokens, const Batch& batch) {
+  const auto input = [&](const char* name) { return batch.inputs[spec.IndexOf(name)]; };
+  std::copy(tokens.begin(), tokens.end(), input("tokens").As<int32_t>());
+  *input("lengths").As<int32_t>() = static_cast<int32_t>(tokens.size());
+  int32_t* const decoder = input("decoder_tokens").As<int32_t>();
+  decoder[0] = 0;
+  std::copy(tokens.begin(), tokens.end() - 1, decoder + 1);
+  std::copy(tokens.begin(), tokens.end(), input("targets").As<int32_t>());
+  std::fill_n(input("weights").As<float>(), tokens.size(), 0.0f);
+  DeriveInputs(spec, batch);
+}
 
 void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
   const std::unique_ptr<Model> model = MakeModel(ReadInitialShape(directory));
@@ -33,7 +47,14 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
   Session session(device, allocator, *model, options, alone);
   const WeightSource read = OpenInitialWeights(directory);
   session.executor().Initialize(read.parameters, read.buffers);
+  const BatchSpec spec = model->Inputs(options.executor.sample_length);
+  const bool encodes = std::ranges::any_of(
+      spec.inputs, [](const BatchInput& input) { return input.name == "decoder_tokens"; });
   const auto load = [&](int, const Batch& whole) {
+    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->autoregressive()->outputs())},
+             [](int64_t token) { return TokenPlace{"argument " + std::to_string(token + 2)}; });
+    std::fill_n(whole.sample_keys.As<int32_t>(), whole.sample_keys.NumElements(), 0);
+    if (encodes) return LoadPair(spec, tokens, whole);
     const TokenBatch batch(whole);
     for (size_t i = 0; i < tokens.size(); ++i) {
       batch.tokens.As<int32_t>()[i] = tokens[i];
@@ -41,9 +62,6 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
       batch.weights.As<float>()[i] = 0;
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i);
     }
-    std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
-    CheckRow({.tokens = tokens}, {static_cast<int32_t>(model->autoregressive()->outputs())},
-             [](int64_t token) { return TokenPlace{"argument " + std::to_string(token + 2)}; });
   };
   for (int64_t column = 0; column < options.executor.sample_length; ++column) {
     const std::span<const float> row = session.Logits(column, load);

@@ -38,6 +38,10 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 50000.0, "factor": 4.0, "low_freq
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 16}
 
+T5 = dict(d_model=48, d_kv=12, d_ff=88, num_layers=2, num_heads=3,
+          vocab_size=251, relative_attention_num_buckets=12, relative_attention_max_distance=20,
+          dropout_rate=0.0, decoder_start_token_id=0)
+
 FAMILIES = {
     "gpt2": lambda: transformers.GPT2Config(
         n_embd=48, n_layer=2, n_head=3, vocab_size=251, n_positions=64, initializer_range=0.2,
@@ -52,6 +56,11 @@ FAMILIES = {
     "qwen2": lambda: transformers.Qwen2Config(**SMALL, tie_word_embeddings=True),
     "qwen2-yarn": lambda: transformers.Qwen2Config(**SMALL, rope_parameters=YARN),
     "qwen3": lambda: transformers.Qwen3Config(**SMALL, head_dim=12, tie_word_embeddings=True),
+    "t5": lambda: transformers.T5Config(**T5),
+    "t5-v1.1": lambda: transformers.T5Config(
+        **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "t5-tied-gated": lambda: transformers.T5Config(
+        **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -65,7 +74,13 @@ def run(*arguments):
 
 def make(family, dtype):
     torch.manual_seed(17)
-    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family]())
+    config = FAMILIES[family]()
+    if config.is_encoder_decoder:
+        model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+        if family == "t5-v1.1":  # transformers 5 ties every head that no file holds.
+            model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight))
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():  # No bias is 0 and no norm 1.
             parameter += 0.1 * torch.randn_like(parameter)
@@ -73,7 +88,10 @@ def make(family, dtype):
 
 
 def load(directory, dtype):
-    return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+    config = transformers.AutoConfig.from_pretrained(directory)
+    kind = (transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder
+            else transformers.AutoModelForCausalLM)
+    return kind.from_pretrained(directory, dtype=dtype).eval()
 
 
 def tokens():
@@ -82,7 +100,10 @@ def tokens():
 
 @torch.no_grad()
 def logits(model):
-    return model(tokens()).logits[0]
+    if not model.config.is_encoder_decoder:
+        return model(tokens()).logits[0]
+    before = torch.cat([torch.zeros_like(tokens()[:, :1]), tokens()[:, :-1]], dim=1)
+    return model(input_ids=tokens(), decoder_input_ids=before).logits[0]
 
 
 def same_bits(a, b):
@@ -129,7 +150,7 @@ def check_trained(family, work):
     theirs, run_dir = work / "theirs", work / "run"
     make(family, torch.float32).save_pretrained(theirs)
     recipe = work / "recipe.yaml"
-    kind = "gpt2" if family.startswith("gpt2") else "llama"
+    kind = next((k for k in ("gpt2", "t5") if family.startswith(k)), "llama")
     recipe.write_text(f"""
 run: {{dir: {run_dir}, threads: 1}}
 model: {{family: {kind}, init_from: {theirs}}}
@@ -154,8 +175,9 @@ checkpoint: {{every: 5}}
             ours = max(ours, distance(torch.tensor(rows.reshape(exact.shape)), exact))
         moved = distance(before, exact)
         model = load(out, torch.float32)
-        text = model.generate(tokens(), max_new_tokens=4, do_sample=False)
-        good = ours <= 4 * theirs32 and moved > 0.1 and text.shape[1] == 44
+        text = model.generate(tokens(), max_new_tokens=4, do_sample=False, min_new_tokens=4)
+        length = 5 if model.config.is_encoder_decoder else 44
+        good = ours <= 4 * theirs32 and moved > 0.1 and text.shape[1] == length
         ok &= good
         print(f"{family:13} trained  {'ema ' if flags else 'last'}  largest difference of logits "
               f"from float64: ours {ours:.2e}, PyTorch's float32 {theirs32:.2e} "

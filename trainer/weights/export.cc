@@ -64,7 +64,7 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   const std::string cure = "; --tokenizer names one";
   if (!tokenizer.empty()) {
     options.tokenizer = FilesOf({tokenizer, std::nullopt, run.eot, run.chat_template}, shape);
-  } else if (!shape.family().Decoder(shape)) {
+  } else if (!shape.Find("vocab_size")) {
     // It is fed no tokens.
   } else if (run.name.empty()) {
     exported.warnings.push_back("no tokenizer files: " + checkpoint + " names no tokenizer" + cure);

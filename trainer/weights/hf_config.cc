@@ -11,6 +11,7 @@
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/weights/hf_weights.h"
 
 namespace fsdp {
 namespace {
@@ -100,8 +101,9 @@ JsonValue Parse(std::string_view text, const std::string& path) {
 
 }  // namespace
 
-HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
-  HfObject hf(Parse(text, path));
+HfConfig ParseHfConfig(std::string_view text, const std::string& path,
+                       const HfObject::HoldsTensor& holds_tensor) {
+  HfObject hf(Parse(text, path), holds_tensor);
   HfConfig config;
   const std::string type = hf.Text("model_type").value_or("none");
   const ModelFamily* const family = FamilyOfType(type);
@@ -111,7 +113,9 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
                                 " is not in this version, only " + KnownTypes());
   }
   config.shape = family->ReadHf(type, hf);
-  for (const HfFeature& f : CommonFeatures()) hf.WantOneOf(f.key, f.harmless);
+  for (const HfFeature& f : CommonFeatures()) {
+    if (!hf.WasAsked(f.key)) hf.WantOneOf(f.key, f.harmless);
+  }
   for (const ShapeMistake& mistake : Validate(config.shape)) {
     hf.Refuse(mistake.field, mistake.message);
   }
@@ -125,7 +129,8 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path) {
 
 HfConfig ReadHfConfig(const std::string& directory) {
   const std::string path = directory + "/config.json";
-  return ParseHfConfig(ReadWholeFile(path), path);
+  return ParseHfConfig(ReadWholeFile(path), path,
+                       [&](const std::string& tensor) { return HfHoldsTensor(directory, tensor); });
 }
 
 std::optional<DType> ReadHfDType(const std::string& directory) {
@@ -174,11 +179,11 @@ std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
 
 std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids) {
   nlohmann::ordered_json json = shape.family().WriteHf(shape);
-  const bool has_tokens = shape.family().Decoder(shape).has_value();
+  const bool has_tokens = shape.Find("vocab_size").has_value();
   if (has_tokens) {  // Null where there is none: absent, some families' defaults would be.
-    json["bos_token_id"] = OrNull(ids.bos);
-    json["eos_token_id"] = OrNull(ids.eos);
-    json["pad_token_id"] = OrNull(ids.pad);
+    json.emplace("bos_token_id", OrNull(ids.bos));
+    json.emplace("eos_token_id", OrNull(ids.eos));
+    json.emplace("pad_token_id", OrNull(ids.pad));
   }
   json["torch_dtype"] = dtype;
   if (has_tokens) json["use_cache"] = true;

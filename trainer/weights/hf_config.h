@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/hf_object.h"
 #include "models/shape.h"
 #include "trainer/core/dtype.h"
 
@@ -26,7 +27,9 @@ struct HfConfig {
 // reads, another activation, sliding windows in use, parts of heads that
 // are not rotated, experts, quantised weights, dropout where we have none, ... A null counts as
 // absent. Throws CheckpointError with `path` and the key.
-HfConfig ParseHfConfig(std::string_view text, const std::string& path);
+// `holds_tensor`: what config.json leaves to the files beside it.
+HfConfig ParseHfConfig(std::string_view text, const std::string& path,
+                       const HfObject::HoldsTensor& holds_tensor = nullptr);
 HfConfig ReadHfConfig(const std::string& directory);  // Of its config.json.
 
 // What ends a text of the model in `directory`, as transformers' generate() has it: what its

@@ -62,8 +62,9 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
                     const ByteProgress& progress) {
   HfTokenIds ids = options.tokenizer.ids;
   const std::optional<DecoderShape> decoder = shape.family().Decoder(shape);
+  const bool has_tokens = shape.Find("vocab_size").has_value();
   for (std::optional<int32_t>* id : {&ids.bos, &ids.eos, &ids.pad}) {
-    if (!decoder || (*id && **id >= decoder->vocab_size)) id->reset();
+    if (!has_tokens || (*id && **id >= VocabSize(shape))) id->reset();
   }
   const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids);
   const HfTensors tensors(model);

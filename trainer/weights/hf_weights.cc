@@ -13,6 +13,10 @@
 namespace fsdp {
 namespace {
 
+constexpr const char* kIndex = ".index.json";
+
+std::string SingleFile(const std::string& directory) { return directory + "/model.safetensors"; }
+
 std::string WithoutTrunk(const std::string& name) {
   for (const ModelFamily* family : Families()) {
     const std::string_view trunk = family->hf_names().trunk;
@@ -52,8 +56,18 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
 
 }  // namespace
 
+std::optional<bool> HfHoldsTensor(const std::string& directory, const std::string& tensor) {
+  const std::string single = SingleFile(directory);
+  if (!PathExists(single) && !PathExists(single + kIndex)) return std::nullopt;
+  return HfWeights(directory).Holds(tensor);
+}
+
+bool HfWeights::Holds(const std::string& tensor) const {
+  return tensors_.contains(WithoutTrunk(tensor));
+}
+
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
-  const std::string single = directory + "/model.safetensors", index = single + ".index.json";
+  const std::string single = SingleFile(directory), index = single + kIndex;
   const auto add = [this](const SafetensorsReader& file, const std::string& name) {
     if (!tensors_.emplace(WithoutTrunk(name), Tensor{&file, name}).second) {
       throw CheckpointError(file.path() + ": two tensors are called " + WithoutTrunk(name) +

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -31,6 +32,8 @@ class HfWeights {
   // Throws CheckpointError with the first that is missing, wrong or too much.
   void RequireAll(const HfTensors& tensors) const;
 
+  bool Holds(const std::string& tensor) const;
+
   // Fills `out` with elements [begin, begin + out.size()) of the tensor. Throws CheckpointError
   // where there is no such tensor, or it has another shape; std::invalid_argument for a range
   // outside it.
@@ -53,6 +56,10 @@ class HfWeights {
   std::vector<std::unique_ptr<SafetensorsReader>> files_;
   std::unordered_map<std::string, Tensor> tensors_;  // By name without the prefix.
 };
+
+// Whether the files of a directory hold a tensor of that name, with or without the trunk's. Empty
+// where there are none. Throws CheckpointError.
+std::optional<bool> HfHoldsTensor(const std::string& directory, const std::string& tensor);
 
 }  // namespace fsdp
 

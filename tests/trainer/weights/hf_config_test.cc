@@ -5,9 +5,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
+#include "models/t5/config.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -321,6 +326,119 @@ TEST(HfConfigTest, KnowsWhatEndsAText) {
   EXPECT_TRUE(config["pad_token_id"].is_null());
   EXPECT_EQ(Json::parse(HfGenerationConfigToJson(ids)),
             Json({{"bos_token_id", 1}, {"eos_token_id", 2}, {"pad_token_id", 2}}));
+}
+
+// Those of the hub, of transformers 4, with keys that nobody computes with.
+const std::string kT5 =
+    R"({"architectures": ["T5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64,
+  "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1,
+  "initializer_factor": 1.0, "is_encoder_decoder": true, "layer_norm_epsilon": 1e-06,
+  "model_type": "t5", "n_positions": 512, "num_heads": 8, "num_layers": 6, "output_past": true,
+  "pad_token_id": 0, "relative_attention_num_buckets": 32, "vocab_size": 32128})";
+const std::string kT5V11 = R"({"architectures": ["T5ForConditionalGeneration"], "d_ff": 1024,
+  "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1,
+  "feed_forward_proj": "gated-gelu", "initializer_factor": 1.0, "is_encoder_decoder": true,
+  "layer_norm_epsilon": 1e-06, "model_type": "t5", "num_decoder_layers": 8, "num_heads": 6,
+  "num_layers": 8, "output_past": true, "pad_token_id": 0, "relative_attention_num_buckets": 32,
+  "tie_word_embeddings": false, "vocab_size": 32128})";
+
+T5Config T5(const HfConfig& config) { return *config.shape.As<T5Config>(); }
+
+TEST(HfConfigTest, ReadsBothVersionsOfT5) {
+  const auto preset = [](const char* name) {
+    T5Config config = *FindModelPreset(name)->As<T5Config>();
+    config.dropout_rate = 0.1;
+    return config;
+  };
+  EXPECT_EQ(T5(Parse(kT5)), preset("t5-small"));
+  EXPECT_EQ(T5(Parse(kT5V11)), preset("t5-v1.1-small"));
+  EXPECT_EQ(T5(Parse(R"({"model_type": "t5"})")), preset("t5-small"));  // T5Config().
+  EXPECT_EQ(Parse(kT5).ignored, (std::vector<std::string>{"n_positions", "output_past"}));
+  EXPECT_EQ(Parse(kT5).eos, std::vector<int32_t>{1});
+  // The decoder is as deep as the encoder where nothing is said.
+  EXPECT_EQ(T5(Parse(With(kT5, {{"num_layers", 3}}))).num_decoder_layers, 3);
+  EXPECT_EQ(T5(Parse(R"({"model_type": "t5", "num_layers": 3, "num_decoder_layers": null})"))
+                .num_decoder_layers,
+            3);
+  // As transformers 5 writes them: it says that heads are tied whether they are or not.
+  for (const auto& [name, tied, scales] : {std::tuple("relu", true, true),
+                                           {"one_head", true, true},
+                                           {"gated", false, false},
+                                           {"far", false, false},
+                                           {"tied_gated", true, false}}) {
+    const T5Config config = T5(ReadHfConfig(std::string("tests/fixtures/t5/") + name));
+    EXPECT_EQ(config.tie_word_embeddings, tied) << name;
+    EXPECT_EQ(config.scale_decoder_outputs, scales) << name;
+  }
+}
+
+// What the key of a head's scale, that of a tie, and the files say: of files with no such tensor,
+// with one, and of text alone.
+TEST(HfConfigTest, FilesDecideWhetherAHeadIsTied) {
+  struct Case {
+    Json keys;
+    bool without, with, alone, scales;  // The first three: tied.
+  };
+  const Case cases[] = {
+      {Json::object(), true, true, true, true},  // A copy of the embedding.
+      {{{"tie_word_embeddings", true}}, true, true, true, true},
+      {{{"tie_word_embeddings", false}}, true, false, false, false},
+      {{{"tie_word_embeddings", true}, {"scale_decoder_outputs", true}}, true, false, true, true},
+      {{{"tie_word_embeddings", true}, {"scale_decoder_outputs", false}},
+       true,
+       false,
+       false,
+       false},
+      {{{"tie_word_embeddings", false}, {"scale_decoder_outputs", true}},
+       true,
+       false,
+       false,
+       true}};
+  for (const Case& c : cases) {
+    const std::string text = With(kT5, c.keys);
+    const auto read = [&](std::optional<bool> holds) {
+      return T5(ParseHfConfig(text, "config.json", [holds](const std::string& tensor) {
+        EXPECT_EQ(tensor, "lm_head.weight");
+        return holds;
+      }));
+    };
+    EXPECT_EQ(read(false).tie_word_embeddings, c.without) << c.keys;
+    EXPECT_EQ(read(true).tie_word_embeddings, c.with) << c.keys;
+    EXPECT_EQ(read(std::nullopt).tie_word_embeddings, c.alone) << c.keys;
+    EXPECT_EQ(T5(Parse(text)).tie_word_embeddings, c.alone) << c.keys;
+    for (const auto holds : {std::optional<bool>(), std::optional(false), std::optional(true)}) {
+      EXPECT_EQ(read(holds).scale_decoder_outputs, c.scales) << c.keys;
+    }
+  }
+}
+
+TEST(HfConfigTest, RefusesWhatIsNoT5) {
+  const auto refused = [](const Json& members) {
+    return ErrorOf([&] { Parse(With(kT5, members)); });
+  };
+  const std::string in = "dir/config.json: ";
+  EXPECT_EQ(refused({{"feed_forward_proj", "gated-silu"}}),
+            in + "feed_forward_proj: \"gated-silu\" is not in this version, only \"relu\" and "
+                 "\"gated-gelu\"");
+  EXPECT_EQ(refused({{"dense_act_fn", "gelu_new"}}),
+            in + "dense_act_fn: \"gelu_new\" is not in this version, only \"relu\"");
+  EXPECT_EQ(refused({{"is_encoder_decoder", false}}),
+            in + "is_encoder_decoder: false is not in this version, only true");
+  EXPECT_EQ(refused({{"decoder_start_token_id", 5}}),
+            in + "decoder_start_token_id: 5 is not in this version, only 0");
+  EXPECT_EQ(refused({{"d_kv", 300}}), in + "head_dim: want an integer from 1 to 256, got 300");
+}
+
+TEST(HfConfigTest, WritesWhatT5NeedsToTrain) {
+  const Json json = Json::parse(HfConfigToJson(*FindModelPreset("t5-v1.1-small"), "float32",
+                                               {.bos = {}, .eos = 1, .pad = 7}));
+  EXPECT_EQ(json["decoder_start_token_id"], 0);
+  EXPECT_EQ(json["pad_token_id"], 0);  // The decoder begins with it.
+  EXPECT_EQ(json["eos_token_id"], 1);
+  EXPECT_EQ(json["tie_word_embeddings"], false);
+  EXPECT_EQ(json["scale_decoder_outputs"], false);
+  EXPECT_EQ(json["is_encoder_decoder"], true);
+  EXPECT_EQ(json["feed_forward_proj"], "gated-gelu");
 }
 
 TEST(HfConfigTest, WritesWhatItReads) {
