@@ -117,6 +117,9 @@ class ModelFamily {
   // Empty: it is no causal language model.
   virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
 
+  // Globs of the parameters that stay fp32 in a run in fp16 whose recipe does not say which do.
+  virtual std::span<const std::string_view> kept_fp32_in_fp16() const = 0;
+
   // Files of Hugging Face. Which values of "model_type" ReadHf() reads.
   virtual std::span<const std::string_view> hf_types() const = 0;
   virtual const HfNames& hf_names() const = 0;

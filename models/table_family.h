@@ -107,6 +107,7 @@ struct FamilyTable {
   void (*validate)(const Config&, ShapeChecks&) = nullptr;
   void (*shrink)(Config&) = nullptr;
   DecoderShape (*decoder)(const Config&) = nullptr;
+  std::vector<std::string_view> kept_fp32_in_fp16 = {};
   // Files of Hugging Face; without relatives there are none.
   std::vector<HfRelative<Config>> hf = {};
   HfNames hf_names = {};
@@ -163,6 +164,10 @@ class TableFamily final : public ModelFamily {
   std::optional<DecoderShape> Decoder(const ModelShape& shape) const override {
     if (table_.decoder == nullptr) return std::nullopt;
     return table_.decoder(Of(shape));
+  }
+
+  std::span<const std::string_view> kept_fp32_in_fp16() const override {
+    return table_.kept_fp32_in_fp16;
   }
 
   std::span<const std::string_view> hf_types() const override { return hf_types_; }

@@ -147,6 +147,31 @@ void FillVocabulary(const Run& run, Recipe& recipe) {
   recipe.notes.push_back(std::move(note));
 }
 
+// Null where init_from cannot be read: the run says why.
+const ModelFamily* FamilyFor(const ModelRecipe& model) {
+  if (model.family) return FindFamily(*model.family);
+  try {
+    return &ReadInitialShape(*model.init_from).family();
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+void FillKeepFp32(Recipe& recipe) {
+  const std::string key = "fsdp.mixed_precision.keep_fp32";
+  auto& mixed = recipe.fsdp.mixed_precision;
+  if (mixed.param_dtype != DType::kFloat16 || recipe.places.count(key) > 0) return;
+  const ModelFamily* const family = FamilyFor(recipe.model);
+  if (family == nullptr || family->kept_fp32_in_fp16().empty()) return;
+  std::string all;
+  for (const std::string_view glob : family->kept_fp32_in_fp16()) {
+    mixed.keep_fp32.emplace_back(glob);
+    all += (all.empty() ? "" : ", ") + std::string(glob);
+  }
+  recipe.notes.push_back(key + ": " + all + ", as `" + std::string(family->name()) +
+                         "` has it in fp16");
+}
+
 }  // namespace
 
 std::vector<ShapeConflict> CompleteRecipe(Recipe& recipe) {
@@ -160,6 +185,7 @@ std::vector<ShapeConflict> CompleteRecipe(Recipe& recipe) {
     }
   }
   FillVocabulary(run, recipe);
+  FillKeepFp32(recipe);
   return mistakes;
 }
 

@@ -208,7 +208,8 @@ Type<FsdpOptions> FsdpType() {
           "Of buffers that are no parameters."),
       Key("keep_fp32", &R::MixedPrecision::keep_fp32, ListOf(Text()),
           "Parameters that stay fp32 throughout: globs over the names that parameters have in "
-          "Hugging Face files."),
+          "Hugging Face files. Left out with param_dtype fp16: those that the model's family keeps "
+          "so."),
       Key("cast", &R::MixedPrecision::cast, OneOf<R::MixedPrecision::CastIn>(),
           "What makes parameters of param_dtype from the masters; the bits are the same. "
           "optimizer: the update, which keeps a copy. gather: what brings a unit into its slot; no "

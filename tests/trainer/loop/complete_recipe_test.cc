@@ -148,6 +148,24 @@ TEST(CompleteRecipe, ARunDirectoryIsItsLatestCheckpoint) {
 }
 
 // Weights, tokenizer and the run that it began with may be other ones by now, or gone.
+TEST(CompleteRecipe, AFamilyKeepsWhatOverflowsInFp16) {
+  const std::string data = "{train: {source: synthetic}}";
+  const std::string fp16 = "fsdp.mixed_precision={param_dtype: fp16}";
+  const auto kept = [&](const std::string& model, const std::string& mixed) {
+    return Load(model, data, {mixed}).fsdp.mixed_precision.keep_fp32;
+  };
+  const Strings wo = {"*.wo.weight"};
+  for (const char* t5 : {"{family: t5}", "{preset: t5-v1.1-small}"}) EXPECT_EQ(kept(t5, fp16), wo);
+  EXPECT_EQ(kept("{init_from: tests/fixtures/t5/gated}", fp16), wo);
+  EXPECT_EQ(kept("{family: t5}", "fsdp.mixed_precision={param_dtype: bf16}"), Strings());
+  EXPECT_EQ(kept("{family: t5}", "fsdp.mixed_precision={param_dtype: fp16, keep_fp32: []}"),
+            Strings());
+  EXPECT_EQ(kept("{preset: gpt2-124m}", fp16), Strings());
+  const Strings notes = Load("{family: t5}", data, {fp16}).notes;
+  ASSERT_FALSE(notes.empty());
+  EXPECT_EQ(notes.back(), "fsdp.mixed_precision.keep_fp32: *.wo.weight, as `t5` has it in fp16");
+}
+
 TEST(CompleteRecipe, ARunThatGoesOnIsWhatItsCheckpointSays) {
   const std::string text = FreshDirectory("text") + "/t.txt", tokenizer = UnusedPath("t.json");
   std::string words;
