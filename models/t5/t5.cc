@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <stdexcept>
 #include <utility>
 
 #include "models/shape_checks.h"
@@ -14,7 +13,6 @@ namespace fsdp {
 namespace {
 
 constexpr WeightLayout kLayout = WeightLayout::kOutIn;
-constexpr size_t kInputs = 8;
 
 // Sites of a stack's dropouts: two of its own, then those of each layer.
 enum Site : uint32_t { kEmbedding, kOutput, kOwnSites };
@@ -138,37 +136,8 @@ void T5::AddBlocks(Stack& stack, int64_t layers) {
 int64_t T5::max_positions() const { return kMaxPositions; }
 
 BatchSpec T5::Inputs(int64_t length) const {
-  using Role = BatchInput::Role;
   const int64_t target = config_.target_length > 0 ? config_.target_length : length;
-  const Shape input{length}, output{target};
-  const int64_t vocab = config_.vocab_size;
-  constexpr DType kInt = DType::kInt32;
-  BatchSpec spec{
-      .inputs = {{"tokens", kInt, input, Role::kInput, vocab},
-                 {"lengths", kInt, Shape{}, Role::kInput, length + 1},
-                 {"decoder_tokens", kInt, output, Role::kInput, vocab},
-                 {"targets", kInt, output, Role::kTarget, vocab},
-                 {"weights", DType::kFloat32, output, Role::kWeight},
-                 {"order", kInt, input, Role::kDerived, 0, "tokens"},
-                 {"decoder_order", kInt, output, Role::kDerived, 0, "decoder_tokens"},
-                 {"decoder_positions", kInt, output, Role::kDerived, 0, "", /*counts=*/true}},
-      .targets = target};
-  FSDP_CHECK_EQ(spec.inputs.size(), kInputs);
-  return spec;
-}
-
-T5::Fed::Fed(const Batch& batch) {
-  if (batch.inputs.size() != kInputs) throw std::invalid_argument("[T5] a batch of another model");
-  const auto flat = [](const View& view) { return view.Reshape(Shape{view.NumElements()}); };
-  encoder.tokens = batch.inputs[0];
-  lengths = batch.inputs[1];
-  decoder.tokens = batch.inputs[2];
-  decoder.targets = batch.inputs[3];
-  decoder.weights = batch.inputs[4];
-  encoder.order = flat(batch.inputs[5]);
-  decoder.order = flat(batch.inputs[6]);
-  decoder.positions = batch.inputs[7];
-  encoder.sample_keys = decoder.sample_keys = batch.sample_keys;
+  return PairInputs(length, target, config_.vocab_size);
 }
 
 T5::Aids T5::AidsOf(Tape& tape, const Stack& stack, int64_t length) const {
@@ -192,8 +161,8 @@ Var T5::Embedded(Tape& tape, const Stack& stack, const TokenBatch& tokens, bool 
   return Dropout(tape, x, tokens.sample_keys, stack.first_site + kEmbedding, rate);
 }
 
-Var T5::RunBlock(Tape& tape, const Var& x, const Var& encoded, const Fed& fed, const Stack& stack,
-                 size_t layer, const Aids& aids, bool train) const {
+Var T5::RunBlock(Tape& tape, const Var& x, const Var& encoded, const PairBatch& fed,
+                 const Stack& stack, size_t layer, const Aids& aids, bool train) const {
   const Block& b = stack.blocks[layer];
   const TokenBatch& tokens = stack.bidirectional ? fed.encoder : fed.decoder;
   const View& keys = tokens.sample_keys;
@@ -253,7 +222,7 @@ Var T5::FinalNorm(Tape& tape, const Var& x, const Stack& stack, const View& keys
   return Dropout(tape, Scaled(tape, y, 1), keys, stack.first_site + kOutput, rate);
 }
 
-Var T5::Encoded(Tape& tape, const Fed& fed, bool train) const {
+Var T5::Encoded(Tape& tape, const PairBatch& fed, bool train) const {
   Aids aids;  // They live as long as a block may need them.
   Var x = tape.Segment(encoder_.segment, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     return Embedded(t, encoder_, fed.encoder, train, aids);
@@ -270,7 +239,7 @@ Var T5::Encoded(Tape& tape, const Fed& fed, bool train) const {
   });
 }
 
-Var T5::Decoded(Tape& tape, const Fed& fed, const Var& encoded, bool train) const {
+Var T5::Decoded(Tape& tape, const PairBatch& fed, const Var& encoded, bool train) const {
   Aids aids;
   Var x = tape.Segment(decoder_.segment, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     return Embedded(t, decoder_, fed.decoder, train, aids);
@@ -286,14 +255,14 @@ Var T5::Decoded(Tape& tape, const Fed& fed, const Var& encoded, bool train) cons
   return x;
 }
 
-Var T5::ForHead(Tape& tape, const Var& x, const Fed& fed, bool train) const {
+Var T5::ForHead(Tape& tape, const Var& x, const PairBatch& fed, bool train) const {
   const Var y = FinalNorm(tape, x, decoder_, fed.decoder.sample_keys, train);
   if (!config_.scale_decoder_outputs) return y;
   return Scaled(tape, y, static_cast<float>(StddevOf(config_.hidden_size)));
 }
 
 void T5::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
-  const Fed fed(batch);
+  const PairBatch fed(batch);
   const bool train = tape.recording();  // Also where a block's own tape does not record.
   const Var x = Decoded(tape, fed, Encoded(tape, fed, train), train);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
@@ -304,7 +273,7 @@ void T5::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
 }
 
 void T5::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
-  const Fed fed(batch);
+  const PairBatch fed(batch);
   const Var x = Decoded(tape, fed, Encoded(tape, fed, false), false);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     HeadLogits(t, ForHead(t, in, fed, false), *head_, fed.decoder, column, logits);

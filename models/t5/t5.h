@@ -2,10 +2,8 @@
 // Matrices are [out, in], as in its files; q, k and v of a self-attention are slices of one, k and
 // v of a cross-attention of another, and so are the gate and the value of a gated MLP.
 //
-// The decoder's token t predicts target t: its tokens are the targets moved right behind a 0, which
-// pads and begins. Both tables of biases and the embedding are the root's: every block of a stack
-// reads its table.
-// Tests: tests/models/t5/reference_test.cc
+// The decoder's token t predicts target t (pair_batch.h). Both tables of biases and the embedding
+// are the root's: every block of a stack reads its table. Tests: tests/models/t5/reference_test.cc
 #ifndef FSDP_TRAIN_MODELS_T5_T5_H_
 #define FSDP_TRAIN_MODELS_T5_T5_H_
 
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "models/t5/config.h"
+#include "trainer/data/pair_batch.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
@@ -52,12 +51,6 @@ class T5 final : public Model, public Autoregressive {
     Parameter *table = nullptr, *norm = nullptr;  // table: [buckets, heads].
     std::vector<Block> blocks = {};
   };
-  // A batch by the names of its inputs.
-  struct Fed {
-    explicit Fed(const Batch& batch);
-    TokenBatch encoder, decoder;
-    View lengths;  // Of the encoder's tokens; what lies behind is padding.
-  };
   // Beside the parameters, the same in every block of a stack.
   struct Aids {
     TensorPtr identity;  // [heads, heads]: a product with it transposes the table.
@@ -81,13 +74,13 @@ class T5 final : public Model, public Autoregressive {
   Var Embedded(Tape& tape, const Stack& stack, const TokenBatch& tokens, bool train,
                Aids& aids) const;
   // A layer's branches, one after the other. `encoded` is nothing in an encoder.
-  Var RunBlock(Tape& tape, const Var& x, const Var& encoded, const Fed& fed, const Stack& stack,
-               size_t layer, const Aids& aids, bool train) const;
+  Var RunBlock(Tape& tape, const Var& x, const Var& encoded, const PairBatch& fed,
+               const Stack& stack, size_t layer, const Aids& aids, bool train) const;
   Var FinalNorm(Tape& tape, const Var& x, const Stack& stack, const View& keys, bool train) const;
-  Var Encoded(Tape& tape, const Fed& fed, bool train) const;
-  Var Decoded(Tape& tape, const Fed& fed, const Var& encoded, bool train) const;
+  Var Encoded(Tape& tape, const PairBatch& fed, bool train) const;
+  Var Decoded(Tape& tape, const PairBatch& fed, const Var& encoded, bool train) const;
   // From what the decoder's last block makes to what the head multiplies.
-  Var ForHead(Tape& tape, const Var& x, const Fed& fed, bool train) const;
+  Var ForHead(Tape& tape, const Var& x, const PairBatch& fed, bool train) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
 
   T5Config config_;

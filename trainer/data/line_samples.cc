@@ -71,6 +71,17 @@ class ChatEncoder : public LineEncoder {
   ChatOptions options_;
 };
 
+// A field of text. `key`: what names it in a recipe.
+const std::string& Field(const Json& line, const std::string& name, const char* key) {
+  if (!line.is_object()) throw DataError("is no JSON object");
+  const auto field = line.find(name);
+  if (field == line.end()) {
+    throw DataError("has no field `" + name + "`: `" + key + "` of the recipe's source names it");
+  }
+  if (!field->is_string()) throw DataError("its field `" + name + "` is no text");
+  return field->get_ref<const std::string&>();
+}
+
 class PairEncoder : public LineEncoder {
  public:
   PairEncoder(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
@@ -95,14 +106,30 @@ class PairEncoder : public LineEncoder {
   }
 
  private:
-  static const std::string& Field(const Json& line, const std::string& name, const char* key) {
-    if (!line.is_object()) throw DataError("is no JSON object");
-    const auto field = line.find(name);
-    if (field == line.end()) {
-      throw DataError("has no field `" + name + "`: `" + key + "` of the recipe's source names it");
-    }
-    if (!field->is_string()) throw DataError("its field `" + name + "` is no text");
-    return field->get_ref<const std::string&>();
+  PairFields fields_;
+  int32_t eot_;
+};
+
+class ApartEncoder : public LineEncoder {
+ public:
+  ApartEncoder(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
+      : LineEncoder(std::move(tokenizer)), fields_(std::move(fields)), eot_(eot) {}
+
+  void Encode(const Json& line, std::vector<uint32_t>& out) const override {
+    Append(Field(line, fields_.prompt, "prompt"), 0, out);
+    Append(Field(line, fields_.completion, "completion"), kTargetBit, out);
+  }
+  std::string Noun() const override { return "pair"; }
+  uint64_t hash() const override {
+    return HashBytes(Json{"pairs apart 1", fields_.prompt, fields_.completion, eot_}.dump(
+        -1, ' ', false, Json::error_handler_t::replace));
+  }
+
+ private:
+  void Append(const std::string& text, uint32_t bit, std::vector<uint32_t>& out) const {
+    for (const int32_t id : tokenizer().Encode(text))
+      out.push_back(static_cast<uint32_t>(id) | bit);
+    out.push_back(static_cast<uint32_t>(eot_) | bit);
   }
 
   PairFields fields_;
@@ -259,6 +286,11 @@ std::shared_ptr<const LineEncoder> Conversations(std::shared_ptr<const Tokenizer
 std::shared_ptr<const LineEncoder> Pairs(std::shared_ptr<const Tokenizer> tokenizer,
                                          const PairFields& fields, int32_t eot) {
   return std::make_shared<PairEncoder>(std::move(tokenizer), fields, eot);
+}
+
+std::shared_ptr<const LineEncoder> PairsApart(std::shared_ptr<const Tokenizer> tokenizer,
+                                              const PairFields& fields, int32_t eot) {
+  return std::make_shared<ApartEncoder>(std::move(tokenizer), fields, eot);
 }
 
 std::vector<std::string> ExpandLinePaths(const std::vector<std::string>& files,

@@ -52,6 +52,11 @@ struct PairFields {
 std::shared_ptr<const LineEncoder> Pairs(std::shared_ptr<const Tokenizer> tokenizer,
                                          const PairFields& fields, int32_t eot);
 
+// The same of two texts that are read apart: `eot` ends each of them, and nothing comes before. The
+// targets are the second.
+std::shared_ptr<const LineEncoder> PairsApart(std::shared_ptr<const Tokenizer> tokenizer,
+                                              const PairFields& fields, int32_t eot);
+
 struct LineOptions {
   std::vector<std::string> files;   // As in ExpandTextPaths(): .jsonl, .jsonl.gz or .jsonl.zst.
   std::string tokenizer;            // As it was opened, for the record.

@@ -197,6 +197,25 @@ TEST_F(LineSamples, PairsGoOnWhereThePromptEnds) {
   EXPECT_EQ(tokens.back(), 5 | kTargetBit);
 }
 
+TEST_F(LineSamples, PairsApartAreBothEnded) {
+  const std::string file = Write("a.jsonl",
+                                 "{\"q\": \"2+2=\", \"a\": \"4\"}\n"
+                                 "{\"a\": \"\", \"q\": \"say nothing\"}\n"
+                                 "{\"a\": \"x\", \"q\": \"\"}\n");
+  const auto encoder = PairsApart(OpenTokenizer("bytes"), {"q", "a"}, '.');
+  const auto samples = Open(*encoder, {file});
+  EXPECT_EQ(Contents(*samples), (Strings{"2+2=.[4.]", "say nothing.[.]", ".[x.]"}));
+  EXPECT_EQ(samples->Noun(), "pair");
+  EXPECT_NE(Pairs(OpenTokenizer("bytes"), {"q", "a"}, '.')->hash(), encoder->hash());
+  EXPECT_NE(PairsApart(OpenTokenizer("bytes"), {"q", "a"}, ';')->hash(), encoder->hash());
+  // Without a beginning, which the input of an encoder has not.
+  const auto llama3 = OpenTokenizer("tests/fixtures/tokenizers/llama3.json");
+  std::vector<uint32_t> tokens;
+  PairsApart(llama3, {"q", "a"}, 5)->Encode({{"q", "x"}, {"a", "y"}}, tokens);
+  EXPECT_NE(tokens.front(), llama3->bos());
+  EXPECT_EQ(tokens.back(), 5 | kTargetBit);
+}
+
 TEST_F(LineSamples, ThreadsAndFilesChangeNothing) {
   std::string text;
   for (int i = 0; i < 3000; ++i) {

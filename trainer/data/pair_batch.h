@@ -1,0 +1,47 @@
+// A batch of inputs and targets by the names that models of an encoder and a decoder declare.
+// Tests: tests/trainer/data/pair_batch_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_PAIR_BATCH_H_
+#define FSDP_TRAIN_TRAINER_DATA_PAIR_BATCH_H_
+
+#include <cstdint>
+#include <span>
+
+#include "trainer/core/batch.h"
+#include "trainer/core/view.h"
+#include "trainer/data/token_batch.h"
+
+namespace fsdp {
+
+// Pads, and is what a decoder begins with.
+inline constexpr int32_t kPadToken = 0;
+
+// The inputs below for inputs of `length` tokens and targets of `target`, each below `vocab_size`.
+BatchSpec PairInputs(int64_t length, int64_t target, int64_t vocab_size);
+bool IsOfPairs(const BatchSpec& spec);
+
+// Of PairInputs(). encoder: tokens [rows, length] and their order. decoder: all that a TokenBatch
+// has, [rows, target]; its tokens are the targets moved right behind kPadToken, its positions 0, 1,
+// ... lengths: int32 [rows], of what there is of an input; what lies behind is padding. Weights are
+// 0 behind a target's end.
+struct PairBatch {
+  // Throws std::invalid_argument for another batch.
+  explicit PairBatch(const Batch& batch);
+
+  TokenBatch encoder, decoder;
+  View lengths;
+};
+
+// A row of it, in the host's memory.
+struct PairRow {
+  std::span<int32_t> input, decoder, target;
+  std::span<float> weights;
+  int32_t& length;
+};
+PairRow RowOf(const Batch& batch, int64_t row);
+
+// Where input and target, of so many tokens, have been written: pads them, and fills the rest.
+void FinishRow(const PairRow& row, int64_t input, int64_t target);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_PAIR_BATCH_H_
