@@ -114,6 +114,9 @@ class ModelFamily {
   virtual std::unique_ptr<Model> Make(const ModelShape& shape) const = 0;
   // The same names of parameters, in the smallest shape that has them.
   virtual ModelShape SmallestAlike(const ModelShape& shape) const = 0;
+  // Of a model that is trained on pairs: tokens of a target; 0: as many as of an input. No part of
+  // the shape. Others look at nothing of it.
+  virtual void SetTargetLength(ModelShape& shape, int64_t tokens) const = 0;
   // Empty: it is no causal language model.
   virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
 

@@ -108,6 +108,7 @@ struct FamilyTable {
   void (*shrink)(Config&) = nullptr;
   DecoderShape (*decoder)(const Config&) = nullptr;
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
+  int64_t Config::*target_length = nullptr;
   // Files of Hugging Face; without relatives there are none.
   std::vector<HfRelative<Config>> hf = {};
   HfNames hf_names = {};
@@ -164,6 +165,10 @@ class TableFamily final : public ModelFamily {
   std::optional<DecoderShape> Decoder(const ModelShape& shape) const override {
     if (table_.decoder == nullptr) return std::nullopt;
     return table_.decoder(Of(shape));
+  }
+
+  void SetTargetLength(ModelShape& shape, int64_t tokens) const override {
+    if (table_.target_length != nullptr) Of(shape).*table_.target_length = tokens;
   }
 
   std::span<const std::string_view> kept_fp32_in_fp16() const override {

@@ -179,6 +179,7 @@ const ModelFamily& Family() {
        .validate = &Validate,
        .shrink = &Shrink,
        .kept_fp32_in_fp16 = {"*.wo.weight"},  // As in transformers: _keep_in_fp32_modules.
+       .target_length = &Config::target_length,
        .hf = {{"t5", "T5ForConditionalGeneration", standard_there}},
        // Copies of what is shared, and a table that old files hold and nobody reads.
        .hf_names = {"",

@@ -84,7 +84,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   const bool talks = std::any_of(sources.begin(), sources.end(), [](const SourceRecipe& source) {
     return source.source == SourceRecipe::Source::kChat;
   });
-  if (facts.data->tokenizer) speech_ = talks ? Speech::kChat : Speech::kText;
+  if (facts.data->tokenizer && facts.data->samples) speech_ = talks ? Speech::kChat : Speech::kText;
   if (!first()) return;
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;

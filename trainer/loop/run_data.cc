@@ -15,6 +15,7 @@
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/chat_template.h"
 #include "trainer/data/document_store.h"
@@ -22,6 +23,8 @@
 #include "trainer/data/jinja/date.h"
 #include "trainer/data/line_samples.h"
 #include "trainer/data/open_tokenizer.h"
+#include "trainer/data/pair_rows.h"
+#include "trainer/data/span_corruption.h"
 #include "trainer/data/synthetic_rows.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
@@ -30,6 +33,7 @@
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/token_source.h"
 #include "trainer/data/tokenize.h"
+#include "trainer/loop/pair_data.h"
 #include "trainer/loop/run_words.h"
 
 namespace fsdp {
@@ -69,9 +73,54 @@ class Opener {
     return whole;
   }
 
+  // The same for an encoder and a decoder.
+  PairRows::Fitted OpenPairs(const SourceRecipe& recipe, const std::string& key,
+                             std::vector<DataFile>& files) {
+    const DataRecipe& data = recipe_.data;
+    PairRows::Fitted fitted =
+        PairRows::Fit(OpenLines(recipe, key, files), Lengths(), data.too_long);
+    if (fitted.longer > 0 && progress_.remark) {
+      progress_.remark("data.too_long: " + std::to_string(fitted.longer) + " of the pairs of " +
+                       fitted.store->Describe() +
+                       " do not fit: " + (data.too_long == TooLong::kCut ? "cut" : "dropped"));
+    }
+    return fitted;
+  }
+
+  PairLengths Lengths() const {
+    const DataRecipe& data = recipe_.data;
+    return {data.seq_len, data.TargetLength(), static_cast<int32_t>(VocabSize(shape_))};
+  }
+
+  // What stands in the places of `count` spans. Throws ConfigError where there are too few.
+  std::vector<int32_t> Sentinels(const SourceRecipe& recipe, const std::string& key,
+                                 int64_t count) {
+    std::vector<int32_t> sentinels;
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    for (int64_t i = 0; i < count; ++i) {
+      const std::string name = "<extra_id_" + std::to_string(i) + ">";
+      if (tokenizer != nullptr && recipe.tokenizer == "bytes") {
+        sentinels.push_back(static_cast<int32_t>(VocabSize(shape_) - 1 - i));
+      } else if (const auto id = tokenizer ? tokenizer->IdOf(name) : std::nullopt) {
+        sentinels.push_back(*id);
+      } else {
+        const std::string who = tokenizer ? recipe.tokenizer + " has no token `" + name + "`"
+                                          : "nobody says which tokens are sentinels";
+        throw ConfigError(recipe_.Mistake(
+            key + ".tokenizer", who + ": a sample loses " + Counted(count, "span") +
+                                    ", in whose places `<extra_id_0>` and so on stand. Raise "
+                                    "data.mean_span, or name another tokenizer"));
+      }
+    }
+    return sentinels;
+  }
+
   // The same without its tokens, where they would have to be made first: then files and tokenizer
   // are looked at alone.
   void Check(const SourceRecipe& recipe, const std::string& key, uint64_t seed) {
+    if (recipe_.data.objective == DataRecipe::Objective::kSpanCorruption) {
+      Sentinels(recipe, key, LongestText(recipe_.data.spans(), recipe_.data.seq_len)->spans);
+    }
     if (recipe.IsWhole()) {
       EncoderFor(recipe, key);
       CheckFormats(ExpandLinePaths(recipe.paths, PathsOf(key)));
@@ -127,7 +176,10 @@ class Opener {
       const std::optional<int32_t> eot =
           recipe.eot ? static_cast<int32_t>(*recipe.eot) : tokenizer->eot();
       RequireEot(eot.has_value(), "source `pairs`", key, recipe.tokenizer);
-      return {Pairs(tokenizer, {recipe.prompt, recipe.completion}, *eot), std::nullopt};
+      const PairFields fields{recipe.prompt, recipe.completion};
+      const bool apart = recipe_.data.objective == DataRecipe::Objective::kSeq2Seq;
+      return {apart ? PairsApart(tokenizer, fields, *eot) : Pairs(tokenizer, fields, *eot),
+              std::nullopt};
     }
     ChatOptions options;
     options.train_on = recipe.train_on;
@@ -302,8 +354,9 @@ struct EpochParts {
 };
 
 // For a model that is fed no tokens, whose sources all are synthetic.
-RunData OpenDrawn(const Recipe& recipe, const BatchSpec& spec, int data_ranks, uint64_t seed,
+RunData OpenDrawn(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                   const ValidRecipe& held_out) {
+  const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
   using Source = SyntheticRows::Source;
   const DealOptions deal{recipe.train.global_batch_size, recipe.train.micro_batch_size, data_ranks};
   const EpochParts trained(std::get_if<HeldOut>(&held_out));
@@ -336,11 +389,39 @@ RunData OpenDrawn(const Recipe& recipe, const BatchSpec& spec, int data_ranks, u
 
 }  // namespace
 
+namespace {
+
+// Of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
+RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
+                  const ValidRecipe& held_out, const OpenProgress& progress) {
+  if (recipe.data.objective == DataRecipe::Objective::kCausal) {
+    return OpenDrawn(recipe, shape, data_ranks, seed, held_out);
+  }
+  RunData data;
+  Opener opener(recipe, shape, progress, data);
+  const PairOpeners openers{
+      [&](const SourceRecipe& source, const std::string& key, std::vector<DataFile>& files) {
+        return opener.Open(source, key, seed, &files);
+      },
+      [&](const SourceRecipe& source, const std::string& key, std::vector<DataFile>& files) {
+        return opener.OpenPairs(source, key, files);
+      },
+      [&](const SourceRecipe& source, const std::string& key, int64_t count) {
+        return opener.Sentinels(source, key, count);
+      }};
+  PairLoaders loaders =
+      OpenPairs(recipe, opener.Lengths(), openers, data_ranks, seed, held_out, data.files);
+  data.train = std::move(loaders.train);
+  for (auto& [name, loader] : loaders.valid) data.valid.push_back({name, std::move(loader)});
+  return data;
+}
+
+}  // namespace
+
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress) {
   if (!shape.family().Decoder(shape)) {
-    const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
-    return OpenDrawn(recipe, spec, data_ranks, seed, held_out);
+    return OpenOther(recipe, shape, data_ranks, seed, held_out, progress);
   }
   RunData data;
   Opener opener(recipe, shape, progress, data);
@@ -398,7 +479,8 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
 }
 
 void CheckData(const Recipe& recipe, const ModelShape& shape) {
-  if (!shape.family().Decoder(shape)) return;
+  const bool made = recipe.data.objective != DataRecipe::Objective::kCausal;
+  if (!shape.family().Decoder(shape) && !made) return;
   RunData data;
   const OpenProgress silent;
   Opener opener(recipe, shape, silent, data);

@@ -97,9 +97,14 @@ int ThreadsFor(const Recipe& recipe, int local_world) {
 }
 
 ModelShape ShapeFor(const Recipe& recipe) {
-  if (!recipe.model.init_from) return ShapeOf(recipe.model);
-  const FoundShape found = FindShape(recipe);
-  return ShapeOf(recipe, found.shape, found.where);
+  const auto shape_of = [&] {
+    if (!recipe.model.init_from) return ShapeOf(recipe.model);
+    const FoundShape found = FindShape(recipe);
+    return ShapeOf(recipe, found.shape, found.where);
+  };
+  ModelShape shape = shape_of();
+  shape.family().SetTargetLength(shape, recipe.data.TargetLength());
+  return shape;
 }
 
 std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {

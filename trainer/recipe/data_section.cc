@@ -79,6 +79,21 @@ Type<DataRecipe> DataType() {
       Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
           "Tokens of a sequence; at most the model's max_position_embeddings.")
           .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
+      Key("objective", &R::objective, OneOf<R::Objective>(),
+          "causal: a token's target is the next one. For models with an encoder and a decoder: "
+          "seq2seq: of `pairs`, the one's input and the other's target, both ended by the "
+          "end-of-text token and padded; the fields are `input` and `target` where nobody names "
+          "them. span_corruption: of text and tokens, inputs lose spans, in whose places sentinels "
+          "stand, and targets are what they lost; as much text as fills seq_len. Sentinels are the "
+          "tokenizer's <extra_id_0>, <extra_id_1>, ...; for bytes the vocabulary's last ids, from "
+          "the end."),
+      Key("target_len", &R::target_len, Nullable(Integer(1, kMaxPositions)),
+          "seq2seq, span_corruption: tokens of a target. null: seq_len; of span_corruption as many "
+          "as spans take, 114 for 512."),
+      Key("noise_density", &R::noise_density, Number({.above = 0, .below = 1}),
+          "span_corruption: the share of a text's tokens that is lost."),
+      Key("mean_span", &R::mean_span, Number({.at_least = 1, .at_most = 1e6}),
+          "span_corruption: tokens of a span, on average."),
       Key("shuffle", &R::shuffle, Boolean(),
           "Sequences in an order drawn from the seed, anew each epoch; false: as they lie."),
       Key("cache", &R::cache, Nullable(Text()),

@@ -80,6 +80,24 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   }
 }
 
+// Fields that nobody has named.
+void FillPairFields(const RecipeReader& reader, DataRecipe& data) {
+  const auto fill = [&](SourceRecipe& source, const std::string& key) {
+    if (source.source != SourceRecipe::Source::kPairs) return;
+    if (reader.places().count(key + ".prompt") == 0) source.prompt = "input";
+    if (reader.places().count(key + ".completion") == 0) source.completion = "target";
+  };
+  const auto fill_all = [&](auto& sources, const std::string& key) {
+    if (auto* one = std::get_if<SourceRecipe>(&sources)) fill(*one, key);
+    auto* list = std::get_if<std::vector<SourceRecipe>>(&sources);
+    for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      fill((*list)[i], key + "[" + std::to_string(i) + "]");
+    }
+  };
+  fill_all(data.train, "data.train");
+  fill_all(data.valid, "data.valid");
+}
+
 }  // namespace
 
 Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::string>& overrides,
@@ -148,8 +166,11 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   if (recipe.train.epochs && reader.places().count("train.steps") == 0) recipe.train.steps = 0;
   const std::vector<KeyedSource> sources_of_data = KeyedSources(recipe.data);
   const auto is_whole = [](const KeyedSource& keyed) { return keyed.source->IsWhole(); };
-  if (reader.places().count("data.packing") == 0 &&
-      std::any_of(sources_of_data.begin(), sources_of_data.end(), is_whole)) {
+  const bool causal = recipe.data.objective == DataRecipe::Objective::kCausal;
+  if (recipe.data.objective == DataRecipe::Objective::kSeq2Seq) {
+    FillPairFields(reader, recipe.data);
+  } else if (causal && reader.places().count("data.packing") == 0 &&
+             std::any_of(sources_of_data.begin(), sources_of_data.end(), is_whole)) {
     recipe.data.packing = Packing::kSamples;
   }
   if (recipe.fsdp.fake() && reader.places().count("checkpoint.every") == 0) {

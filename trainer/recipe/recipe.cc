@@ -1,12 +1,14 @@
 #include "trainer/recipe/recipe.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
 #include "models/make_model.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/view.h"
+#include "trainer/data/pair_batch.h"
 #include "trainer/recipe/model_fields.h"
 
 namespace fsdp {
@@ -46,7 +48,18 @@ std::span<const SourceRecipe> DataRecipe::ValidSources() const {
   return {};
 }
 
+int64_t DataRecipe::TargetLength() const {
+  if (objective == Objective::kCausal) return 0;
+  if (target_len) return *target_len;
+  if (objective == Objective::kSeq2Seq) return seq_len;
+  const std::optional<SpanLengths> text = LongestText(spans(), seq_len);
+  return text ? text->target() : seq_len;
+}
+
 std::string DataRecipe::WantsEot() const {
+  if (objective != Objective::kCausal) {
+    return "data.objective `" + std::string(Name(objective)) + "`";
+  }
   if (packing == Packing::kWindows) return documents ? "data.documents" : "";
   return "data.packing `" + std::string(Name(packing)) + "`";
 }
@@ -114,9 +127,53 @@ void AddTooLarge(const Recipe& recipe, const DecoderShape& shape,
   }
 }
 
+using Objective = DataRecipe::Objective;
+
+constexpr int64_t kBytes = 256;
+
+void AddObjectiveConflict(const Recipe& recipe, const std::string& a,
+                          std::vector<ShapeConflict>& conflicts) {
+  if (recipe.data.objective == Objective::kCausal) return;
+  conflicts.push_back({{"data.objective", "model.family", "model.preset", "model.init_from"},
+                       "`" + std::string(Name(recipe.data.objective)) +
+                           "` is for models with an encoder and a decoder, and " + a +
+                           " is none: leave it out"});
+}
+
+// Of an encoder and a decoder.
+void AddVocabularyConflicts(const Recipe& recipe, int64_t vocabulary,
+                            std::vector<ShapeConflict>& conflicts) {
+  const DataRecipe& data = recipe.data;
+  const std::string of = std::to_string(vocabulary);
+  const auto text = data.objective == Objective::kSpanCorruption
+                        ? LongestText(data.spans(), data.seq_len)
+                        : std::nullopt;
+  for (const auto& [source, list, key] : KeyedSources(data)) {
+    const std::string* tokenizer = TokenizerOf(*source);
+    const bool bytes = tokenizer != nullptr && *tokenizer == "bytes";
+    const int64_t spans = bytes && text ? text->spans : 0;
+    if (source->eot && *source->eot >= vocabulary - spans) {
+      conflicts.push_back(
+          {{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
+           key + ".eot is " + std::to_string(*source->eot) +
+               (*source->eot >= vocabulary ? ", outside the vocabulary of " + of
+                                           : ", one of the last " + std::to_string(spans) + " of " +
+                                                 of + ", which are sentinels")});
+    }
+    if (bytes && vocabulary < kBytes + spans) {
+      conflicts.push_back(
+          {{"model.vocab_size", "model.preset", "model.init_from", key},
+           "text in bytes needs a vocabulary of at least 256" +
+               (spans > 0 ? " and " + std::to_string(spans) + " sentinels" : std::string()) +
+               ", got " + of});
+    }
+  }
+}
+
 // Sequences of the data against a language model.
 void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const DecoderShape& decoder,
                       std::vector<ShapeConflict>& conflicts) {
+  AddObjectiveConflict(recipe, "a `" + std::string(FamilyOf(shape)) + "`", conflicts);
   const std::string vocabulary = std::to_string(decoder.vocab_size);
   if (decoder.vocab_size % recipe.model.vocab_multiple != 0) {
     conflicts.push_back(
@@ -166,16 +223,26 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
                        std::vector<ShapeConflict>& conflicts) {
   const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";
   std::string asks;
-  for (const BatchInput& input : MakeModel(shape)->Inputs(recipe.data.seq_len).inputs) {
+  const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
+  const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;
+  for (const BatchInput& input : spec.inputs) {
     if (input.role == BatchInput::Role::kWeight) continue;
     asks += (asks.empty() ? "`" : ", `") + input.name + "`";
   }
   for (const auto& [source, list, key] : KeyedSources(recipe.data)) {
-    if (source->source == SourceRecipe::Source::kSynthetic) continue;
-    conflicts.push_back({{key + ".source", key, "model.family", "model.preset"},
-                         "`" + std::string(Name(source->source)) + "` gives tokens, but " + a +
-                             " asks for " + asks +
-                             ": `synthetic` draws whatever a model asks for"});
+    if (source->source == SourceRecipe::Source::kSynthetic || (of_pairs && made)) continue;
+    conflicts.push_back(
+        {{key + ".source", key, "model.family", "model.preset"},
+         "`" + std::string(Name(source->source)) + "` gives tokens, but " + a + " asks for " +
+             asks +
+             (of_pairs ? ": data.objective makes pairs of them, `span_corruption` of text and "
+                         "tokens and `seq2seq` of pairs"
+                       : ": `synthetic` draws whatever a model asks for")});
+  }
+  if (of_pairs) {
+    AddVocabularyConflicts(recipe, VocabSize(shape), conflicts);
+  } else {
+    AddObjectiveConflict(recipe, a, conflicts);
   }
   if (recipe.eval.sample) {
     conflicts.push_back({{"eval.sample", "model.family", "model.preset"},

@@ -22,6 +22,7 @@
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
 #include "trainer/data/packing.h"
+#include "trainer/data/span_corruption.h"
 #include "trainer/data/train_on.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/optim/kind.h"
@@ -111,9 +112,16 @@ using TrainRecipeSources = std::variant<SourceRecipe, std::vector<SourceRecipe>>
 using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe, std::vector<SourceRecipe>>;
 
 struct DataRecipe {
+  // What a sample is made of a source's tokens.
+  enum class Objective { kCausal, kSeq2Seq, kSpanCorruption };
+
   TrainRecipeSources train;
   ValidRecipe valid = HeldOut{};  // monostate: none.
   int64_t seq_len = 256;
+  Objective objective = Objective::kCausal;
+  std::optional<int64_t> target_len;  // TargetLength() where empty. Of every other objective.
+  double noise_density = SpanOptions().noise_density;  // kSpanCorruption.
+  double mean_span = SpanOptions().mean_span;
   bool shuffle = true;
   std::optional<std::string> cache;  // CacheDirectory("tokens") where empty.
   bool documents = false;            // With windows only.
@@ -128,6 +136,9 @@ struct DataRecipe {
   bool SeparatesDocuments() const { return documents || packing != Packing::kWindows; }
   // The key that asks for an end-of-text token, as it is named in messages; empty: none.
   std::string WantsEot() const;
+  SpanOptions spans() const { return {noise_density, mean_span}; }
+  // Of a sample; 0 with kCausal, whose targets are its tokens.
+  int64_t TargetLength() const;
 
   bool operator==(const DataRecipe&) const = default;
 };
@@ -292,6 +303,9 @@ constexpr auto NamesOf(SourceRecipe::Source) {
 }
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});
+}
+constexpr auto NamesOf(DataRecipe::Objective) {
+  return std::to_array<std::string_view>({"causal", "seq2seq", "span_corruption"});
 }
 constexpr auto NamesOf(Packing) { return std::array{"windows", "samples", "none"}; }
 constexpr auto NamesOf(TrainOn) { return std::array{"assistant", "last", "all"}; }

@@ -94,7 +94,8 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
                 "`" + source.date.value_or("") + "` is no day, such as 2026-11-26");
   rules.Require(!source.eot || source.source != Source::kChat, {key + ".eot", key + ".source"},
                 "does not belong to source `chat`: its template writes what ends a conversation");
-  rules.Require(!source.IsWhole() || recipe.data.packing != Packing::kWindows,
+  const bool causal = recipe.data.objective == DataRecipe::Objective::kCausal;
+  rules.Require(!source.IsWhole() || !causal || recipe.data.packing != Packing::kWindows,
                 {"data.packing", key + ".source"},
                 "data.packing `windows` cuts anywhere, but " + named +
                     " is whole samples: give samples or none");
@@ -121,9 +122,10 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
                             : source->source == Source::kPairs ? "source `pairs`"
                                                                : recipe.data.WantsEot();
   rules.Require(wants.empty() || source->eot || !has_none,
-                {wants == "data.documents"          ? wants
-                 : source->source == Source::kPairs ? key + ".source"
-                                                    : "data.packing",
+                {recipe.data.objective != DataRecipe::Objective::kCausal ? "data.objective"
+                 : wants == "data.documents"                             ? wants
+                 : source->source == Source::kPairs                      ? key + ".source"
+                                                                         : "data.packing",
                  key + ".eot", key},
                 wants + " needs an end-of-text token, and " +
                     (source->source == Source::kSynthetic ? named : "tokenizer `bytes`") +
@@ -136,9 +138,50 @@ void CheckPacking(Rules& rules, const DataRecipe& data) {
   rules.Require(windows || !data.documents, {"data.documents", "data.packing"},
                 "data.documents belongs to `windows`, but " + packing +
                     ", which always keeps documents apart: leave data.documents out");
-  rules.Require(!windows || data.too_long == TooLong::kError, {"data.too_long", "data.packing"},
+  const bool apart = data.objective == DataRecipe::Objective::kSeq2Seq;
+  rules.Require(!windows || apart || data.too_long == TooLong::kError,
+                {"data.too_long", "data.packing"},
                 "data.too_long belongs to `samples` and `none`, but " + packing +
                     ", which cuts documents anywhere: leave data.too_long out");
+}
+
+// What belongs to an objective.
+void CheckObjective(Rules& rules, const DataRecipe& data) {
+  using Objective = DataRecipe::Objective;
+  using Source = SourceRecipe::Source;
+  const bool spans = data.objective == Objective::kSpanCorruption;
+  const std::string named = "data.objective is `" + std::string(Name(data.objective)) + "`";
+  const auto belongs = [&](bool is_plain, const char* key, const std::string& to) {
+    rules.Require(is_plain, {key, "data.objective"},
+                  std::string(key) + " belongs to " + to + ", but " + named);
+  };
+  const DataRecipe plain;
+  if (!spans) {
+    belongs(data.noise_density == plain.noise_density, "data.noise_density", "`span_corruption`");
+    belongs(data.mean_span == plain.mean_span, "data.mean_span", "`span_corruption`");
+  }
+  if (data.objective == Objective::kCausal) {
+    return belongs(!data.target_len, "data.target_len", "`seq2seq` and `span_corruption`");
+  }
+  belongs(!data.documents, "data.documents", "`causal`");
+  for (const KeyedSource& keyed : KeyedSources(data)) {
+    const Source source = keyed.source->source;
+    rules.Require(
+        spans ? source == Source::kText || source == Source::kTokens : source == Source::kPairs,
+        {keyed.key + ".source", keyed.key, "data.objective"},
+        named + ", which is of " + (spans ? "text and tokens" : "pairs") + ", not of `" +
+            std::string(Name(source)) + "`");
+  }
+  if (!spans) return;
+  const std::optional<SpanLengths> text = LongestText(data.spans(), data.seq_len);
+  rules.Require(text.has_value(), {"data.seq_len"},
+                "an input of `span_corruption` takes at least 3 tokens: one that stays, a sentinel "
+                "and end-of-text");
+  if (!text || !data.target_len) return;
+  rules.Require(*data.target_len >= text->target(), {"data.target_len", "data.seq_len"},
+                "data.target_len is " + std::to_string(*data.target_len) + ", but what " +
+                    std::to_string(text->length) + " tokens lose takes " +
+                    std::to_string(text->target()) + ": raise it, or leave it out");
 }
 
 void CheckSources(Rules& rules, const Recipe& recipe) {
@@ -264,6 +307,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   }
 
   CheckPacking(rules, data);
+  CheckObjective(rules, data);
   // data.train is required: what follows from its absence is not worth a second line.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
 

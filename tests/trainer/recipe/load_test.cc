@@ -460,6 +460,68 @@ TEST(LoadRecipe, Packing) {
             "`sample`; did you mean `samples`?");
 }
 
+TEST(LoadRecipe, Objectives) {
+  const auto of = [](const std::string& model, const std::string& fields) {
+    return MistakesOf("model: {" + model + "}\ndata: {" + fields + "}\n");
+  };
+  const auto data = [&](const std::string& fields) {
+    return of("family: t5, vocab_size: 300", fields);
+  };
+  const std::string text = "train: {paths: [x], eot: 256}, seq_len: 64, ";
+  const std::string pairs = "train: {source: pairs, paths: [x], eot: 256}, ";
+  EXPECT_EQ(data("train: {source: synthetic}"), "");
+  EXPECT_EQ(data(text + "objective: span_corruption"), "");
+  EXPECT_EQ(data(text + "objective: span_corruption, target_len: 14"), "");
+  EXPECT_EQ(data(pairs + "objective: seq2seq, target_len: 14, too_long: cut"), "");
+  EXPECT_EQ(data(pairs + "objective: seq2seq, noise_density: 0.2"),
+            "r.yaml:2:89: data.noise_density: data.noise_density belongs to `span_corruption`, but "
+            "data.objective is `seq2seq`");
+  EXPECT_EQ(data("train: {source: synthetic}, target_len: 14"),
+            "r.yaml:2:48: data.target_len: data.target_len belongs to `seq2seq` and "
+            "`span_corruption`, but data.objective is `causal`");
+  EXPECT_EQ(data(text + "objective: span_corruption, target_len: 13"),
+            "r.yaml:2:92: data.target_len: data.target_len is 13, but what 70 tokens lose takes "
+            "14: raise it, or leave it out");
+  EXPECT_EQ(data("train: {paths: [x], eot: 256}, seq_len: 2, objective: span_corruption"),
+            "r.yaml:2:48: data.seq_len: an input of `span_corruption` takes at least 3 tokens: one "
+            "that stays, a sentinel and end-of-text");
+  EXPECT_EQ(data("train: {paths: [x]}, objective: span_corruption"),
+            "r.yaml:2:40: data.objective: data.objective `span_corruption` needs an end-of-text "
+            "token, and tokenizer `bytes` has none: give data.train.eot");
+  EXPECT_EQ(data(text + "objective: seq2seq"),
+            "r.yaml:2:8: data.train: data.objective is `seq2seq`, which is of pairs, not of "
+            "`text`");
+  EXPECT_EQ(data(pairs + "objective: span_corruption"),
+            "r.yaml:2:24: data.train.source: data.objective is `span_corruption`, which is of text "
+            "and tokens, not of `pairs`");
+  EXPECT_EQ(data(text + "documents: true, objective: span_corruption"),
+            "r.yaml:2:63: data.documents: data.documents belongs to `causal`, but data.objective "
+            "is `span_corruption`");
+  EXPECT_EQ(of("family: gpt2", "train: {paths: [x], eot: 0}, objective: span_corruption"),
+            "r.yaml:2:48: data.objective: `span_corruption` is for models with an encoder and a "
+            "decoder, and a `gpt2` is none: leave it out");
+  EXPECT_EQ(of("family: t5, vocab_size: 259", text + "objective: span_corruption"),
+            "r.yaml:2:33: data.train.eot: data.train.eot is 256, one of the last 3 of 259, which "
+            "are sentinels");
+  EXPECT_EQ(of("family: t5, vocab_size: 260", text + "objective: span_corruption"), "");
+  EXPECT_EQ(of("family: t5, vocab_size: 258",
+               "train: {paths: [x], eot: 9}, seq_len: 64, objective: span_corruption"),
+            "r.yaml:1:33: model.vocab_size: text in bytes needs a vocabulary of at least 256 and 3 "
+            "sentinels, got 258");
+  const auto fields = [](const std::string& more) {
+    const Recipe recipe =
+        ParseRecipe({{"r.yaml",
+                      "model: {family: t5, vocab_size: 300}\ndata: {train: [{source: pairs, paths: "
+                      "[x], eot: 256" +
+                          more + "}], objective: seq2seq}\n"}});
+    EXPECT_EQ(recipe.data.packing, Packing::kWindows);
+    const SourceRecipe& source = recipe.data.TrainSources()[0];
+    return source.prompt + " " + source.completion;
+  };
+  EXPECT_EQ(fields(""), "input target");
+  EXPECT_EQ(fields(", prompt: a"), "a target");
+}
+
 TEST(LoadRecipe, ChatAndPairs) {
   const auto data = [](const std::string& fields) {
     return MistakesOf("model: {family: gpt2}\ndata: {" + fields + "}\n");

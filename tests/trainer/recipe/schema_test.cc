@@ -375,6 +375,10 @@ void Reconcile(Json& recipe) {
                                         : is_whole(sources);
     if (any && data["packing"] == "windows") data["packing"] = "samples";
   }
+  data.update(Json{{"objective", "causal"},  // None of these models has an encoder.
+                   {"target_len", nullptr},
+                   {"noise_density", 0.15},
+                   {"mean_span", 3.0}});
   const bool windows = data["packing"] == "windows";
   if (windows) data["too_long"] = "error";
   if (!windows) data["documents"] = false;
