@@ -4,15 +4,19 @@
 
 #include <cmath>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "models/llama/config.h"
+#include "models/make_model.h"
+#include "models/t5/config.h"
 #include "tests/emulated/cudart.h"
 #include "tests/testing/everything.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/data/synthetic_rows.h"
 
 namespace fsdp::testing {
 namespace {
@@ -114,6 +118,37 @@ TEST_P(CudaTwinTest, LearnsWhatTheCpuLearns) {
   TinyRun run = Twin(qwen, dtype, world);
   run.device = DeviceType::kCuda;
   LearnsWhatTheCpuLearns(run);
+}
+
+// An encoder and a decoder, of both versions of T5: biases by distance, lengths, other keys than
+// queries, and dropout in each place.
+TEST(CudaTwin, LearnsFromPairs) {
+  for (const auto& [gated, dtype] :
+       {std::pair(false, DType::kFloat32), {true, DType::kBFloat16}, {false, DType::kFloat16}}) {
+    if (std::size(kWorlds) == 1 && !gated) continue;
+    T5Config config{.hidden_size = 32,
+                    .intermediate_size = 48,
+                    .num_hidden_layers = 2,
+                    .num_attention_heads = 2,
+                    .head_dim = 24,
+                    .vocab_size = 251,
+                    .relative_attention_num_buckets = 8,
+                    .relative_attention_max_distance = 20,
+                    .gated_mlp = gated,
+                    .tie_word_embeddings = !gated,
+                    .dropout_rate = 0.1,
+                    .target_length = 20};
+    TinyRun run = Twin(/*qwen=*/false, dtype, /*world=*/2);
+    run.model = [config] { return MakeModel(config); };
+    run.rows = std::make_shared<SyntheticRows>(  // The same two samples at every step.
+        run.model()->Inputs(run.options.executor.sample_length),
+        std::vector<SyntheticRows::Source>{{.seed = 5, .rows = 2}}, /*seed=*/0);
+    if (dtype == DType::kFloat16) {
+      run.options.executor.mixed_precision.keep_fp32 = {"*.wo.weight"};
+    }
+    run.device = DeviceType::kCuda;
+    LearnsWhatTheCpuLearns(run);
+  }
 }
 
 // Likewise with products by a library, all of whose shapes were timed before the first step.
