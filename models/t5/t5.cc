@@ -142,7 +142,7 @@ BatchSpec T5::Inputs(int64_t length) const {
 
 T5::Aids T5::AidsOf(Tape& tape, const Stack& stack, int64_t length) const {
   const int64_t heads = config_.num_attention_heads;
-  const Aids aids{tape.New(Shape{heads, heads}, tape.activations()),
+  Aids aids{tape.New(Shape{heads, heads}, tape.activations()),
                   tape.New(Shape{std::max<int64_t>(0, 2 * length - 1)}, DType::kInt32)};
   FillIdentity(tape.stream(), aids.identity->view());
   FillBuckets(tape.stream(),
@@ -155,7 +155,7 @@ T5::Aids T5::AidsOf(Tape& tape, const Stack& stack, int64_t length) const {
 Var T5::Embedded(Tape& tape, const Stack& stack, const TokenBatch& tokens, bool train,
                  Aids& aids) const {
   aids = AidsOf(tape, stack, tokens.tokens.shape[1]);
-  const Var x = Embed(tape, *shared_, tokens);
+  Var x = Embed(tape, *shared_, tokens);
   const double rate = config_.dropout_rate;
   if (!train || rate == 0) return x;
   return Dropout(tape, x, tokens.sample_keys, stack.first_site + kEmbedding, rate);
@@ -216,7 +216,7 @@ Var T5::RunBlock(Tape& tape, const Var& x, const Var& encoded, const PairBatch& 
 
 Var T5::FinalNorm(Tape& tape, const Var& x, const Stack& stack, const View& keys,
                   bool train) const {
-  const Var y = RmsNorm(tape, x, *stack.norm, static_cast<float>(config_.rms_norm_eps));
+  Var y = RmsNorm(tape, x, *stack.norm, static_cast<float>(config_.rms_norm_eps));
   const double rate = config_.dropout_rate;
   if (!train || rate == 0) return y;
   return Dropout(tape, Scaled(tape, y, 1), keys, stack.first_site + kOutput, rate);
@@ -256,7 +256,7 @@ Var T5::Decoded(Tape& tape, const PairBatch& fed, const Var& encoded, bool train
 }
 
 Var T5::ForHead(Tape& tape, const Var& x, const PairBatch& fed, bool train) const {
-  const Var y = FinalNorm(tape, x, decoder_, fed.decoder.sample_keys, train);
+  Var y = FinalNorm(tape, x, decoder_, fed.decoder.sample_keys, train);
   if (!config_.scale_decoder_outputs) return y;
   return Scaled(tape, y, static_cast<float>(StddevOf(config_.hidden_size)));
 }
