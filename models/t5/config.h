@@ -16,7 +16,7 @@ class ModelFamily;
 struct T5Config {
   int64_t hidden_size = 512;
   int64_t intermediate_size = 4 * hidden_size;  // Follows hidden_size where it is not given.
-  int64_t num_hidden_layers = 6;                // Of the encoder.
+  int64_t num_hidden_layers = 6;                // The encoder's.
   int64_t num_decoder_layers = num_hidden_layers;
   int64_t num_attention_heads = 8;
   int64_t head_dim = 64;
@@ -27,7 +27,7 @@ struct T5Config {
   bool gated_mlp = false;  // Gated GELU in place of ReLU.
   bool tie_word_embeddings = true;
   bool scale_decoder_outputs = tie_word_embeddings;  // By hidden_size^-0.5, before the head.
-  double initializer_factor = 1;                     // Of every standard deviation.
+  double initializer_factor = 1;                     // A factor of every standard deviation.
 
   // No part of the shape: how it is trained. Share of the elements of embeddings, branches, inner
   // activations, probabilities and outputs of both stacks that are dropped (Tape::recording()).

@@ -22,7 +22,7 @@ uint32_t SiteOf(uint32_t first, size_t layer, LayerSite site) {
   return first + kOwnSites + kLayerSites * static_cast<uint32_t>(layer) + site;
 }
 
-// Of a matrix with so many inputs.
+// The standard deviation of a matrix with so many inputs.
 double StddevOf(int64_t inputs) { return 1 / std::sqrt(static_cast<double>(inputs)); }
 
 // 1 on the diagonal, 0 elsewhere. A row and a 1 are one more than a row: the pattern is copied on.
@@ -143,7 +143,7 @@ BatchSpec T5::Inputs(int64_t length) const {
 T5::Aids T5::AidsOf(Tape& tape, const Stack& stack, int64_t length) const {
   const int64_t heads = config_.num_attention_heads;
   Aids aids{tape.New(Shape{heads, heads}, tape.activations()),
-                  tape.New(Shape{std::max<int64_t>(0, 2 * length - 1)}, DType::kInt32)};
+            tape.New(Shape{std::max<int64_t>(0, 2 * length - 1)}, DType::kInt32)};
   FillIdentity(tape.stream(), aids.identity->view());
   FillBuckets(tape.stream(),
               {config_.relative_attention_num_buckets, config_.relative_attention_max_distance,
@@ -206,10 +206,10 @@ Var T5::RunBlock(Tape& tape, const Var& x, const Var& encoded, const PairBatch& 
   m = Linear(tape, m, *b.wi, kLayout, nullptr);
   if (config_.gated_mlp) {
     m = GatedGelu(tape, m);
-    if (rate > 0) m = drop(Scaled(tape, m, 1), kInner);  // Of a copy: it is cheap.
+    if (rate > 0) m = drop(Scaled(tape, m, 1), kInner);  // A copy is dropped: it is cheap.
   } else {
     m = Relu(tape, m);
-    if (rate > 0) m = drop(m, kInner);  // What ReLU's backward reads is above 0 where it was.
+    if (rate > 0) m = drop(m, kInner);  // ReLU's backward reads what is above 0 where it was.
   }
   return add(m, *b.wo, y, kMlp);
 }

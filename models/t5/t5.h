@@ -23,7 +23,7 @@ namespace fsdp {
 
 class T5 final : public Model, public Autoregressive {
  public:
-  // Of a shape that the family's Validate() finds nothing wrong with.
+  // The shape is one that the family's Validate() finds nothing wrong with.
   explicit T5(const T5Config& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
@@ -31,7 +31,7 @@ class T5 final : public Model, public Autoregressive {
   const EvalMetric* eval_metric() const override { return &kPerplexity; }
   const Autoregressive* autoregressive() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
-  // Of the decoder's tokens.
+  // The decoder's tokens.
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   int64_t outputs() const override { return config_.vocab_size; }
   int64_t max_positions() const override;
@@ -46,15 +46,15 @@ class T5 final : public Model, public Autoregressive {
     std::string name;
     bool bidirectional = true;
     int segment = 0;                              // Its embedding; its blocks are those behind it.
-    uint32_t first_site = 0;                      // Of its dropouts.
-    size_t first_layer = 0;                       // Of its attentions.
+    uint32_t first_site = 0;                      // Its dropouts begin there.
+    size_t first_layer = 0;                       // Its attentions begin there.
     Parameter *table = nullptr, *norm = nullptr;  // table: [buckets, heads].
     std::vector<Block> blocks = {};
   };
   // Beside the parameters, the same in every block of a stack.
   struct Aids {
     TensorPtr identity;  // [heads, heads]: a product with it transposes the table.
-    TensorPtr buckets;   // Of the distances from query to key.
+    TensorPtr buckets;   // By distance from query to key.
   };
 
   struct Rows {
@@ -70,7 +70,7 @@ class T5 final : public Model, public Autoregressive {
   void AddBlocks(Stack& stack, int64_t layers);
 
   Aids AidsOf(Tape& tape, const Stack& stack, int64_t length) const;
-  // What a stack begins with. Its aids, too.
+  // The begin of a stack, and its aids.
   Var Embedded(Tape& tape, const Stack& stack, const TokenBatch& tokens, bool train,
                Aids& aids) const;
   // A layer's branches, one after the other. `encoded` is nothing in an encoder.

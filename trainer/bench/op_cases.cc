@@ -45,7 +45,7 @@ void AddLinear(std::vector<OpCase>& cases, const std::string& name, int64_t rows
        }});
 }
 
-// What a product does on its way.
+// Products with something done on their way.
 void AddFused(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t inner) {
   constexpr auto kLayout = WeightLayout::kInOut;
   cases.push_back({"linear up and gelu, forward", [=](BenchTensors& t) -> Call {

@@ -15,8 +15,8 @@
 
 namespace fsdp {
 
-// Of one micro-batch; the defaults are GPT-2 124M's. heads divides hidden, and hidden / heads is
-// even (rotary positions).
+// Sizes of one micro-batch; the defaults are GPT-2 124M's. heads divides hidden, and hidden / heads
+// is even (rotary positions).
 struct OpShapes {
   int64_t batch = 4, seq = 512;
   int64_t hidden = 768, intermediate = 3072, heads = 12;

@@ -184,7 +184,7 @@ void PairRows::FillRow(int64_t sample, const PairRow& row) const {
   CheckRow({.tokens = tokens}, {lengths_.vocab_size}, [&](int64_t token) {
     return InSample(place.store.PlaceOf(place.sample, token), sample);
   });
-  // What is cut keeps its end-of-text token.
+  // A sample that is cut keeps its end-of-text token.
   const auto take = [&](int64_t from, int64_t count, std::span<int32_t> out) {
     const int64_t n = std::min(count, std::ssize(out));
     std::copy_n(tokens.begin() + from, n, out.begin());

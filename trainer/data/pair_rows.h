@@ -22,8 +22,8 @@
 namespace fsdp {
 
 struct PairLengths {
-  int64_t input = 0, target = 0;  // Of a row.
-  int32_t vocab_size = 0;         // Of the model.
+  int64_t input = 0, target = 0;  // Tokens of a row.
+  int32_t vocab_size = 0;         // The model's.
 };
 
 class PairRowSource : public RowSource {

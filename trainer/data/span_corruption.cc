@@ -15,7 +15,7 @@ SpanLengths SpansOf(const SpanOptions& options, int64_t length) {
   SpanLengths lengths{.length = length, .noise = std::clamp<int64_t>(noise, 1, length - 1)};
   const double spans = static_cast<double>(lengths.noise) / options.mean_span;
   lengths.spans = std::max<int64_t>(1, static_cast<int64_t>(std::nearbyint(spans)));
-  // What stays has as many parts.
+  // The tokens that stay have as many parts.
   lengths.spans = std::min({lengths.spans, lengths.noise, length - lengths.noise});
   return lengths;
 }

@@ -25,7 +25,7 @@ struct SpanOptions {
   bool operator==(const SpanOptions&) const = default;
 };
 
-// Of a text of `length` tokens, >= 2.
+// A text has `length` tokens, >= 2.
 struct SpanLengths {
   int64_t length = 0, noise = 0, spans = 0;
   int64_t input() const { return length - noise + spans + 1; }

@@ -181,7 +181,7 @@ std::vector<GemmShape> UseKnown(const GemmAlgorithms& known, const std::vector<G
 
 namespace {
 
-// Of the library's candidates, first by a look at each and then, of the two fastest, by turns.
+// The fastest of the library's candidates: first by a look at each, then by turns of the best two.
 // `time`: seconds of a call, of so many; none where the library refuses it.
 std::optional<GemmAlgorithms::Choice> FastestOf(
     GemmLibrary& library, const GemmShape& shape,

@@ -26,7 +26,7 @@ constexpr const char* kKindNames[] = {"begin",
                                       "end"};
 static_assert(std::size(kKindNames) == static_cast<size_t>(ActionKind::kEnd) + 1);
 
-// Of a move, by where it leads, or where it comes from.
+// A move is named by where it leads, or where it comes from.
 struct MoveName {
   bool from;
   Resource end;

@@ -49,31 +49,31 @@ enum class ActionKind {
   kEnd             // compute   Publishes the scalars to the host.
 };
 
-// What actions read, write, take and give back. Two uses of one memory on two streams need a wait.
-// kComputeShard is what is gathered: the masters themselves, their copy in another dtype, or the
-// average that is evaluated in their place. Only updates touch masters, and they write the compute
-// shard with them, so the waits are the same whether or not the two are one memory.
+// Memory that actions read, write, take and give back. Two uses of one memory on two streams need a
+// wait. kComputeShard is what is gathered: the masters themselves, their copy in another dtype, or
+// the average that is evaluated in their place. Only updates touch masters, and they write the
+// compute shard with them, so the waits are the same whether or not the two are one memory.
 enum class Resource {
   kMaster,
-  kState,    // Of the optimizer.
-  kAverage,  // Of masters, in fp32.
+  kState,    // The optimizer's.
+  kAverage,  // The masters', in fp32.
   kComputeShard,
   kConstant,         // Either of them, of what no update changes.
   kAverageInUse,     // With F = 1, in the form that is computed with.
   kSecondary,        // This rank's part of the secondary copy.
-  kValue,            // What is gathered of a unit.
-  kGradient,         // What backward adds to, where that is not the shard itself.
-  kGradientShard,    // What updates on the device read.
+  kValue,            // A unit as it is computed with.
+  kGradient,         // Backward adds to it, where that is not the shard itself.
+  kGradientShard,    // Updates on the device read it.
   kShard,            // A gradient's, on its way to host memory.
-  kHostGradient,     // What updates on the host read.
-  kUpdated,          // What an update on the host leaves for the device, in another dtype.
+  kHostGradient,     // Updates on the host read it.
+  kUpdated,          // An update on the host leaves it for the device, in another dtype.
   kSpilled,          // A part, on a disk.
   kSpillSlot,        // A part in host memory, while it is updated or read.
   kSpillCopy,        // There, too: what kUpdated is of it.
-  kFactors,          // Of the step, in host memory.
-  kActivations,      // What a segment keeps for backward.
+  kFactors,          // The step's, in host memory.
+  kActivations,      // A segment keeps them for backward.
   kHostActivations,  // In host memory, or on a disk.
-  kGatherWire,       // What is gathered, as it travels.
+  kGatherWire,       // A value as it travels.
   kWire,             // A gradient as it travels.
   kReplicaWire,      // A gradient's shard, between replicas.
   kStaging,
@@ -86,7 +86,7 @@ struct Use {
   Resource what = Resource::kScalars;
   int of = 0;     // The unit or segment.
   int slot = -1;  // Whoever uses a slot uses one memory; -1: it has its own.
-  int part = -1;  // Of what is spilled of the unit; -1: it is about all of the unit.
+  int part = -1;  // A part of the unit that is spilled; -1: all of it.
 
   bool operator==(const Use&) const = default;
 };
@@ -103,11 +103,11 @@ struct Wait {
 struct Action {
   ActionKind kind = ActionKind::kRun;
   StreamId stream = StreamId::kCompute;
-  int unit = -1;               // Of all that are about one.
+  int unit = -1;               // Where it is about one.
   int segment = -1;            // kRun, and of activations.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
-  std::vector<Use> reads = {}, writes = {};  // Of kMove: the first of each.
+  std::vector<Use> reads = {}, writes = {};  // kMove: from the first to the first.
   // Memory that is the unit's from here on, or until here: of a slot, or of an allocator.
   std::vector<Use> takes = {}, gives = {};
   bool signals = false;  // A later action waits for it, of this step or the next.
@@ -115,8 +115,8 @@ struct Action {
 
   // The first of all it uses that is one of these; null where there is none.
   const Use* Find(std::initializer_list<Resource> any) const;
-  int slot() const;     // Of gathers, gradients or batches; -1 where it is about no such slot.
-  Group group() const;  // Of collectives: over whom.
+  int slot() const;     // A gather's, gradient's or batch's; -1: it is about no such slot.
+  Group group() const;  // Over whom a collective goes.
   bool secondary() const { return Find({Resource::kSecondary}) && kind == ActionKind::kGather; }
   bool operator==(const Action&) const = default;
 };

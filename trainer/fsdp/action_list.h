@@ -44,7 +44,7 @@ class ActionList {
     std::vector<int> reads;
   };
 
-  // Of one memory, whoever uses it.
+  // The same for all that use one memory.
   using Key = std::tuple<Resource, bool, int, int>;
 
   static Key KeyOf(const Use& use);

@@ -146,7 +146,7 @@ class Executor final : public SegmentHooks {
   std::span<const int> FlatsOf(const Action& action) const;
   void MoveTo(StreamId stream, const Located& from, const Located& to);
 
-  // What each action enqueues: executor_actions.cc.
+  // Each enqueues one kind of action: executor_actions.cc.
   void Begin(Stream& stream);
   void Load(const Action& action);
   void Move(const Action& action);

@@ -36,7 +36,7 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kGather:
       Gather(action);
       break;
-    case ActionKind::kFree:  // What tests poison.
+    case ActionKind::kFree:  // Tests poison it.
       FillAll(action, std::numeric_limits<float>::quiet_NaN());
       break;
     case ActionKind::kClear:
@@ -149,7 +149,7 @@ std::optional<ShardPart> Executor::StretchOf(const Use& use, int flat) const {
   if (use.part < 0) return all;
   const ShardPart& part = spilled().Part(use.of, use.part);
   if (part.flat == flat) return part;
-  // What is frozen is in no part, and comes with the first.
+  // A frozen one is in no part, and comes with the first.
   return layout.frozen && use.part == 0 ? std::optional(all) : std::nullopt;
 }
 
@@ -210,7 +210,7 @@ void Executor::Gather(const Action& action) {
     Located own = value;
     own.view = value.view.Slice(shard_rank_ % ranks * size, size);
     Located part = action.reads.empty() ? own : At(action.reads.front(), f);
-    // What lies elsewhere, or in another form, is brought to its place first.
+    // A shard that lies elsewhere, or in another form, is brought to its place first.
     if (!part.Is(value.place, {value.view.dtype, value.code})) {
       MoveTo(action.stream, part, own);
       part = own;
@@ -363,7 +363,7 @@ void Executor::Update(const Action& action) {
         .master = At(written, *part, ShardExtent::kShard).view,
         .gradient = At({Resource::kGradientShard, action.unit}, *part, ShardExtent::kShard).view,
         .coefficient = memory_.coefficients[f]};
-    // What is computed with, where that is not the master itself.
+    // The copy that is computed with, where that is not the master itself.
     if (action.writes.size() > 1) {
       const View copy = At(action.writes.back(), *part, ShardExtent::kShard).view;
       if (copy.data != update.master.data) update.copy = copy;

@@ -72,7 +72,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   }
 }
 
-// What the table has of the run's memory, but for what others make (Executor::NewShards()).
+// All of the run's memory that the table has, but for what Executor::NewShards() makes.
 void ExecutorMemory::TakeShards(PhasedAllocator& allocator, const Layout& layout) {
   constexpr std::pair<Resource, MemoryKind> kTaken[] = {
       {Resource::kMaster, MemoryKind::kParameters},
@@ -103,7 +103,7 @@ void ExecutorMemory::TakeShards(PhasedAllocator& allocator, const Layout& layout
   }
 }
 
-// What a step works with besides.
+// All else that a step works with.
 void ExecutorMemory::TakeStep(PhasedAllocator& allocator, const Model& model,
                               const ExecutorOptions& options, DeviceType kernels) {
   const MemoryUse pinned{MemoryKind::kActivations, MemoryPlace::kPinned};
@@ -172,7 +172,6 @@ Located ExecutorMemory::At(const Use& use, int flat) const {
 
 void ExecutorMemory::Take(const Action& action, Mode mode, size_t index) {
   for (const Use& use : action.takes) {
-    // What is staged is in no unit's memory.
     const int64_t bytes = storage.BytesOf(use.what, action.unit);
     Bytes(use) = units->Take(use, bytes, mode, index, action.stream);
   }

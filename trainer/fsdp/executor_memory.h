@@ -78,7 +78,7 @@ struct ExecutorMemory {
   // Where a flat parameter's part in a use is: all of it, or that of the use's part; empty where
   // there is none, now.
   Located At(const Use& use, int flat) const;
-  // What lives as long as the run: its shard, or what stands in for it.
+  // A shard that lives as long as the run, or the thing whose memory it shares.
   const View& Shard(Resource what, int flat) const;
   // Where the action's unit has what the action takes, and gives back, from here on.
   void Take(const Action& action, Mode mode, size_t index);
@@ -87,7 +87,7 @@ struct ExecutorMemory {
   Storage storage;
   std::unique_ptr<UnitMemory> units;
   SpilledShards spilled;
-  // Of fp16 sums over replicas; a power of two (loss_scale.h).
+  // Sums over replicas in fp16 are divided by it: a power of two (loss_scale.h).
   float divisor = 1;
   // By flat parameter: whether the gradient is fp16 itself, which could not hold the sum: it stays
   // divided, and whoever reads it multiplies.

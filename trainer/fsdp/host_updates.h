@@ -48,7 +48,7 @@ class HostUpdates {
   size_t ahead_ = 0;               // Parts.
   std::vector<Use> parts_;         // On the disk, in the order of their updates.
   std::map<int, int> first_part_;  // By unit.
-  std::vector<Use> in_memory_;     // Of the parts that are read so far, where.
+  std::vector<Use> in_memory_;     // Where the parts are that have been read so far.
 };
 
 }  // namespace fsdp

@@ -26,7 +26,7 @@ struct Located {
   bool Is(MemoryPlace at, Form form) const { return place == at && Form{view.dtype, code} == form; }
 };
 
-// What a move works with: memory of its stream, and the disk (null on a simulated device).
+// A move works with it: memory of its stream, and the disk (null on a simulated device).
 struct MoveContext {
   UnitMemory& memory;
   StreamId stream = StreamId::kCompute;

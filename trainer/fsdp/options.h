@@ -66,7 +66,7 @@ struct FsdpOptions {
     bool operator==(const CpuOffload&) const = default;
   };
 
-  // Of what travels: blocks of elements that share a scale (ops/quantize.h).
+  // Fewer bits on the wire: blocks of elements that share a scale (ops/quantize.h).
   struct Quantize {
     enum class Gather { kNone, kInt8, kFp8 };
 

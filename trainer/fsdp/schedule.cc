@@ -95,7 +95,7 @@ class Builder {
     if (!HasOwnGradient(unit)) return {Resource::kGradientShard, unit};
     return {Resource::kGradient, unit, gradient_slot_of_[unit]};
   }
-  // What a gather, or a fetch, copies of the unit.
+  // The shard that a gather, or a fetch, copies.
   Use Source(int unit) const {
     if (!Trains(unit) || o_.frozen_cast_units.count(unit) > 0) return {Resource::kConstant, unit};
     const bool copied = sharded_ || IsFetched(unit);

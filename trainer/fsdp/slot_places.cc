@@ -19,7 +19,7 @@ struct Take {
   size_t action;
 };
 
-// Of slots of that kind, in the schedule's order, and the streams that take them.
+// The takes of such slots, in the schedule's order, and the streams that take them.
 std::pair<std::vector<Take>, std::set<StreamId>> TakesOf(const Schedule& schedule,
                                                          const Layout& layout, Resource what,
                                                          int64_t (Layout::*bytes)(int) const) {

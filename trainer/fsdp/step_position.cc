@@ -28,7 +28,7 @@ std::string PassOf(int unit, Iterator at, Iterator end, const Layout& layout) {
   return run == end ? "" : Name(run->pass);
 }
 
-// What a move belongs to: the run that it is for or behind, a pass, or the update.
+// The part of the step that a move belongs to.
 std::string PassOfMove(const Action& move) {
   if (move.Find({Resource::kHostActivations})) {
     return move.stream == StreamId::kLeave ? "forward" : "backward";

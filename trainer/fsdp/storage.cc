@@ -67,7 +67,7 @@ Storage::Storage(const Layout& layout, const Schedule& train, bool averages, con
   PlaceInUnits();
 }
 
-// What lives as long as the run.
+// Rows that live as long as the run.
 void Storage::AddShards(int unit, int f, const ScheduleOptions& train) {
   const FlatParameter& flat = layout_.flat_parameters[f];
   const DTypes& d = flat.dtypes;
@@ -75,7 +75,7 @@ void Storage::AddShards(int unit, int f, const ScheduleOptions& train) {
   const bool on_host = train.host_units.count(unit) > 0 && !flat.frozen;
   const MemoryPlace update = fetched || on_host ? MemoryPlace::kPinned : MemoryPlace::kDevice;
   const MemoryPlace copy = fetched ? MemoryPlace::kPinned : MemoryPlace::kDevice;
-  // What is cast where it is gathered needs no copy; nor where it is fetched.
+  // A cast where it is gathered, or fetched, needs no copy.
   const bool cast_on_the_way = CastInGather(train) && (layout_.shards > 1 || fetched);
   const bool shared = update == copy && (d.compute == d.master || cast_on_the_way);
   const bool spilled = on_host && train.spilled_units.count(unit) > 0;
@@ -102,7 +102,7 @@ void Storage::AddShards(int unit, int f, const ScheduleOptions& train) {
   }
 }
 
-// What is there from action to action.
+// Rows that are there from action to action.
 void Storage::AddInUse(int unit, int f, const ScheduleOptions& train) {
   const FlatParameter& flat = layout_.flat_parameters[f];
   const auto in_use = [&](DType dtype, ShardExtent extent) {

@@ -39,7 +39,7 @@ enum class Home {
   kNone,  // There is no such thing.
   kRun,   // Memory of its own, as long as the run.
   kStep,  // The same, of what is made anew in each step, before it is used.
-  kUnit,  // Of its unit, from the action that takes it to the one that gives it back.
+  kUnit,  // Its unit's, from the action that takes it to the one that gives it back.
   kSlot,  // A slot in host memory.
   kSame   // That of another thing.
 };
@@ -63,7 +63,7 @@ class Storage {
   Storage(const Layout& layout, const Schedule& train, bool averages,
           const Change& change = nullptr);
 
-  // Of the thing itself; what it shares is followed.
+  // The row of the thing, or of that whose memory it shares.
   const StorageRow& At(Resource what, int flat) const;
   // As it was declared: kSame, too.
   const StorageRow& Declared(Resource what, int flat) const {
@@ -79,7 +79,7 @@ class Storage {
   // of the unit that has most.
   int64_t BytesOf(Resource what, int unit) const;
   int64_t LargestBytes(Resource what) const;
-  // Of the flat parameter of the unit that has most of it: of what is there for one at a time.
+  // The same of one flat parameter, that which has most: for things that are there one at a time.
   int64_t LargestRow(Resource what, int unit) const;
   // Elements in which what comes from the host in another form is cast, piece by piece: at most so
   // many at a time. 0: nothing is.
@@ -96,7 +96,7 @@ class Storage {
   int64_t fetch_elements_ = 0;
 };
 
-// What comes from the host is cast in pieces of this many elements, 4 MiB.
+// A cast on the way from the host goes in pieces of this many elements, 4 MiB.
 inline constexpr int64_t kFetchElements = int64_t{1} << 20;
 
 }  // namespace fsdp

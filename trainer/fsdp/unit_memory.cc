@@ -56,7 +56,7 @@ class PlannedUnits final : public UnitMemory {
         {Scratch::kWire, Resource::kWire, ActionKind::kReduce},
         {Scratch::kReplicaWire, Resource::kReplicaWire, ActionKind::kAllReduce}};
     for (const auto& [scratch, wire, kind] : kWires) {
-      int64_t most = 0;  // What the largest needs that travels in another form than it lies in.
+      int64_t most = 0;  // As much as the largest that travels in another form than it lies in.
       for (const Action& action : train.actions) {
         if (action.kind == kind) most = std::max(most, storage.LargestRow(wire, action.unit));
       }
@@ -100,7 +100,7 @@ class PlannedUnits final : public UnitMemory {
 
  private:
   const Layout& layout_;
-  SlotPlaces gathers_[2], gradients_;  // Of gathers by Mode.
+  SlotPlaces gathers_[2], gradients_;  // Gathers by Mode.
   View gather_slots_, gradient_slots_, staging_;
   std::vector<View> shard_slots_;
   std::vector<View> values_, own_gradients_;  // By unit: of those that use no slots.

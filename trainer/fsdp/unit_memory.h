@@ -16,10 +16,10 @@
 namespace fsdp {
 
 enum class Scratch {
-  kGatherWire,   // What is gathered as it travels, where that is another form.
+  kGatherWire,   // A value as it travels, where that is another form.
   kWire,         // A gradient as it travels, where that is another form.
   kReplicaWire,  // A shard, on its way between replicas.
-  kFetch,        // What is cast behind its way from the host.
+  kFetch,        // A cast behind the way from the host.
   kLeaving,      // Pinned: activations on their way to a disk.
   kComing        // Pinned: and back.
 };
@@ -37,7 +37,7 @@ class UnitMemory {
   // are given back.
   virtual View Borrow(Scratch what, int64_t bytes, StreamId stream) = 0;
   virtual void Return(Scratch what, const View& bytes) = 0;
-  // Of a schedule that takes the place of this mode's, with the same slots.
+  // Another schedule takes the place of this mode's, with the same slots.
   virtual void Replace(Mode mode, const Schedule& schedule) = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-// Of an encoder and a decoder: sources of one of both kinds.
+// An encoder and a decoder have sources of one of both kinds.
 struct PairSources {
   std::vector<SpanRows::Source> spans;
   std::vector<PairRows::Source> pairs;

@@ -92,7 +92,8 @@ class Opener {
     return {data.seq_len, data.TargetLength(), static_cast<int32_t>(VocabSize(shape_))};
   }
 
-  // What stands in the places of `count` spans. Throws ConfigError where there are too few.
+  // The tokens that stand in the places of `count` spans. Throws ConfigError where there are too
+  // few.
   std::vector<int32_t> Sentinels(const SourceRecipe& recipe, const std::string& key,
                                  int64_t count) {
     std::vector<int32_t> sentinels;
@@ -391,7 +392,7 @@ RunData OpenDrawn(const Recipe& recipe, const ModelShape& shape, int data_ranks,
 
 namespace {
 
-// Of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
+// Rows of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
 RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                   const ValidRecipe& held_out, const OpenProgress& progress) {
   if (recipe.data.objective == DataRecipe::Objective::kCausal) {

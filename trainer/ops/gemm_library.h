@@ -90,7 +90,7 @@ class GemmLibrary {
   virtual std::vector<std::string> Refusals() const = 0;
 };
 
-// What a stream has for its matrix products. Without a library they are kernels of ours.
+// A stream's means of matrix products. Without a library they are kernels of ours.
 struct GemmResources final : StreamResources {
   GemmResources() = default;
   GemmResources(GemmLibrary* l, std::byte* w) : library(l), workspace(w) {}

@@ -140,7 +140,7 @@ void AddObjectiveConflict(const Recipe& recipe, const std::string& a,
                            " is none: leave it out"});
 }
 
-// Of an encoder and a decoder.
+// A model of an encoder and a decoder.
 void AddVocabularyConflicts(const Recipe& recipe, int64_t vocabulary,
                             std::vector<ShapeConflict>& conflicts) {
   const DataRecipe& data = recipe.data;

@@ -112,7 +112,7 @@ using TrainRecipeSources = std::variant<SourceRecipe, std::vector<SourceRecipe>>
 using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe, std::vector<SourceRecipe>>;
 
 struct DataRecipe {
-  // What a sample is made of a source's tokens.
+  // How a sample is made of a source's tokens.
   enum class Objective { kCausal, kSeq2Seq, kSpanCorruption };
 
   TrainRecipeSources train;
@@ -137,7 +137,7 @@ struct DataRecipe {
   // The key that asks for an end-of-text token, as it is named in messages; empty: none.
   std::string WantsEot() const;
   SpanOptions spans() const { return {noise_density, mean_span}; }
-  // Of a sample; 0 with kCausal, whose targets are its tokens.
+  // Targets of a sample; 0 with kCausal, whose targets are its tokens.
   int64_t TargetLength() const;
 
   bool operator==(const DataRecipe&) const = default;

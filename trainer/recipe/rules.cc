@@ -145,7 +145,7 @@ void CheckPacking(Rules& rules, const DataRecipe& data) {
                     ", which cuts documents anywhere: leave data.too_long out");
 }
 
-// What belongs to an objective.
+// Keys that belong to an objective.
 void CheckObjective(Rules& rules, const DataRecipe& data) {
   using Objective = DataRecipe::Objective;
   using Source = SourceRecipe::Source;

@@ -9,7 +9,7 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// What operations of a stream may use beside its memory: a library's handle, a workspace. Whose it
+// Means of a stream's operations beside its memory: a library's handle, a workspace. Whose it
 // is, they know.
 class StreamResources {
  public:

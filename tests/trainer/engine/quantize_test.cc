@@ -26,7 +26,7 @@ using testing::TinyRun;
 using testing::Train;
 using Gather = FsdpOptions::Quantize::Gather;
 
-constexpr int64_t kMinSize = 700;  // Of the tiny model some matrices are smaller.
+constexpr int64_t kMinSize = 700;  // Some matrices of the tiny model are smaller.
 
 TinyRun QuantizedRun(int world, Gather gather, int block) {
   TinyRun run;
@@ -54,7 +54,7 @@ float Round(float x, DType dtype) {
   return x;
 }
 
-// What arrives of a whole parameter where shards begin at multiples of `shard_size` elements of the
+// A whole parameter as it arrives where shards begin at multiples of `shard_size` elements of the
 // flat parameter, in which it lies at `offset`.
 std::vector<float> Arriving(const Parameter& p, const TinyRun& run, int64_t offset,
                             int64_t shard_size) {

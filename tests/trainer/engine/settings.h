@@ -143,7 +143,7 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
     if (o.activation_offload == ActivationOffload::kSpill) {
       o.cpu_offload.spill = ::testing::TempDir();
     }
-    // Of some matrices, and not of others.
+    // Some matrices are that large, and others not.
     o.quantize = {static_cast<FsdpOptions::Quantize::Gather>(row[i++]), 64, 700};
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;

@@ -62,7 +62,7 @@ std::string Cell(const StorageRow& row) {
                                    : text;
 }
 
-// Of a block of a model that trains on four ranks with these options.
+// The rows of a block of a model that trains on four ranks with these options.
 std::string Table(const std::vector<ExecutorOptions>& recipes) {
   const Gpt2 model(TinyRun::TinyConfig());
   std::ostringstream out;
