@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "tests/testing/everything.h"
+
 namespace fsdp::testing {
 namespace {
 
@@ -194,6 +196,24 @@ void Judge::Check(const std::string& name, double difference, double accepted) {
     worst_ = ratio;
     where_ = name;
   }
+}
+
+std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
+                                          const std::vector<int>& worlds, bool processes) {
+  std::vector<ReferenceCase> cases;
+  int row = 0;
+  for (const char* model : models) {
+    ++row;
+    for (const int world : worlds) {
+      int column = 0;
+      for (const Strategy strategy :
+           {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
+        const bool meets = (row + world + ++column) % 3 == 0;
+        if (meets || Everything()) cases.emplace_back(model, world, strategy, processes);
+      }
+    }
+  }
+  return cases;
 }
 
 std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& info) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -82,6 +83,9 @@ class Judge {
 
 using ReferenceCase = std::tuple<const char*, int, Strategy, bool>;  // bool: processes.
 std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& info);
+// Models, worlds and strategies: for every change each two of them that can meet do once.
+std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
+                                          const std::vector<int>& worlds, bool processes);
 
 // What tests of a family derive from: one model of it, in one world.
 class ReferenceSuite : public ::testing::TestWithParam<ReferenceCase> {

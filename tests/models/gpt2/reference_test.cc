@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/models/gpt2/set_shape.h"
-#include "tests/testing/everything.h"
 #include "tests/testing/precision.h"
 
 namespace fsdp::testing {
@@ -30,24 +29,6 @@ const std::vector<int> kThreadWorlds = {2, 3, 4}, kProcessWorlds = {1, 2, 3, 4};
 
 constexpr const char* kModels[] = {"odd_vocab", "odd_heads", "one_head", "untied"};
 
-// Models, worlds and strategies: for every change each two of them that can meet do once.
-std::vector<ReferenceCase> Cases(const std::vector<int>& worlds, bool processes) {
-  std::vector<ReferenceCase> cases;
-  int row = 0;
-  for (const char* model : kModels) {
-    ++row;
-    for (const int world : worlds) {
-      int column = 0;
-      for (const Strategy strategy :
-           {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
-        const bool meets = (row + world + ++column) % 3 == 0;
-        if (meets || Everything()) cases.emplace_back(model, world, strategy, processes);
-      }
-    }
-  }
-  return cases;
-}
-
 // In a world of one the strategies are one.
 INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
                          ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values(1),
@@ -55,10 +36,12 @@ INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
                                             ::testing::Values(false)),
                          ReferenceCaseName);
 INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::ValuesIn(Cases(kThreadWorlds, /*processes=*/false)),
+                         ::testing::ValuesIn(ReferenceCases(kModels, kThreadWorlds,
+                                                            /*processes=*/false)),
                          ReferenceCaseName);
 INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::ValuesIn(Cases(kProcessWorlds, /*processes=*/true)),
+                         ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
+                                                            /*processes=*/true)),
                          ReferenceCaseName);
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.

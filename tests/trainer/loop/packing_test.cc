@@ -4,14 +4,13 @@
 
 #include <cmath>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
-#include "tests/trainer/comm/ranks.h"
+#include "tests/trainer/loop/train_ranks.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -23,9 +22,7 @@
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
-#include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
-#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
@@ -45,37 +42,6 @@ Recipe Tiny(const std::string& directory, const Strings& more) {
                        "train: {steps: 4, micro_batch_size: 2, global_batch_size: 5}\n"
                        "optimizer: {name: sgd, lr: 0.1, weight_decay: 0}\n"}},
                      overrides);
-}
-
-// The exit code of each rank and what it said, "0 " where it is done. Rank 0's console: `said`.
-Strings Train(int world, const Recipe& recipe, std::string* said = nullptr) {
-  const std::string console = UnusedPath("console");
-  Strings ends;
-  for (const testing::Outcome& outcome :
-       testing::RunProcessRanks(world, [&](testing::Rank& rank) -> std::string {
-         std::ofstream lines;
-         Job job;
-         job.rank = rank.rank;
-         job.world = job.local_world = rank.size;
-         job.store = rank.store;
-         job.checker = std::make_shared<StreamChecker>();
-         job.connect = [&](const std::string& name, const RankGroup& group) {
-           return rank.join_group(name, group, {.timeout_s = recipe.run.timeout_s});
-         };
-         if (job.rank == 0) {
-           lines.open(console);
-           job.console = &lines;
-         }
-         try {
-           return std::to_string(static_cast<int>(TrainRank(recipe, job))) + " ";
-         } catch (const Error& error) {
-           return std::to_string(static_cast<int>(error.code())) + " " + error.what();
-         }
-       })) {
-    ends.push_back(outcome.error.empty() ? outcome.result : outcome.error);
-  }
-  if (said != nullptr) *said = ReadWholeFile(console);
-  return ends;
 }
 
 std::vector<nlohmann::json> Records(const std::string& run, const std::string& kind) {
@@ -131,7 +97,7 @@ struct Curve {
 };
 Curve CurveOf(int world, const Strings& settings) {
   const std::string run = UnusedPath("curve");
-  EXPECT_EQ(Train(world, Tiny(run, settings)), Strings(world, "0 "));
+  EXPECT_EQ(testing::TrainRanks(world, Tiny(run, settings)), Strings(world, "0 "));
   Curve curve;
   for (const auto& step : Records(run, "step")) {
     curve.losses.push_back(step["loss"]);
@@ -218,7 +184,7 @@ TEST(PackingTest, AResumeHasTheBitsOfARunThatDidNotStop) {
                      std::string("data.packing=") + packing, "train.steps=" + std::to_string(steps),
                      "eval={every: 3, steps: 2}", "optimizer.name=adamw", "optimizer.lr=0.01",
                      "schedule.name=constant"});
-      EXPECT_EQ(Train(2, recipe), Strings(2, "0 "));
+      EXPECT_EQ(testing::TrainRanks(2, recipe), Strings(2, "0 "));
     };
     const std::string whole = UnusedPath("whole_run"), parts = UnusedPath("parts");
     train(whole, 12);
@@ -236,10 +202,11 @@ TEST(PackingTest, AResumeHasTheBitsOfARunThatDidNotStop) {
       }
     }
     const auto other = [&](const std::string& setting) {
-      return Train(1, Tiny(parts, {"data={train: " + Source(path) + ", valid: {fraction: 0.2}}",
-                                   std::string("data.packing=") + packing, setting,
-                                   "train.steps=20", "optimizer.name=adamw", "optimizer.lr=0.01",
-                                   "schedule.name=constant"}))[0];
+      return testing::TrainRanks(
+          1,
+          Tiny(parts, {"data={train: " + Source(path) + ", valid: {fraction: 0.2}}",
+                       std::string("data.packing=") + packing, setting, "train.steps=20",
+                       "optimizer.name=adamw", "optimizer.lr=0.01", "schedule.name=constant"}))[0];
     };
     const std::string end = other("data.too_long=cut");
     EXPECT_TRUE(end.starts_with("2 ") &&
@@ -276,7 +243,7 @@ TEST(PackingTest, SaysHowMuchIsCutAndDropped) {
   const std::string path = Write("long", Joined(Documents(10, 6, 6, true)) + std::string(40, 'x') +
                                              ".." + std::string(20, 'y'));
   const auto train = [&](int world, const std::string& too_long, std::string* said) {
-    return Train(
+    return testing::TrainRanks(
         world,
         Tiny(UnusedPath("long_run"), {"data={train: " + Source(path) + ", packing: samples}",
                                       "data.too_long=" + too_long, "train.steps=1"}),
@@ -336,7 +303,7 @@ TEST(PackingTest, NeedsAnEndOfText) {
   const Recipe recipe = Tiny(
       UnusedPath("raw_run"),
       {"data.train={source: tokens, paths: [" + path + "], dtype: uint16}", "data.packing=none"});
-  EXPECT_EQ(Train(1, recipe),
+  EXPECT_EQ(testing::TrainRanks(1, recipe),
             Strings{"2 data.train.eot: data.packing `none` needs an end-of-text token, and " +
                     path + " names none: give data.train.eot"});
 }

@@ -3,21 +3,17 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
-#include "tests/trainer/comm/ranks.h"
+#include "tests/trainer/loop/train_ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/data/pair_batch.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
-#include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
-#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
@@ -75,37 +71,6 @@ std::string ErrorOf(const Recipe& recipe, ExitCode code) {
     return error.what();
   }
   return "none";
-}
-
-// What each rank ends with: "0 " where it is done. `losses`: the console of rank 0.
-Strings Train(int world, const Recipe& recipe, std::string* said = nullptr) {
-  const std::string console = UnusedPath("console");
-  Strings ends;
-  for (const testing::Outcome& outcome :
-       testing::RunProcessRanks(world, [&](testing::Rank& rank) -> std::string {
-         std::ofstream lines;
-         Job job;
-         job.rank = rank.rank;
-         job.world = job.local_world = rank.size;
-         job.store = rank.store;
-         job.checker = std::make_shared<StreamChecker>();
-         job.connect = [&](const std::string& name, const RankGroup& group) {
-           return rank.join_group(name, group, {.timeout_s = recipe.run.timeout_s});
-         };
-         if (job.rank == 0) {
-           lines.open(console);
-           job.console = &lines;
-         }
-         try {
-           return std::to_string(static_cast<int>(TrainRank(recipe, job))) + " ";
-         } catch (const Error& error) {
-           return std::to_string(static_cast<int>(error.code())) + " " + error.what();
-         }
-       })) {
-    ends.push_back(outcome.error.empty() ? outcome.result : outcome.error);
-  }
-  if (said != nullptr) *said = ReadWholeFile(console);
-  return ends;
 }
 
 TEST(Pairs, SpansAreFedToTheModel) {
@@ -169,8 +134,8 @@ TEST(Pairs, ARunTrainsAndGoesOn) {
   const std::string data = SpanData();
   const auto losses = [&](int world, const std::string& dir, const std::string& steps) {
     std::string said;
-    for (const std::string& end :
-         Train(world, Load(data, {"run.dir=" + dir, "train.steps=" + steps}), &said)) {
+    for (const std::string& end : testing::TrainRanks(
+             world, Load(data, {"run.dir=" + dir, "train.steps=" + steps}), &said)) {
       EXPECT_EQ(end, "0 ") << said;
     }
     return said;

@@ -1,0 +1,17 @@
+// A job of several ranks, each a process under the stream checker, of one recipe.
+#ifndef FSDP_TRAIN_TESTS_TRAINER_LOOP_TRAIN_RANKS_H_
+#define FSDP_TRAIN_TESTS_TRAINER_LOOP_TRAIN_RANKS_H_
+
+#include <string>
+#include <vector>
+
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp::testing {
+
+// The exit code of each rank and what it said, "0 " where it is done. Rank 0's console: `said`.
+std::vector<std::string> TrainRanks(int world, const Recipe& recipe, std::string* said = nullptr);
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TRAINER_LOOP_TRAIN_RANKS_H_
