@@ -12,9 +12,7 @@ namespace fsdp {
 // Takes views from bytes, one behind the other, each at a multiple of 64.
 class Carver {
  public:
-  explicit Carver(std::byte* begin) : next_(begin) {}
   explicit Carver(const View& bytes) : next_(bytes.data) {}
-  std::byte* end() const { return next_; }
   View Take(int64_t elements, DType dtype) {
     const View view(next_, dtype, Shape{elements});
     next_ += (view.bytes() + 63) / 64 * 64;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "trainer/core/check.h"
@@ -16,10 +15,6 @@ namespace {
 // Initial values go to the device in pieces of 4 MiB.
 constexpr int64_t kUploadElements = int64_t{1} << 20;
 
-View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
-  return NewPersistent(allocator, bytes, use, DType::kUInt8);
-}
-
 Batch NewBatch(PhasedAllocator& allocator, const BatchSpec& spec, int64_t rows, MemoryPlace place,
                View* bytes) {
   *bytes = NewBytes(allocator, BatchBytes(spec, rows), {MemoryKind::kActivations, place});
@@ -27,12 +22,6 @@ Batch NewBatch(PhasedAllocator& allocator, const BatchSpec& spec, int64_t rows, 
 }
 
 }  // namespace
-
-View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype) {
-  View view(nullptr, dtype, Shape{elements});
-  if (elements > 0) view.data = allocator.Allocate(view.bytes(), use);
-  return view;
-}
 
 ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
                                const Schedule& train, const Schedule& eval, const Model& model,

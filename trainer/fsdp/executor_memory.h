@@ -59,9 +59,6 @@ enum Scalar {
   kScaler
 };
 
-// An empty view where there are no elements.
-View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype);
-
 // Of the device, where nothing else is said.
 struct ExecutorMemory {
   struct StagedBatch {

@@ -1,8 +1,8 @@
 // Where everything that is kept or made of a flat parameter lies, and in what form: a table with a
 // row for each flat parameter and each thing, which follows from the layout and the schedule alone.
-// Schedule, plan, executor, snapshot and optimizers read it, and moves between its rows are found
-// by place and form (moves.h), so nobody else asks.
-// Tests: tests/trainer/engine/storage_test.cc
+// The executor, and through it snapshots and optimizers, reads it, and moves between its rows are
+// found by place and form (moves.h). The schedule is made before, of ScheduleOptions' sets of
+// units. Tests: tests/trainer/engine/storage_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_STORAGE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_STORAGE_H_
 

@@ -12,12 +12,6 @@
 namespace fsdp {
 namespace {
 
-View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
-  View view(nullptr, DType::kUInt8, Shape{bytes});
-  if (bytes > 0) view.data = allocator.Allocate(bytes, use);
-  return view;
-}
-
 // Pinned, beginning where a disk's blocks may.
 View NewPiece(PhasedAllocator& allocator, int64_t bytes) {
   if (bytes == 0) return NewBytes(allocator, 0, MemoryKind::kActivations);
@@ -133,6 +127,16 @@ class CachingUnits final : public UnitMemory {
 };
 
 }  // namespace
+
+View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype) {
+  View view(nullptr, dtype, Shape{elements});
+  if (elements > 0) view.data = allocator.Allocate(view.bytes(), use);
+  return view;
+}
+
+View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use) {
+  return NewPersistent(allocator, bytes, use, DType::kUInt8);
+}
 
 std::unique_ptr<UnitMemory> MakeUnitMemory(PhasedAllocator& allocator, const Layout& layout,
                                            const Storage& storage, const Schedule& train,

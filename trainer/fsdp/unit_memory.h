@@ -41,6 +41,10 @@ class UnitMemory {
   virtual void Replace(Mode mode, const Schedule& schedule) = 0;
 };
 
+// Memory of the phase that has begun; an empty view where there are no elements.
+View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype);
+View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use);
+
 // Memory of the allocator, taken here. `eval`: uses slots of `train`. `pieces`: of kLeaving and
 // kComing, bytes; 0: nothing goes between the device and a disk. Keeps references.
 std::unique_ptr<UnitMemory> MakeUnitMemory(PhasedAllocator& allocator, const Layout& layout,
