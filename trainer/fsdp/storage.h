@@ -2,7 +2,8 @@
 // row for each flat parameter and each thing, which follows from the layout and the schedule alone.
 // The executor, and through it snapshots and optimizers, reads it, and moves between its rows are
 // found by place and form (moves.h). The schedule is made before, of ScheduleOptions' sets of
-// units. Tests: tests/trainer/engine/storage_test.cc
+// units.
+// Tests: tests/trainer/engine/storage_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_STORAGE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_STORAGE_H_
 
