@@ -194,6 +194,9 @@ struct Mark {
 
 }  // namespace
 
+// A guess that explains what was seen: see docs/cuda.md, "Rules".
+constexpr int kBlockingEntries = 5;
+
 struct CUevent_st {
   explicit CUevent_st(unsigned f) : flags(f) {}
 
@@ -257,12 +260,13 @@ struct CUstream_st {
 
   // `always`: even after a fault. `waits`: it is issued when it is over. Where the queue is full it
   // waits for room, with the driver's lock.
-  void Push(std::function<void()> work, bool always = false, bool waits = false) {
+  void Push(std::function<void()> work, bool always = false, bool waits = false, int entries = 1) {
     {
       const std::lock_guard driver(TheMachine().driver[gpu]);
       WaitForRoom();
       std::lock_guard lock(mutex);
-      queue.push_back({std::move(work), always, waits, connection.next++});
+      queue.push_back({std::move(work), always, waits, entries, connection.next++});
+      taken += entries;
       const int64_t queued = ++pending;
       std::atomic<int64_t>& most = TheMachine().most_queued;
       for (int64_t m = most; m < queued && !most.compare_exchange_weak(m, queued);) {
@@ -273,7 +277,7 @@ struct CUstream_st {
 
   void WaitForRoom() {
     const auto begin = std::chrono::steady_clock::now();
-    while (pending.load() >= TheMachine().gpus.queue) {
+    while (taken.load() >= TheMachine().gpus.queue) {
       if (std::chrono::steady_clock::now() - begin > kFullFor) {
         std::fprintf(stderr,
                      "a launch waits for room in its stream's queue, with the driver's lock: the "
@@ -309,6 +313,7 @@ struct CUstream_st {
       }
       if (item.waits) connection.Issue(item.number);
       item.work = nullptr;  // What it holds is gone before anybody hears that it is done.
+      taken.fetch_sub(item.entries);
       pending.fetch_sub(1);
     }
     if (left) delete this;
@@ -317,6 +322,7 @@ struct CUstream_st {
   struct Item {
     std::function<void()> work;
     bool always = false, waits = false;
+    int entries = 1;  // Of the queue.
     uint64_t number = 0;  // On its connection.
   };
 
@@ -330,6 +336,7 @@ struct CUstream_st {
   std::deque<Item> queue;
   bool stop = false, left = false;
   std::atomic<int64_t> pending{0};
+  std::atomic<int64_t> taken{0};  // Entries of the queue.
   std::thread thread{[this] { Work(); }};  // Last: it uses all of the above.
 };
 
@@ -777,7 +784,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     std::lock_guard lock(event->mutex);
     event->mark = mark;
   }
-  stream->Push([mark] { mark->Pass(); }, /*always=*/true);
+  const bool blocking = (event->flags & cudaEventBlockingSync) != 0;
+  stream->Push([mark] { mark->Pass(); }, /*always=*/true, /*waits=*/false,
+               blocking ? kBlockingEntries : 1);
   return cudaSuccess;
 }
 

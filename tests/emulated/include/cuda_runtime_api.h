@@ -40,6 +40,7 @@ enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSymbolNotFound = 1,
 };
 inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventBlockingSync = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0;

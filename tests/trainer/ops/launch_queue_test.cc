@@ -48,9 +48,8 @@ class Within {
 };
 
 // 5,000 kernels of next to no work behind two tasks of the host, on one stream, and waits between
-// it and another. The GPU waits for the second task, whose thread must first pass
-// cudaEventSynchronize for the event behind the first: for ever, if the thread that enqueues stands
-// in a launch by then, with a lock of the driver's that the other one needs.
+// it and another. The GPU waits for the second task: for ever, if its thread needed a lock of the
+// driver's that the thread which enqueues holds, because it stands in a launch by then.
 TEST(GpuQueue, TheHostThatIsFarAheadHoldsUpNoWorkOfTheHost) {
   constexpr int kKernels = 5000;
   const auto device = CreateCudaDevice({});

@@ -15,9 +15,10 @@ namespace {
 
 // Words that two sides write are in cache lines of their own.
 constexpr size_t kWordBytes = 64;
-constexpr size_t kProgressWord = kWordBytes / sizeof(uint32_t);
-constexpr size_t kRunAheadWord = 2 * kProgressWord;
-constexpr size_t kWordsBytes = 3 * kWordBytes;
+constexpr size_t kReachedWord = kWordBytes / sizeof(uint32_t);  // The first is of what is done.
+constexpr size_t kProgressWord = 2 * kReachedWord;
+constexpr size_t kRunAheadWord = 3 * kReachedWord;
+constexpr size_t kWordsBytes = 4 * kWordBytes;
 
 }  // namespace
 
@@ -59,13 +60,13 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<GpuState> state, CudaTrac
 }
 
 CudaStream::~CudaStream() {
+  (void)state_->Check(cudaStreamSynchronize(resources_.stream));
   std::unique_ptr<HostWorker> worker;
   {
-    std::lock_guard lock(mutex_);  // Its thread may be asking where the streams are.
+    std::lock_guard lock(mutex_);  // Another's thread may be asking where the streams are.
     worker.swap(worker_);
   }
   worker.reset();
-  (void)state_->Check(cudaStreamSynchronize(resources_.stream));
   state_->Remove(this);
   std::lock_guard lock(trace_.mutex);
   std::erase(trace_.streams, this);
@@ -191,17 +192,19 @@ uint64_t CudaStream::TakeTicket() {
 void CudaStream::PutHostTask(HostTask task) {
   HostWorker& worker = Worker();
   task.clock = before_;
-  const uint64_t ticket = TakeTicket();
-  task.ticket = ticket;
-  task.before = Mark(/*timed=*/false);
-  run_ahead_.Take(1);
+  const auto ticket = static_cast<uint32_t>(task.ticket = TakeTicket());
+  run_ahead_.Take(2);
   worker.Push(std::move(task));
-  const int error =
-      state_->driver.wait_value(resources_.stream, reinterpret_cast<uintptr_t>(resources_.words),
-                                static_cast<uint32_t>(ticket), /*flags: >=*/0);
-  if (error != 0 && StillWorks()) {
-    state_->Fail("cuStreamWaitValue32 returns " + std::to_string(error));
-  }
+  const auto call = [&](const char* name, StreamValueCall value, size_t word) {
+    const int error =
+        value(resources_.stream, reinterpret_cast<uintptr_t>(resources_.words + word), ticket,
+              /*flags=*/0);  // Of a wait: for that or beyond.
+    if (error != 0 && StillWorks()) {
+      state_->Fail(std::string(name) + " returns " + std::to_string(error));
+    }
+  };
+  call("cuStreamWriteValue32", state_->driver.write_value, kReachedWord);
+  call("cuStreamWaitValue32", state_->driver.wait_value, 0);
 }
 
 bool CudaStream::StillWorks() {
@@ -213,7 +216,8 @@ bool CudaStream::StillWorks() {
 HostWorker& CudaStream::Worker() {
   if (worker_ == nullptr) {
     try {
-      auto worker = std::make_unique<HostWorker>(*state_, index_, threads_, resources_.words);
+      auto worker = std::make_unique<HostWorker>(
+          *state_, index_, threads_, resources_.words + kReachedWord, resources_.words);
       std::lock_guard lock(mutex_);
       worker_ = std::move(worker);
     } catch (const std::system_error& error) {

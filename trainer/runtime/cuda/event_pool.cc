@@ -33,8 +33,8 @@ EventPool::Handle EventPool::Take() {
   }
   if (event == nullptr) {
     CheckCall(cudaSetDevice(gpu_), "cudaSetDevice");
-    // Whoever waits for it sleeps.
-    const unsigned flags = cudaEventBlockingSync | (timed_ ? 0 : cudaEventDisableTiming);
+    // Not cudaEventBlockingSync: each of those takes several entries of a stream's queue.
+    const unsigned flags = timed_ ? cudaEventDefault : cudaEventDisableTiming;
     CheckCall(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
   }
   return Handle(event, [weak = weak_from_this()](cudaEvent_t e) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/runtime/cuda/await.h"
 
 namespace fsdp {
 namespace {
@@ -77,7 +78,8 @@ std::string Describe(const Stream& stream, const StreamPosition& at) {
 
 bool CudaEvent::Ready() const {
   if (passed_ || handle_ == nullptr) return true;
-  (void)cudaSetDevice(state_->gpu);  // As below.
+  // On a thread that has none current, CUDA would make a context of GPU 0.
+  (void)cudaSetDevice(state_->gpu);
   const cudaError_t error = cudaEventQuery(handle_.get());
   if (error == cudaErrorNotReady) return false;
   if (state_->Check(error)) passed_ = true;
@@ -85,11 +87,7 @@ bool CudaEvent::Ready() const {
 }
 
 void CudaEvent::Block() const {
-  // On a thread that has none current, CUDA would make a context of GPU 0.
-  (void)cudaSetDevice(state_->gpu);
-  if (!passed_ && handle_ != nullptr && state_->Check(cudaEventSynchronize(handle_.get()))) {
-    passed_ = true;
-  }
+  Await([this] { return Ready(); });
   if (const std::exception_ptr error = state_->failures.Find(stream_, before_)) {
     std::rethrow_exception(error);
   }

@@ -4,12 +4,17 @@
 #include <exception>
 #include <utility>
 
+#include "trainer/runtime/cuda/await.h"
+
 namespace fsdp {
 
-HostWorker::HostWorker(GpuState& state, int stream, int threads, uint32_t* done)
-    : state_(state), stream_(stream), done_(done), pool_(threads, /*spin=*/false), thread_([this] {
-        Work();
-      }) {}
+HostWorker::HostWorker(GpuState& state, int stream, int threads, uint32_t* reached, uint32_t* done)
+    : state_(state),
+      stream_(stream),
+      reached_(reached),
+      done_(done),
+      pool_(threads, /*spin=*/false),
+      thread_([this] { Work(); }) {}
 
 HostWorker::~HostWorker() {
   {
@@ -35,7 +40,6 @@ std::optional<StreamPosition> HostWorker::Position() const {
 
 void HostWorker::Work() {
   FlushSubnormals();
-  (void)state_.Check(cudaSetDevice(state_.gpu));
   for (;;) {
     HostTask task;
     {
@@ -56,8 +60,17 @@ void HostWorker::Work() {
   }
 }
 
+bool HostWorker::Reached(uint32_t ticket) const {
+  const auto reached = [&] {
+    return static_cast<int32_t>(std::atomic_ref(*reached_).load(std::memory_order_acquire) -
+                                ticket) >= 0;
+  };
+  Await([&] { return reached() || state_.failures.device_failed(); });
+  return reached();
+}
+
 void HostWorker::Run(const HostTask& task) {
-  if (task.before == nullptr || !state_.Check(cudaEventSynchronize(task.before.get()))) return;
+  if (!Reached(static_cast<uint32_t>(task.ticket))) return;
   if (state_.failures.Find(stream_, task.clock)) return;
   {
     std::lock_guard lock(mutex_);

@@ -1,4 +1,6 @@
-// The thread of a CUDA stream that does the host's work in the stream's order.
+// The thread of a CUDA stream that does the host's work in the stream's order. It learns that its
+// turn has come by a word in pinned memory that the stream writes, and calls nothing of CUDA: the
+// driver may hold a lock for a call that waits for this very work (docs/cuda.md, "Rules").
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
@@ -17,20 +19,20 @@
 namespace fsdp {
 
 struct HostTask {
-  EventPool::Handle before;  // Begins when that has passed, if anybody knows.
-  VectorClock clock;         // What of it has failed drops the task.
-  CpuKernel kernel;          // Or, where there is none:
+  VectorClock clock;  // What of it has failed drops the task.
+  CpuKernel kernel;   // Or, where there is none:
   EventPtr awaited;
-  uint64_t ticket = 0;
+  uint64_t ticket = 0;  // Begins when the stream has come to it.
   StreamPosition at;
 };
 
 class HostWorker {
  public:
-  // `done`, pinned: the ticket of the newest task that is over, whatever came of it. What a task
-  // holds is gone by then. Throws std::system_error.
-  HostWorker(GpuState& state, int stream, int threads, uint32_t* done);
-  ~HostWorker();  // When all tasks are over.
+  // Pinned words of tickets, which count round. `reached`: that of the task that the stream has
+  // come to; `done`: of the newest task that is over, whatever came of it, and what it held is gone
+  // by then. Throws std::system_error.
+  HostWorker(GpuState& state, int stream, int threads, uint32_t* reached, uint32_t* done);
+  ~HostWorker();  // When all tasks are over. A fault of the GPU must be known by then.
   HostWorker(const HostWorker&) = delete;
   HostWorker& operator=(const HostWorker&) = delete;
 
@@ -39,10 +41,12 @@ class HostWorker {
 
  private:
   void Work();
+  bool Reached(uint32_t ticket) const;  // Blocks. False: the device has failed.
   void Run(const HostTask& task);
 
   GpuState& state_;
   const int stream_;
+  uint32_t* const reached_;
   uint32_t* const done_;
   ThreadPool pool_;
   mutable std::mutex mutex_;  // Guards what follows, but for the thread.

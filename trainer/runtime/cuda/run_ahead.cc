@@ -2,15 +2,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "trainer/core/check.h"
+#include "trainer/runtime/cuda/await.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int kYields = 100;
-constexpr std::chrono::microseconds kNap{20};
 constexpr std::chrono::milliseconds kAskEvery{10};
 
 }  // namespace
@@ -29,16 +27,12 @@ void RunAhead::Take(int64_t operations) {
   if (Outstanding() <= kMostOutstanding) return;
   using Clock = std::chrono::steady_clock;
   Clock::time_point asked = Clock::now();
-  for (int i = 0; Outstanding() > kMostOutstanding; ++i) {
-    if (i < kYields) {
-      std::this_thread::yield();
-      continue;
-    }
-    std::this_thread::sleep_for(kNap);
-    if (Clock::now() - asked < kAskEvery) continue;
-    if (!works_()) return;
+  Await([&] {
+    if (Outstanding() <= kMostOutstanding) return true;
+    if (Clock::now() - asked < kAskEvery) return false;
     asked = Clock::now();
-  }
+    return !works_();
+  });
 }
 
 }  // namespace fsdp

@@ -597,8 +597,7 @@ TEST_F(CudaDeviceTest, SynchronousDeviceKeepsTheContractOfStreams) {
   EXPECT_THROW(b->Synchronize(), CommError);
 }
 
-// The GPU waits for the host's second task, whose thread must pass cudaEventSynchronize() first:
-// for ever, if this thread stood in a launch by then.
+// The host is ahead by less than the queue holds: no launch waits in the driver.
 TEST_F(CudaDeviceTest, HostRunsAheadOfAStreamByLessThanItsQueue) {
   const auto device = CreateCudaDevice({});
   const auto stream = device->CreateStream("s"), other = device->CreateStream("t");
@@ -629,6 +628,22 @@ TEST_F(CudaDeviceTest, HostRunsAheadOfAStreamByLessThanItsQueue) {
   other->Synchronize();
   EXPECT_EQ(ran, 15001);
   EXPECT_LE(TakeMostQueued(), 700);
+}
+
+// Else a launch of "kernel" would stand in the driver, with the lock that "other" needs.
+TEST_F(CudaDeviceTest, EventsLeaveRoomToLaunch) {
+  const auto device = CreateCudaDevice({});
+  const auto stream = device->CreateStream("s"), other = device->CreateStream("t");
+  Gate gate;
+  gate.Enqueue(*stream);
+  for (int i = 0; i < 160; ++i) {
+    stream->Enqueue(Kernel("kernel", [] {}));
+    (void)stream->Record();
+  }
+  other->Enqueue(Kernel("free", [] {}));
+  other->Synchronize();
+  gate.Open();
+  stream->Synchronize();
 }
 
 // The word that the host waits for is not written any more.
