@@ -97,7 +97,7 @@ class KitTest(unittest.TestCase):
             status = [one["status"] for one in rows]
             self.assertEqual(status, ["ok"] * (len(rows) - (name == "nccl")) +
                              ["refused"] * (name == "nccl"), name)
-        self.assertEqual(len(self.rows()["losses"]), 6)
+        self.assertEqual(len(self.rows()["losses"]), 9)
         self.assertEqual([one["name"] for one in self.rows()["peers"]],
                          ["tiny eager", "tiny compile", "tiny losses"])
         losses = self.rows()["peers"][2]["numbers"]
@@ -227,7 +227,7 @@ class KitTest(unittest.TestCase):
     def test_ranks_share_one_gpu_of_two(self):
         code, out = self.run_kit("ranks", environment={"FSDP_TRAIN_EMULATED_GPUS": "count=2 nccl=0"})
         self.assertEqual(code, 0, out)
-        self.assertEqual(len(self.rows()["ranks"]), 4)
+        self.assertEqual(len(self.rows()["ranks"]), 6)
 
     def test_memory_that_nobody_planned_is_a_failure(self):
         more = self.wrapper(f'export FSDP_TRAIN_EMULATED_GPUS=unplanned=5000000\n'
@@ -275,17 +275,19 @@ class KitTest(unittest.TestCase):
         (self.directory / "go").write_text("")
         code, out = self.run_kit("devices", "losses", program=slow)
         self.assertEqual(code, 0, out)
-        self.assertEqual(len(self.rows()["losses"]), 6)
+        self.assertEqual(len(self.rows()["losses"]), 9)
         # One that was cut off is the only one that ran twice.
-        self.assertEqual((self.directory / "gpu_runs").read_text().count("x"), 7)
+        self.assertEqual((self.directory / "gpu_runs").read_text().count("x"), 10)
 
     def test_a_row_that_never_ends_is_a_failure(self):
         stuck = self.wrapper(f'[[ "$*" != *gpt2* ]] || {{\necho first; echo in it\n{self.hangs(250)}}}\n'
                              f'exec {PROGRAM} "$@"\n')
         code, out = self.run_kit("memory", program=stuck)
         self.assertEqual(code, 1, out)
-        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["FAILED", "ok"])
+        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["FAILED", "ok", "ok"])
         self.assertIn("took longer than 240 s: in it", self.rows()["memory"][0]["text"])
+        self.assertRegex("\n".join(self.rows()["memory"][0]["numbers"]["threads"]),
+                         r"(?m)^\d+/\d+ .+/.+: \S+, call \S+$")
 
     def test_a_part_that_never_ends_is_a_failure(self):
         code, out = self.run_kit("devices", "--seconds", "200",
@@ -358,7 +360,7 @@ class KitTest(unittest.TestCase):
         broken = self.wrapper(f'[ "$1" != plan ] || {{ echo no >&2; exit 3; }}\nexec {PROGRAM} "$@"\n')
         code, out = self.run_kit("memory", "devices", program=broken)
         self.assertEqual(code, 1, out)
-        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["crashed", "crashed"])
+        self.assertEqual([one["status"] for one in self.rows()["memory"]], ["crashed"] * 3)
         self.assertIn("exit 3: no", self.rows()["memory"][0]["text"])
         self.assertEqual({one["status"] for one in self.rows()["devices"]}, {"ok"})
 

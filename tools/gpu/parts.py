@@ -176,17 +176,26 @@ def losses(kit):
 
 
 def ranks(kit):
-    """two and three ranks on one GPU, against one"""
+    """two and three ranks on one GPU, against one; with quantised gathers against the CPU's"""
     recipe = kit.recipe("gpt2")
     first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    on_one = {"CUDA_VISIBLE_DEVICES": first_gpu}
     alone = functools.cache(lambda: kit.losses(recipe, "cuda"))
     for strategy in ("full_shard", "no_shard"):
         for number in (2, 3):
             def make(strategy=strategy, number=number):
                 got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy, ranks=number,
-                                 environment={"CUDA_VISIBLE_DEVICES": first_gpu})
+                                 environment=on_one)
                 return within(apart(got, alone()), LIMITS["fp32"], "one rank's")
             yield f"{strategy}, {number} ranks", make
+    for form in ("int8", "fp8"):
+        def quantized(form=form):
+            settings = ("fsdp.mixed_precision=" + PRECISIONS["bf16"],
+                        f"fsdp.quantize={{gather: {form}, min_size: 1}}")
+            return within(apart(kit.losses(recipe, "cuda", *settings, ranks=2, environment=on_one),
+                                kit.losses(recipe, "cpu", *settings, ranks=2)),
+                          LIMITS["bf16"], "the CPU's")
+        yield f"gathers in {form}, 2 ranks", quantized
 
 
 def one_gpu():

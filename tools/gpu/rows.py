@@ -24,6 +24,8 @@ MODELS = {
     "qwen2": "model: {family: llama, hidden_size: 896, intermediate_size: 1216, num_hidden_layers: 2,\n"
              "  num_attention_heads: 14, num_key_value_heads: 2, head_dim: 64, attention_bias: true,\n"
              "  vocab_size: 1021, max_position_embeddings: 64}\n" + DATA,
+    "t5": "model: {family: t5, gated_mlp: true, hidden_size: 128, intermediate_size: 256,\n"
+          "  num_hidden_layers: 2, num_attention_heads: 4, head_dim: 32, vocab_size: 1021}\n" + DATA,
 }
 # Where two orders of the sums of a CPU stay within 1e-6 in 50 steps of fp32; at 3.0e-3 they are 1e-2
 # apart, in "qwen2".
@@ -40,7 +42,11 @@ class OutOfTime(Exception):
 
 
 class TooLong(Exception):
-    pass
+    """`threads`: where those of the row's processes stood (stand_of)."""
+
+    def __init__(self, text, threads):
+        super().__init__(text)
+        self.threads = threads
 
 
 class Refused(Exception):
@@ -86,14 +92,32 @@ def end_with_kit():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def end_marked(mark):
-    """Ends what has this in its environment, in whatever session it is by now."""
+def marked(mark):
+    """The directories in /proc of what has this in its environment, in whatever session it is by now."""
     for environment in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"{MARK}={mark}".encode() in environment.read_bytes().split(b"\0"):
-                os.kill(int(environment.parent.name), signal.SIGKILL)
+                yield environment.parent
         except OSError:
             pass  # It has ended, or is another user's.
+
+
+def end_marked(mark):
+    for process in marked(mark):
+        with contextlib.suppress(OSError):
+            os.kill(int(process.name), signal.SIGKILL)
+
+
+def stand_of(process):
+    """Of each thread of a directory in /proc: process, thread, and where it is in the kernel."""
+    def read(path):
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return "?"
+    return [f"{process.name}/{thread.name} {read(process / 'comm')}/{read(thread / 'comm')}: "
+            f"{read(thread / 'wchan')}, call {read(thread / 'syscall').split(' ')[0]}"
+            for thread in sorted(process.glob("task/[0-9]*"))]
 
 
 def nvidia_smi(query, *more):
@@ -156,13 +180,14 @@ class Kit:
         try:
             out, err = process.communicate(text, timeout=max(end - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
+            threads = [line for one in marked(self.scratch) for line in stand_of(one)]
             out, err = self.end(process)
             if end == self.deadline:
                 raise OutOfTime from None
             said = f": {out.splitlines()[-1]}" if out else ""
             at = re.findall(re.escape(os.path.basename(str(command[0]))) + r"\((\+0x\w+)\)", err)
             stood = f"; it stood at {' '.join(at)}" if at else ""
-            raise TooLong(f"took longer than {self.row_seconds:.0f} s{said}{stood}") from None
+            raise TooLong(f"took longer than {self.row_seconds:.0f} s{said}{stood}", threads) from None
         if process.returncode != 0:
             raise Ended(process.returncode, out, err)
         return out
