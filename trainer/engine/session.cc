@@ -33,17 +33,14 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
       model_(model),
       targets_(model.Inputs(options.executor.sample_length).targets),
       executor_(device, allocator, model, ForExecutor(options), communicators),
-      optimizer_(CreateOptimizer(options.optimizer, executor_, model)) {
+      optimizer_(options.optimizer, executor_, model) {
   state_.push_back({"master", {}});
   for (size_t u = 0; u < executor_.layout().flat_parameters.size(); ++u) {
     state_[0].shards.push_back(executor_.master(static_cast<int>(u)));
   }
-  for (const ShardState& state : optimizer_->state()) state_.push_back(state);
-  if (options.ema) {
-    ema_ = executor_.NewShards(MemoryKind::kOptimizer, DType::kFloat32);
-    state_.push_back({"ema", ema_});
-  }
-  FSDP_CHECK(!options.eval_ema || options.ema) << "no averaged weights to evaluate";
+  for (const ShardState& state : optimizer_.state()) state_.push_back(state);
+  if (options.optimizer.ema) ema_ = state_.back().shards;
+  FSDP_CHECK(!options.eval_ema || options.optimizer.ema) << "no averaged weights to evaluate";
   executor_.TakeSpillSlots();
   PlaceOnHost();
   PlaceBuffersOnHost();
@@ -154,14 +151,10 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   run.save = wishes.save ? 1.0f : 0.0f;
   run.load = std::move(load);
   run.begin_update = [this](Stream& stream, ConstView inputs, ConstView coefficient) {
-    optimizer_->Begin(stream, inputs, coefficient);
+    optimizer_.Begin(stream, inputs, coefficient);
   };
   run.optimize = [this](Stream& stream, const ShardUpdate& update) {
-    if (options_.ema) {
-      optimizer_->Step(stream, update, ema_[update.flat], *options_.ema);
-    } else {
-      optimizer_->Step(stream, update);
-    }
+    optimizer_.Step(stream, update);
   };
   executor_.Run(run);
 }

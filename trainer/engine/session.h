@@ -29,7 +29,6 @@ struct SessionOptions {
   bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
   bool generate = false;          // Likewise, of an Autoregressive model: a row of its scores.
-  std::optional<double> ema;      // Decay of the averaged weights; none without.
   bool eval_ema = false;          // Eval() and Logits() use those.
   bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
 };
@@ -96,7 +95,7 @@ class Session {
 
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
-  Optimizer& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
   const SessionOptions& options() const { return options_; }
 
  private:
@@ -105,7 +104,7 @@ class Session {
   Model& model_;
   const int64_t targets_;  // Of a sample.
   Executor executor_;
-  std::unique_ptr<Optimizer> optimizer_;
+  Optimizer optimizer_;
   // Make host_state_ and snapshot_, and the same of buffers.
   void PlaceOnHost();
   void PlaceBuffersOnHost();

@@ -11,12 +11,11 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/ops/adamw.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/sgd.h"
 #include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/optim/update_rule.h"
 
 namespace fsdp {
 namespace {
@@ -28,23 +27,17 @@ constexpr int64_t kGrowth = 8;
 constexpr int kPasses = 3;                // That count, behind one that does not.
 constexpr double kLongestSeconds = 0.15;  // Of the passes over the next larger buffers.
 
-struct MeasuredDTypes {
-  DType master, state;
-  bool copies;
-  DType copy;
-  int states;
-};
-MeasuredDTypes DTypesOf(const SessionOptions& options) {
+DTypes DTypesOf(const SessionOptions& options) {
   const FsdpOptions::MixedPrecision& mixed = options.executor.mixed_precision;
-  const bool adamw = options.optimizer.kind == OptimizerKind::kAdamW;
   return {.master = mixed.master_dtype,
           .state = options.executor.state_dtype,
-          .copies = mixed.param_dtype != mixed.master_dtype &&
-                    mixed.cast == FsdpOptions::MixedPrecision::CastIn::kOptimizer,
-          .copy = mixed.param_dtype,
-          .states = adamw                            ? 2
-                    : options.optimizer.momentum > 0 ? 1
-                                                     : 0};
+          .compute = mixed.param_dtype};
+}
+
+bool Copies(const SessionOptions& options) {
+  const FsdpOptions::MixedPrecision& mixed = options.executor.mixed_precision;
+  return mixed.param_dtype != mixed.master_dtype &&
+         mixed.cast == FsdpOptions::MixedPrecision::CastIn::kOptimizer;
 }
 
 // An optimizer's shard of n elements, in memory of one place.
@@ -53,36 +46,37 @@ class MeasuredUpdate {
   MeasuredUpdate(Device& device, MemoryPlace place, Stream& stream, const SessionOptions& options,
                  int64_t n)
       : device_(device), place_(place), stream_(stream), options_(options), idle_{stream} {
-    const MeasuredDTypes dtypes = DTypesOf(options);
+    const DTypes dtypes = DTypesOf(options);
     // Roots and quotients of zeros are faster than others.
-    gradient_ = Filled(DType::kFloat32, n, 1.23e-3F);
-    master_ = Filled(dtypes.master, n, 0.71F);
-    for (int i = 0; i < dtypes.states; ++i) states_[i] = Filled(dtypes.state, n, 0.37F);
-    if (dtypes.copies) extras_.copy = Filled(dtypes.copy, n, 0);
-    if (options.ema) {
-      extras_.average = Filled(DType::kFloat32, n, 0);
-      extras_.decay = *options.ema;
+    const View gradient = Filled(DType::kFloat32, n, 1.23e-3F);
+    operands_.master = Filled(dtypes.master, n, 0.71F);
+    for (const KeptState& kept : KeptStates(options.optimizer)) {
+      operands_.kept.push_back(Filled(kept.In(dtypes), n, 0.37F));
     }
-    coefficient_ = Filled(DType::kFloat32, 1, 1);
-    rules_ = New(RuleTableShape(1).NumElements()).As(DType::kUInt8, RuleTableShape(1));
+    if (Copies(options)) operands_.copy = Filled(dtypes.compute, n, 0);
+    const View coefficient = Filled(DType::kFloat32, 1, 1);
+    const View rules = New(RuleTableShape(1).NumElements()).As(DType::kUInt8, RuleTableShape(1));
     WriteRules(stream, {{.begin = 0, .end = n, .weight_decay = options.optimizer.weight_decay}}, n,
-               rules_);
+               rules);
     // A learning rate of 0 is as much work as any.
     const Buffer& inputs = New(sizeof(StepInputs));
     Fill(stream, 0, inputs.As(DType::kFloat32, {sizeof(StepInputs) / sizeof(float)}));
     const View counted = New(sizeof(StepState)).As(DType::kUInt8, BlockShape<StepState>());
-    factors_ = New(sizeof(UpdateFactors)).As(DType::kUInt8, BlockShape<UpdateFactors>());
+    const View factors =
+        New(sizeof(UpdateFactors)).As(DType::kUInt8, BlockShape<UpdateFactors>());
     SetUpdates(stream, 0, counted);
     DeriveUpdateFactors(stream, options.optimizer.beta1, options.optimizer.beta2,
-                        inputs.As(DType::kUInt8, BlockShape<StepInputs>()), coefficient_, counted,
-                        factors_);
+                        inputs.As(DType::kUInt8, BlockShape<StepInputs>()), coefficient, counted,
+                        factors);
+    operands_.rules = rules, operands_.factors = factors;
+    operands_.coefficient = coefficient, operands_.gradient = gradient;
   }
   // Seconds of the fastest. Blocks.
   double Pass() {
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i <= kPasses; ++i) {
       const EventPtr begin = stream_.RecordTime();
-      Update();
+      UpdateShard(stream_, options_.optimizer, options_.optimizer.seed, operands_);
       const EventPtr end = stream_.RecordTime();
       end->Synchronize();
       if (i > 0) best = std::min(best, end->Time() - begin->Time());
@@ -111,16 +105,6 @@ class MeasuredUpdate {
     Fill(stream_, value, all);
     return all;
   }
-  void Update() {
-    const OptimizerOptions& o = options_.optimizer;
-    if (o.kind == OptimizerKind::kSgd) {
-      Sgd(stream_, {o.momentum}, rules_, factors_, coefficient_, gradient_, master_, states_[0],
-          extras_);
-    } else {
-      AdamW(stream_, {o.beta1, o.beta2, o.eps}, rules_, factors_, coefficient_, gradient_, master_,
-            states_[0], states_[1], extras_);
-    }
-  }
 
   Device& device_;
   const MemoryPlace place_;
@@ -128,8 +112,7 @@ class MeasuredUpdate {
   const SessionOptions& options_;
   std::deque<Buffer> buffers_;
   const Idle idle_;
-  View gradient_, master_, states_[2], coefficient_, rules_, factors_;
-  UpdateExtras extras_;
+  ShardOperands operands_;
 };
 
 double RateOf(Device& device, MemoryPlace place, Stream& stream, const SessionOptions& options,
@@ -222,9 +205,10 @@ UpdateRates MeasureUpdates(Device& device, const SessionOptions& options, int64_
 }
 
 int64_t MeasuredBytes(const SessionOptions& options) {
-  const MeasuredDTypes dtypes = DTypesOf(options);
-  return SizeOf(DType::kFloat32) * (options.ema ? 2 : 1) + SizeOf(dtypes.master) +
-         SizeOf(dtypes.state) * dtypes.states + (dtypes.copies ? SizeOf(dtypes.copy) : 0);
+  const DTypes dtypes = DTypesOf(options);
+  int64_t bytes = SizeOf(DType::kFloat32) + SizeOf(dtypes.master);
+  for (const KeptState& kept : KeptStates(options.optimizer)) bytes += SizeOf(kept.In(dtypes));
+  return bytes + (Copies(options) ? SizeOf(dtypes.compute) : 0);
 }
 
 }  // namespace fsdp

@@ -145,18 +145,12 @@ View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
   return shard;
 }
 
-std::vector<View> Executor::NewShards(MemoryKind kind, DType DTypes::*as) {
+std::vector<View> Executor::NewShards(MemoryKind kind,
+                                      const std::function<DType(const DTypes&)>& dtype) {
   std::vector<View> shards;
   for (size_t f = 0; f < parameters_.size(); ++f) {
-    shards.push_back(NewShard(static_cast<int>(f), kind, layout_.flat_parameters[f].dtypes.*as));
-  }
-  return shards;
-}
-
-std::vector<View> Executor::NewShards(MemoryKind kind, DType dtype) {
-  std::vector<View> shards;
-  for (size_t f = 0; f < parameters_.size(); ++f) {
-    shards.push_back(NewShard(static_cast<int>(f), kind, dtype));
+    shards.push_back(
+        NewShard(static_cast<int>(f), kind, dtype(layout_.flat_parameters[f].dtypes)));
   }
   return shards;
 }

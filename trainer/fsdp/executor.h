@@ -74,10 +74,9 @@ class Executor final : public SegmentHooks {
   const View& gradient(int flat) const { return memory_.Shard(Resource::kGradientShard, flat); }
   float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
   ModelBuffers& buffers() { return memory_.buffers; }
-  // Another one of each flat parameter that trains, in the dtype of its `as` or in this one, in the
-  // place of its state: persistent memory, zero.
-  std::vector<View> NewShards(MemoryKind kind, DType DTypes::*as);
-  std::vector<View> NewShards(MemoryKind kind, DType dtype);
+  // Another one of each flat parameter that trains, in a dtype by its own, in the place of its
+  // state: persistent memory, zero.
+  std::vector<View> NewShards(MemoryKind kind, const std::function<DType(const DTypes&)>& dtype);
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 

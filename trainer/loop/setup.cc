@@ -161,7 +161,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.global_batch_size = recipe.train.global_batch_size;
   options.eval = recipe.eval.every > 0;
   options.generate = recipe.eval.every > 0 && recipe.eval.sample.has_value();
-  if (recipe.train.ema) options.ema = recipe.train.ema->decay;
+  if (recipe.train.ema) options.optimizer.ema = recipe.train.ema->decay;
   options.eval_ema = recipe.eval.ema;
   options.snapshot = recipe.checkpoint.async &&
                      (recipe.checkpoint.every.value_or(0) > 0 || recipe.checkpoint.every_minutes);

@@ -5,9 +5,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "trainer/ops/adamw.h"
+#include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/sgd.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
@@ -56,100 +55,64 @@ std::vector<ElementRule> RulesOfPart(std::vector<ElementRule> rules, const Shard
   return rules;
 }
 
-// What both keep on the device.
-class DeviceOptimizer : public Optimizer {
- public:
-  DeviceOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : options_(options),
-        counted_(executor.NewBuffer(sizeof(StepState), DType::kUInt8, MemoryKind::kOptimizer)),
-        factors_(executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8, MemoryKind::kOptimizer)) {
-    fsdp::SetUpdates(executor.compute(), 0, counted_);
-    const std::vector<std::vector<ElementRule>> rules = RulesOf(options, executor, model);
-    for (size_t f = 0; f < rules.size(); ++f) {
-      const int index = static_cast<int>(f);
-      rules_.emplace_back();
-      on_host_.push_back(false);
-      if (executor.layout().flat_parameters[f].frozen || rules[f].empty()) {
-        rules_[f].emplace_back(nullptr, DType::kUInt8, Shape{0});
-        continue;
-      }
-      const MemoryPlace place = executor.PlaceOf(index);
-      on_host_.back() = place != MemoryPlace::kDevice;
-      for (const ShardPart& part : executor.spilled().PartsOf(index)) {
-        rules_[f].push_back(executor.NewBuffer(RuleTableShape(rules[f].size()).NumElements(),
-                                               DType::kUInt8, {MemoryKind::kOptimizer, place}));
-        WriteRules(executor.StreamFor(index), RulesOfPart(rules[f], part), part.count,
-                   rules_[f].back());
-      }
+}  // namespace
+
+Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
+    : options_(options),
+      counted_(executor.NewBuffer(sizeof(StepState), DType::kUInt8, MemoryKind::kOptimizer)),
+      factors_(executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8, MemoryKind::kOptimizer)) {
+  fsdp::SetUpdates(executor.compute(), 0, counted_);
+  const std::vector<std::vector<ElementRule>> rules = RulesOf(options, executor, model);
+  for (size_t f = 0; f < rules.size(); ++f) {
+    const int index = static_cast<int>(f);
+    rules_.emplace_back();
+    on_host_.push_back(false);
+    if (executor.layout().flat_parameters[f].frozen || rules[f].empty()) {
+      rules_[f].emplace_back(nullptr, DType::kUInt8, Shape{0});
+      continue;
     }
-    if (std::ranges::none_of(on_host_, std::identity())) return;
+    const MemoryPlace place = executor.PlaceOf(index);
+    on_host_.back() = place != MemoryPlace::kDevice;
+    for (const ShardPart& part : executor.spilled().PartsOf(index)) {
+      rules_[f].push_back(executor.NewBuffer(RuleTableShape(rules[f].size()).NumElements(),
+                                             DType::kUInt8, {MemoryKind::kOptimizer, place}));
+      WriteRules(executor.StreamFor(index), RulesOfPart(rules[f], part), part.count,
+                 rules_[f].back());
+    }
+  }
+  if (std::ranges::any_of(on_host_, std::identity())) {
     host_factors_ = executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8,
                                        {MemoryKind::kOptimizer, MemoryPlace::kPinned});
   }
-  void SetUpdates(Stream& stream, int64_t updates) override {
-    fsdp::SetUpdates(stream, updates, counted_);
+  for (const KeptState& kept : KeptStates(options)) {
+    state_.push_back({std::string(kept.name),
+                      executor.NewShards(MemoryKind::kOptimizer,
+                                         [&kept](const DTypes& dtypes) { return kept.In(dtypes); })});
   }
-  void SetSeed(uint64_t seed) override { seed_ = seed; }
-  void Begin(Stream& stream, ConstView inputs, ConstView coefficient) override {
-    DeriveUpdateFactors(stream, options_.beta1, options_.beta2, inputs, coefficient, counted_,
-                        factors_);
-    if (host_factors_.data != nullptr) Copy(stream, factors_, host_factors_);
-  }
-  const std::vector<ShardState>& state() const override { return state_; }
+}
 
- protected:
-  const View& FactorsFor(int flat) const { return on_host_[flat] ? host_factors_ : factors_; }
+void Optimizer::SetUpdates(Stream& stream, int64_t updates) {
+  fsdp::SetUpdates(stream, updates, counted_);
+}
 
-  const OptimizerOptions options_;
-  uint64_t seed_ = options_.seed;
-  const View counted_, factors_;          // StepState, UpdateFactors.
-  View host_factors_;                     // A copy, for updates of the host; empty: there are none.
-  std::vector<std::vector<View>> rules_;  // By flat parameter and part.
-  std::vector<bool> on_host_;             // By flat parameter: where it is updated.
-  std::vector<ShardState> state_;
-};
+void Optimizer::Begin(Stream& stream, ConstView inputs, ConstView coefficient) {
+  DeriveUpdateFactors(stream, options_.beta1, options_.beta2, inputs, coefficient, counted_,
+                      factors_);
+  if (host_factors_.data != nullptr) Copy(stream, factors_, host_factors_);
+}
 
-class AdamWOptimizer final : public DeviceOptimizer {
- public:
-  AdamWOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : DeviceOptimizer(options, executor, model) {
-    for (const char* name : {"m", "v"}) {
-      state_.push_back({name, executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
-    }
+void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
+  ShardOperands operands{rules_[update.flat][update.part],
+                         on_host_[update.flat] ? host_factors_ : factors_,
+                         update.coefficient,
+                         update.gradient,
+                         update.master,
+                         {},
+                         update.copy};
+  for (const ShardState& state : state_) {
+    operands.kept.push_back(update.Shard(state.shards[update.flat]));
   }
-  void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
-    const AdamWOptions options{options_.beta1, options_.beta2, options_.eps};
-    AdamW(stream, options, rules_[update.flat][update.part], FactorsFor(update.flat),
-          update.coefficient, update.gradient, update.master,
-          update.Shard(state_[0].shards[update.flat]), update.Shard(state_[1].shards[update.flat]),
-          {seed_, update.copy, update.Shard(average), decay});
-  }
-};
-
-class SgdOptimizer final : public DeviceOptimizer {
- public:
-  SgdOptimizer(const OptimizerOptions& options, Executor& executor, const Model& model)
-      : DeviceOptimizer(options, executor, model) {
-    if (options.momentum > 0) {
-      state_.push_back({"momentum", executor.NewShards(MemoryKind::kOptimizer, &DTypes::state)});
-    }
-  }
-  void Step(Stream& stream, const ShardUpdate& update, View average, double decay) override {
-    Sgd(stream, {options_.momentum}, rules_[update.flat][update.part], FactorsFor(update.flat),
-        update.coefficient, update.gradient, update.master,
-        state_.empty() ? View() : update.Shard(state_[0].shards[update.flat]),
-        {seed_, update.copy, update.Shard(average), decay});
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<Optimizer> CreateOptimizer(const OptimizerOptions& options, Executor& executor,
-                                           const Model& model) {
-  if (options.kind == OptimizerOptions::Kind::kSgd) {
-    return std::make_unique<SgdOptimizer>(options, executor, model);
-  }
-  return std::make_unique<AdamWOptimizer>(options, executor, model);
+  UpdateShard(stream, options_, seed_, operands);
 }
 
 }  // namespace fsdp

@@ -1,58 +1,51 @@
-// Optimizers over flat shards: this rank's part of each flat parameter, whatever parameters lie in
-// it. State is laid out as the shards are, so it is saved and resharded as they are.
+// An optimizer over flat shards: this rank's part of each flat parameter, whatever parameters lie in
+// it.
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "trainer/fsdp/executor.h"
-#include "trainer/optim/kind.h"
-#include "trainer/optim/parameter_groups.h"
+#include "trainer/nn/model.h"
+#include "trainer/optim/update_rule.h"
 
 namespace fsdp {
 
-struct OptimizerOptions {
-  using Kind = OptimizerKind;
-
-  Kind kind = Kind::kAdamW;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
-  double momentum = 0;                           // SGD.
-  double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
-  std::vector<ParameterGroup> groups;
-  uint64_t seed = 0;  // Of the rounding of what is kept in bf16 (ops/update.h).
-};
-
-// A state tensor: one shard a flat parameter, of its DTypes::state, empty for a frozen one.
+// A state tensor, one of KeptStates(): one shard a flat parameter, empty for a frozen one.
 struct ShardState {
-  std::string name;  // "m", "v", "momentum": as in checkpoints.
+  std::string name;
   std::vector<View> shards;
 };
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  // Takes its memory from the executor; both are kept.
+  Optimizer(const OptimizerOptions& options, Executor& executor, const Model& model);
+
   // Updates that have landed so far: 0 to begin with. The device counts on from here, so a step
   // that it skips corrects no bias; the learning rate goes by steps.
-  virtual void SetUpdates(Stream& stream, int64_t updates) = 0;
+  void SetUpdates(Stream& stream, int64_t updates);
   // A resumed run keeps the seed that it began with: before its first step.
-  virtual void SetSeed(uint64_t seed) = 0;
+  void SetSeed(uint64_t seed) { seed_ = seed; }
   // Enqueues what the updates of a step have in common, before them. inputs: StepInputs;
   // coefficient: as ShardUpdate's.
-  virtual void Begin(Stream& stream, ConstView inputs, ConstView coefficient) = 0;
+  void Begin(Stream& stream, ConstView inputs, ConstView coefficient);
   // Enqueues an update, on a stream of the device or, of what lies in host memory, of the host: one
-  // pass, which also writes the copy and, where it is given one, an average
-  // of the masters (fp32, a shard), with this decay.
-  virtual void Step(Stream& stream, const ShardUpdate& update, View average = {},
-                    double decay = 0) = 0;
-  virtual const std::vector<ShardState>& state() const = 0;
-};
+  // pass, which also writes the copy and the average.
+  void Step(Stream& stream, const ShardUpdate& update);
+  const std::vector<ShardState>& state() const { return state_; }
 
-// Takes its state's memory from the executor.
-std::unique_ptr<Optimizer> CreateOptimizer(const OptimizerOptions& options, Executor& executor,
-                                           const Model& model);
+ private:
+  const OptimizerOptions options_;
+  uint64_t seed_ = options_.seed;
+  const View counted_, factors_;          // StepState, UpdateFactors.
+  View host_factors_;                     // A copy, for updates of the host; empty: there are none.
+  std::vector<std::vector<View>> rules_;  // By flat parameter and part.
+  std::vector<bool> on_host_;             // By flat parameter: where it is updated.
+  std::vector<ShardState> state_;         // As KeptStates() has them.
+};
 
 }  // namespace fsdp
 

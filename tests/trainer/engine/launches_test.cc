@@ -198,7 +198,7 @@ std::vector<Case> Cases() {
         {.name = model + "_sgd_unclipped", .qwen = qwen, .change = [](SessionOptions& o) {
            o.optimizer.kind = OptimizerOptions::Kind::kSgd;
            o.executor.max_norm = 0;
-           o.ema = 0.9;
+           o.optimizer.ema = 0.9;
          }});
     cases.push_back(
         {.name = model + "_activations_on_the_host", .qwen = qwen, .change = [](SessionOptions& o) {

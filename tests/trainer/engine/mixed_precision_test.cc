@@ -76,11 +76,16 @@ TEST(MixedPrecision, AveragedWeightsAreCastAsMastersAre) {
     for (const int world : {1, 2, 3}) {
       TinyRun run = InBFloat16(world, strategy);
       const float want = Train(run).eval_loss;
-      run.options.ema = 0.0;
+      run.options.optimizer.ema = 0.0;
       run.options.eval_ema = true;
       EXPECT_EQ(Train(run).eval_loss, want) << "world " << world;
     }
   }
+}
+
+// How many there were.
+size_t WithoutAverages(TinyResult& result) {
+  return std::erase_if(result.state, [](const auto& of) { return of.first.starts_with("ema/"); });
 }
 
 // Also where the masters themselves are what is computed with.
@@ -92,7 +97,7 @@ TEST(MixedPrecision, AnEvaluationOfOthersLeavesMastersAlone) {
       run.options.executor.mixed_precision.master_dtype = kBF16;
       run.options.executor.mixed_precision.cast = cast;
       const TinyResult want = Train(run);
-      run.options.ema = 0.5;
+      run.options.optimizer.ema = 0.5;
       run.options.eval_ema = true;
       run.options.generate = true;
       run.logits = {{0, 3}};
@@ -100,6 +105,7 @@ TEST(MixedPrecision, AnEvaluationOfOthersLeavesMastersAlone) {
       EXPECT_NE(got.eval_loss, want.eval_loss);
       got.eval_loss = want.eval_loss;
       got.logits = want.logits;
+      EXPECT_GT(WithoutAverages(got), 0);
       EXPECT_EQ(FirstDifference(got, want), "") << "world " << world;
     }
   }
@@ -111,7 +117,7 @@ TEST(MixedPrecision, AnEvaluationOfOthersLeavesTrainingAlone) {
     for (const int world : {1, 2}) {
       TinyRun run = InBFloat16(world, strategy);
       const TinyResult want = Train(run);
-      run.options.ema = 0.5;
+      run.options.optimizer.ema = 0.5;
       run.options.eval_ema = true;
       run.options.generate = true;
       run.logits = {{0, 3}};  // Of an average that is zero yet.
@@ -119,6 +125,7 @@ TEST(MixedPrecision, AnEvaluationOfOthersLeavesTrainingAlone) {
       EXPECT_NE(got.eval_loss, want.eval_loss);
       got.eval_loss = want.eval_loss;
       got.logits = want.logits;
+      EXPECT_GT(WithoutAverages(got), 0);
       EXPECT_EQ(FirstDifference(got, want), "") << "world " << world;
     }
   }
@@ -188,7 +195,7 @@ TEST(MixedPrecision, TheGatherCastsToTheSameBits) {
     for (const int world : {1, 2}) {
       for (const bool keep : {false, true}) {
         TinyRun run = InBFloat16(world, strategy);
-        run.options.ema = 0.5;
+        run.options.optimizer.ema = 0.5;
         run.options.eval_ema = true;
         if (keep) run.options.executor.mixed_precision.keep_fp32 = {"*ln_*"};
         const TinyResult want = Train(run);
@@ -258,7 +265,7 @@ TEST(LossScale, AnOverflowChangesNothingButTheScale) {
       TinyRun run = InFloat16(world, 0x1p60);
       run.options.executor.sharding_strategy = strategy;
       run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
-      run.options.ema = 0.5;
+      run.options.optimizer.ema = 0.5;
       const TinyResult got = Train(run);
       const float first = world == 1 ? 0x1p60 : 0x1p61;
       EXPECT_EQ(got.loss_scales, (std::vector<float>{first, first / 2, first / 4}));

@@ -70,7 +70,7 @@ std::vector<TinyRun> Runs(std::optional<Buffers> buffers = std::nullopt) {
       o.cpu_offload.spill = ::testing::TempDir();
     }
     if (row[i++] != 0) {
-      run.options.ema = 0.5;
+      run.options.optimizer.ema = 0.5;
       run.options.eval_ema = true;
     }
     if (row[i++] != 0) run.logits = {{0, 3}};

@@ -44,7 +44,7 @@ const Setting kSettings[] = {
        o.executor.recompute = Recompute::kFull;
        o.executor.attention = AttentionBackend::kCudnn;
        o.executor.documents = false;
-       o.ema = 0.999;
+       o.optimizer.ema = 0.999;
      }},
     {"cuda-bf16-offloaded", DeviceType::kCuda, 16,
      [](SessionOptions& o) {

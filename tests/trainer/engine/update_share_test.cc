@@ -154,7 +154,7 @@ void ExpectRates(DeviceType type) {
         options.executor.state_dtype = DType::kBFloat16;
       } else {
         mixed.param_dtype = DType::kFloat16;
-        options.ema = 0.9;
+        options.optimizer.ema = 0.9;
       }
       for (const int64_t elements : {int64_t{0}, int64_t{1000}, int64_t{140000}}) {
         const std::unique_ptr<Device> device = CreateDevice(type);

@@ -100,7 +100,7 @@ class Runner {
 
   // From here on averages are what evaluations gather.
   void EvaluateAverages() {
-    options_.ema = 0.9;
+    options_.optimizer.ema = 0.9;
     options_.eval_ema = options_.executor.averages = true;
     plan_ = PlanMemory(*model_, options_, meshes_[0].world_size(), /*traffic=*/nullptr, device_);
   }

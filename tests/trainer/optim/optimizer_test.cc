@@ -82,13 +82,12 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
         MeshFor(options.executor, rank, world), /*queues=*/1,
         [](const std::string&, const RankGroup&) { return nullptr; });
     Executor executor(device, allocator, model, options.executor, communicators);
-    const std::unique_ptr<Optimizer> optimizer =
-        CreateOptimizer(options.optimizer, executor, model);
+    Optimizer optimizer(options.optimizer, executor, model);
     executor.Initialize([](const Parameter&, int64_t, std::span<float> values) {
       std::fill(values.begin(), values.end(), 1.0f);
     });
     executor.Synchronize();
-    for (const ShardState& state : optimizer->state()) {
+    for (const ShardState& state : optimizer.state()) {
       for (const View& shard : state.shards) {
         const std::vector<float> values = Floats(shard);
         out.initial_state.insert(out.initial_state.end(), values.begin(), values.end());
@@ -99,13 +98,13 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
     const View inputs(reinterpret_cast<std::byte*>(&step), DType::kUInt8, BlockShape<StepInputs>());
     const View coefficient(reinterpret_cast<std::byte*>(&factor), DType::kFloat32, Shape{1});
     const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
-    optimizer->SetUpdates(executor.compute(), given.updates);
+    optimizer.SetUpdates(executor.compute(), given.updates);
     for (const float given_factor : given.coefficients) {
       factor = given_factor;
-      optimizer->Begin(executor.compute(), inputs, coefficient);
+      optimizer.Begin(executor.compute(), inputs, coefficient);
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
         Fill(executor.compute(), given.gradient, executor.gradient(u));
-        optimizer->Step(executor.compute(),
+        optimizer.Step(executor.compute(),
                         {u, executor.master(u), executor.gradient(u), coefficient});
       }
       executor.Synchronize();
