@@ -117,13 +117,14 @@ Communicator::Communicator(int rank, int size, DeviceType device)
   }
 }
 
-void Communicator::AllGather(Stream& stream, ConstView shard, View full) {
+void Communicator::AllGather(Stream& stream, ConstView shard, View full, Collective counts_as) {
   const char* name = Name(Collective::kAllGather);
   CheckStream(name, stream);
   CheckTypes(name, shard.dtype, full.dtype);
   const bool in_place = CheckShard(name, shard, full, rank_, size_);
   CollectiveCall call;
   call.kind = Collective::kAllGather;
+  call.counts_as = counts_as;
   call.dtype = call.result = shard.dtype;
   call.n = shard.NumElements();
   call.in = shard.data;
@@ -142,7 +143,7 @@ void Communicator::ReduceScatter(Stream& stream, ConstView full, View shard) {
              Range(shard.data + shard.bytes(), (size_ - 1 - rank_) * shard.bytes())};
   }
   CollectiveCall call;
-  call.kind = Collective::kReduceScatter;
+  call.kind = call.counts_as = Collective::kReduceScatter;
   call.dtype = full.dtype;
   call.result = shard.dtype;
   call.n = shard.NumElements();
@@ -156,14 +157,14 @@ void Communicator::AllReduce(Stream& stream, View data) {
   CheckStream(name, stream);
   CheckSummable(name, data.dtype);
   CollectiveCall call;
-  call.kind = Collective::kAllReduce;
+  call.kind = call.counts_as = Collective::kAllReduce;
   call.dtype = call.result = data.dtype;
   call.n = data.NumElements();
   call.in = call.out = data.data;
   Submit(stream, call, {}, {data});
 }
 
-void Communicator::AllToAll(Stream& stream, ConstView in, View out) {
+void Communicator::AllToAll(Stream& stream, ConstView in, View out, Collective counts_as) {
   const char* name = Name(Collective::kAllToAll);
   CheckStream(name, stream);
   CheckTypes(name, in.dtype, out.dtype);
@@ -175,6 +176,7 @@ void Communicator::AllToAll(Stream& stream, ConstView in, View out) {
   if (Overlap(in, out)) Reject(name, "in and out overlap");
   CollectiveCall call;
   call.kind = Collective::kAllToAll;
+  call.counts_as = counts_as;
   call.dtype = call.result = in.dtype;
   call.n = in.NumElements() / size_;
   call.in = in.data;
@@ -189,7 +191,7 @@ void Communicator::Broadcast(Stream& stream, View data, int root) {
     Reject(name, "root is " + std::to_string(root) + ", want 0 <= root < " + std::to_string(size_));
   }
   CollectiveCall call;
-  call.kind = Collective::kBroadcast;
+  call.kind = call.counts_as = Collective::kBroadcast;
   call.dtype = call.result = data.dtype;
   call.root = root;
   call.n = data.NumElements();
@@ -216,7 +218,7 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.writes = std::move(writes);
   const Cost cost = CollectiveCost(call.kind, size_, call.n, call.dtype, call.result);
   operation.costs = {{KernelKind::kLink, cost}};
-  link_bytes_[static_cast<int>(call.kind)] += cost.link_bytes;
+  link_bytes_[static_cast<int>(call.counts_as)] += cost.link_bytes;
   call.sequence = calls_++;
   call.traffic = traffic_;
   Enqueue(stream, std::move(operation), call);

@@ -38,6 +38,7 @@ struct CommOptions {
 // One collective of one rank, checked: all that a transport needs to know.
 struct CollectiveCall {
   Collective kind = Collective::kAllGather;
+  Collective counts_as = kind;     // Where its bytes are counted.
   DType dtype = DType::kFloat32;   // On the wire.
   DType result = DType::kFloat32;  // Of `out`: another one than `dtype` only for kReduceScatter.
   int root = 0;
@@ -78,14 +79,17 @@ class Communicator {
   int size() const { return size_; }
 
   // full[r * n + i] = shard[i] of rank r. In place if `shard` is slice rank() of `full`.
-  void AllGather(Stream& stream, ConstView shard, View full);
+  // `counts_as`, here and below: of which collective this is a part, in counts of bytes.
+  void AllGather(Stream& stream, ConstView shard, View full,
+                 Collective counts_as = Collective::kAllGather);
   // shard[i] = sum over ranks of full[rank() * n + i]. full, what travels: fp32, bf16 or fp16;
   // shard: of that dtype, and then in place as above, or fp32 and apart.
   void ReduceScatter(Stream& stream, ConstView full, View shard);
   // data[i] = sum over ranks of data[i], in place. fp32, bf16 or fp16.
   void AllReduce(Stream& stream, View data);
   // out[r * n + i] = in[rank() * n + i] of rank r. Never in place.
-  void AllToAll(Stream& stream, ConstView in, View out);
+  void AllToAll(Stream& stream, ConstView in, View out,
+                Collective counts_as = Collective::kAllToAll);
   // data[i] = data[i] of rank `root`, in place.
   void Broadcast(Stream& stream, View data, int root);
 
@@ -113,7 +117,7 @@ class Communicator {
   // counts. It outlives those calls.
   void CountIn(Traffic* traffic) { traffic_ = traffic; }
 
-  // Sum of Cost::link_bytes of all calls of a kind so far.
+  // Sum of Cost::link_bytes of all calls so far that count as this kind.
   double link_bytes(Collective kind) const { return link_bytes_[static_cast<int>(kind)]; }
 
  protected:

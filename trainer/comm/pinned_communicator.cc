@@ -110,7 +110,7 @@ void PinnedCommunicator::Run(Stream& stream, const CollectiveCall& call, int64_t
     case Collective::kAllGather: {
       const View own = all.Slice(rank() * n, n);
       to_pinned(slice, own);
-      over_->AllGather(stream, own, all);
+      over_->AllGather(stream, own, all, call.counts_as);
       from_pinned(scattered, all);
       break;
     }
@@ -132,7 +132,7 @@ void PinnedCommunicator::Run(Stream& stream, const CollectiveCall& call, int64_t
     case Collective::kAllToAll: {
       const View received(staging_.data() + Aligned(all.bytes()), call.dtype, all.shape);
       to_pinned(gathered, all);
-      over_->AllToAll(stream, all, received);
+      over_->AllToAll(stream, all, received, call.counts_as);
       from_pinned(scattered, received);
       break;
     }

@@ -12,7 +12,7 @@
 namespace fsdp {
 
 struct TrafficBytes {
-  // By Collective: each copy that another rank makes of what is this rank's.
+  // By Collective that it counts as: each copy that another rank makes of what is this rank's.
   std::array<int64_t, kCollectives> taken{};
   // What this rank has put into sockets: a gathered shard once for each other host, however many
   // ranks read it there. Tensors alone, without the headers of protocols or messages about calls.
@@ -52,7 +52,7 @@ class Traffic {
 
 // For transports: of the rank whose call it is.
 inline void CountTaken(const CollectiveCall& call, int64_t bytes) {
-  if (call.traffic) call.traffic->AddTaken(call.kind, bytes);
+  if (call.traffic) call.traffic->AddTaken(call.counts_as, bytes);
 }
 inline void CountNetwork(const CollectiveCall& call, int64_t bytes) {
   if (call.traffic) call.traffic->AddNetwork(bytes);

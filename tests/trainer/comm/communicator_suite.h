@@ -567,6 +567,35 @@ TEST_P(CommunicatorSuite, CountsWhatOthersTake) {
   });
 }
 
+// A part of another collective counts as that one.
+TEST_P(CommunicatorSuite, CountsPartsAsTheWhole) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    Device& device = *rank.device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("parts", Patient());
+    constexpr int64_t n = 600;
+    Tensor full(device, DType::kUInt8, n * rank.size), other(device, DType::kUInt8, n * rank.size);
+    full.FillPeriodic([&](int64_t i) { return (rank.rank + i) % 200; });
+    Traffic traffic;
+    comm->CountIn(&traffic);
+    comm->AllToAll(*stream, full.view(), other.view(), Collective::kReduceScatter);
+    comm->AllGather(*stream, full.view().Slice(rank.rank * n, n), full.view(),
+                    Collective::kAllReduce);
+    stream->Synchronize();
+    const TrafficBytes got = traffic.Read();
+    for (int k = 0; k < kCollectives; ++k) {
+      const auto kind = static_cast<Collective>(k);
+      const bool counts = kind == Collective::kReduceScatter || kind == Collective::kAllReduce;
+      const int64_t want = counts ? (rank.size - 1) * n : 0;
+      Require(got.of(kind) == want, std::string(Name(kind)) + " has " +
+                                        std::to_string(got.of(kind)) + " bytes, want " +
+                                        std::to_string(want));
+      Require(comm->link_bytes(kind) == static_cast<double>(want), "planned another number");
+    }
+    return "";
+  });
+}
+
 // Whatever has been issued since, and however late it runs.
 TEST_P(CommunicatorSuite, ACallCountsWhereItWasIssued) {
   ExpectAllFine([](Rank& rank) -> std::string {
