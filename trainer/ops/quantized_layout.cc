@@ -108,25 +108,18 @@ QuantizedLayout LayOutQuantized(const std::vector<QuantizedPiece>& pieces, int64
   return packer.Take();
 }
 
-QuantizedLayout LayOutQuantizedShards(const std::vector<std::vector<QuantizedPiece>>& shards,
-                                      int64_t n, const QuantizedOptions& options,
-                                      const std::vector<int64_t>& order) {
-  std::vector<int64_t> numbers(shards.size());
-  std::iota(numbers.begin(), numbers.end(), 0);
-  Arguments("lay_out_quantized")
-      .Require(order.empty() || std::ranges::is_permutation(order, numbers),
-               "order, want each shard's number once");
-  if (!order.empty()) numbers = order;
-  int64_t largest = 0;
-  for (const auto& pieces : shards) {
-    largest = std::max(largest, LayOutQuantized(pieces, n, options).sizes.bytes);
+QuantizedLayout LayOutQuantizedParts(const std::vector<QuantizedPart>& parts,
+                                     const QuantizedOptions& options, int64_t at_least_bytes) {
+  int64_t largest = at_least_bytes;
+  for (const QuantizedPart& part : parts) {
+    largest = std::max(largest, LayOutQuantized(part.pieces, part.n, options).sizes.bytes);
   }
   QuantizedLayout all{.sizes = {.options = options}, .rows = {}};
-  for (const int64_t number : numbers) {
-    const auto [sizes, rows] = LayOutQuantized(shards[number], n, options, largest);
+  for (const QuantizedPart& part : parts) {
+    const auto [sizes, rows] = LayOutQuantized(part.pieces, part.n, options, largest);
     for (QuantizedRow row : rows) {
       row.unit += all.sizes.units;
-      row.element += number * n;
+      row.element += part.begin;
       row.data += all.sizes.bytes;
       row.scales += all.sizes.bytes;
       all.rows.push_back(row);
@@ -138,6 +131,21 @@ QuantizedLayout LayOutQuantizedShards(const std::vector<std::vector<QuantizedPie
     all.sizes.units += sizes.units;
   }
   return all;
+}
+
+QuantizedLayout LayOutQuantizedShards(const std::vector<std::vector<QuantizedPiece>>& shards,
+                                      int64_t n, const QuantizedOptions& options,
+                                      const std::vector<int64_t>& order) {
+  std::vector<int64_t> numbers(shards.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  Arguments("lay_out_quantized")
+      .Require(order.empty() || std::ranges::is_permutation(order, numbers),
+               "order, want each shard's number once");
+  std::vector<QuantizedPart> parts;
+  for (const int64_t number : order.empty() ? numbers : order) {
+    parts.push_back({number * n, n, shards[number]});
+  }
+  return LayOutQuantizedParts(parts, options);
 }
 
 Shape QuantizedRowsShape(size_t rows) {

@@ -55,10 +55,20 @@ struct QuantizedLayout {
 QuantizedLayout LayOutQuantized(const std::vector<QuantizedPiece>& pieces, int64_t n,
                                 const QuantizedOptions& options, int64_t at_least_bytes = 0);
 
-// The same of several shards of n elements each in one tensor, each padded to the bytes of the
-// largest. Shard r has elements [r n, (r + 1) n). The shards are packed in this order, a
-// permutation of their numbers, or as they are where it is empty; each one's bytes are those of
-// LayOutQuantized() alone.
+// Elements [begin, begin + n) of a tensor, of which the pieces count from `begin`.
+struct QuantizedPart {
+  int64_t begin = 0, n = 0;
+  std::vector<QuantizedPiece> pieces;
+};
+
+// The layout of a tensor's parts, packed in this order, each padded to the bytes of the largest and
+// to `at_least_bytes`. Together the parts are all of the tensor, from element 0. Each one's bytes
+// are those of LayOutQuantized() alone.
+QuantizedLayout LayOutQuantizedParts(const std::vector<QuantizedPart>& parts,
+                                     const QuantizedOptions& options, int64_t at_least_bytes = 0);
+
+// The same of shards of n elements each, packed in this order, a permutation of their numbers, or
+// as they are where it is empty. Shard r has elements [r n, (r + 1) n).
 QuantizedLayout LayOutQuantizedShards(const std::vector<std::vector<QuantizedPiece>>& shards,
                                       int64_t n, const QuantizedOptions& options,
                                       const std::vector<int64_t>& order = {});

@@ -94,6 +94,19 @@ TEST(QuantizedLayout, ShardsLieInAnyOrder) {
   EXPECT_THROW(LayOutQuantizedShards(shards, 10, options, {2, 0, 0}), std::invalid_argument);
 }
 
+TEST(QuantizedLayout, PartsMayDifferInSize) {
+  const QuantizedOptions options{QuantizedForm::kInt4, 64, kBF16};
+  const std::vector<QuantizedPart> parts = {{0, 64, {{0, 64, 0}}}, {64, 10, {{0, 10, 64}}}, {74, 0, {}}};
+  EXPECT_EQ(Texts(LayOutQuantizedParts(parts, options)),
+            (std::vector<std::string>{
+                "quantized unit 0, elements 0:64 in 0:64 of 0:64 at 32, 1 scales at 0",
+                "quantized unit 1, elements 64:74 in 0:10 of 0:64 at 96, 1 scales at 64",
+                "raw unit 2, elements 74:74 in 0:0 of 0:32 at 128, 0 scales at 128"}));
+  const QuantizedSizes sizes = LayOutQuantizedParts(parts, options, 128).sizes;
+  EXPECT_EQ(sizes.bytes, 3 * 128);
+  EXPECT_EQ(sizes.n, 74);
+}
+
 // The shares of bf16's bytes that issue and page speak of.
 TEST(QuantizedLayout, IsSmall) {
   const int64_t n = 65536;
