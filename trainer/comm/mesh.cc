@@ -18,6 +18,10 @@ const char* Name(Group group) {
       return "secondary";
     case Group::kReduce:
       return "reduce";
+    case Group::kInside:
+      return "inside";
+    case Group::kAcross:
+      return "across";
     case Group::kReplicate:
       return "replicate";
     case Group::kWorld:
@@ -27,11 +31,12 @@ const char* Name(Group group) {
 }
 
 Mesh::Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks,
-           int secondary_size)
+           int secondary_size, int inside_size)
     : world_rank_(world_rank),
       world_size_(world_size),
       shard_size_(shard_size),
       secondary_size_(secondary_size),
+      inside_size_(inside_size == 0 ? shard_size : inside_size),
       position_(world_rank),
       ranks_(std::move(ranks)) {
   if (world_size < 1 || world_rank < 0 || world_rank >= world_size) {
@@ -45,6 +50,11 @@ Mesh::Mesh(int world_rank, int world_size, int shard_size, std::vector<int> rank
   }
   if (secondary_size < 1 || shard_size % secondary_size != 0) {
     throw std::invalid_argument("[Mesh] secondary size is " + std::to_string(secondary_size) +
+                                ", want a divisor of the shard size, " +
+                                std::to_string(shard_size));
+  }
+  if (inside_size_ < 1 || shard_size % inside_size_ != 0) {
+    throw std::invalid_argument("[Mesh] inside size is " + std::to_string(inside_size) +
                                 ", want a divisor of the shard size, " +
                                 std::to_string(shard_size));
   }
@@ -86,6 +96,10 @@ Mesh::Axis Mesh::AxisOf(Group group) const {
       return {shard_size_, 1};
     case Group::kSecondary:
       return {secondary_size_, 1};
+    case Group::kInside:
+      return {inside_size_, 1};
+    case Group::kAcross:
+      return {shard_size_ / inside_size_, inside_size_};
     case Group::kReplicate:
       return {replicate_size(), shard_size_};
     case Group::kWorld:

@@ -13,10 +13,12 @@ enum class Group {
   kGather,     // All-gathers: neighbours who together hold one copy of everything.
   kSecondary,  // All-gathers of secondary copies: neighbours among those.
   kReduce,     // Reduce-scatters: the same.
+  kInside,     // The first hop of reductions that take two: those of them on one host.
+  kAcross,     // The second hop: those of the same index on each host.
   kReplicate,  // All-reduces of a shard: those who hold the same one.
   kWorld,      // The step's scalars.
 };
-inline constexpr int kGroups = 5;
+inline constexpr int kGroups = 7;
 const char* Name(Group group);  // "gather", ...
 
 // Ranks as a [replicate][shard] array, shard innermost: with F = ranks per host, a shard group is a
@@ -35,16 +37,18 @@ class Mesh {
   };
 
   // `shard_size` is F, a divisor of `world_size`. `ranks[p]`: the world rank at position p, each
-  // once; empty: they are the same. `secondary_size`: of a group kSecondary, a divisor of F. Throws
+  // once; empty: they are the same. `secondary_size`, `inside_size`: of groups kSecondary and
+  // kInside, divisors of F. 0 for the latter is F: reductions take one hop. Throws
   // std::invalid_argument otherwise.
   Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks = {},
-       int secondary_size = 1);
+       int secondary_size = 1, int inside_size = 0);
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
   int shard_size() const { return shard_size_; }
   int replicate_size() const { return world_size_ / shard_size_; }
   int secondary_size() const { return secondary_size_; }
+  int inside_size() const { return inside_size_; }
   bool hybrid() const { return shard_size_ > 1 && replicate_size() > 1; }
 
   Coordinate coordinate() const { return CoordinateOf(world_rank_); }
@@ -52,7 +56,8 @@ class Mesh {
   int RankOf(const Coordinate& coordinate) const;
 
   // In order of position. A rank's number in it is coordinate().shard, the same modulo
-  // secondary_size(), coordinate().replicate or position().
+  // secondary_size() or inside_size(), the same over inside_size(), coordinate().replicate or
+  // position().
   RankGroup RanksOf(Group group) const;
   Axis AxisOf(Group group) const;
   int SizeOf(Group group) const { return AxisOf(group).size; }
@@ -66,7 +71,7 @@ class Mesh {
   int PositionOf(int world_rank) const;
   int RankAt(int position) const { return ranks_.empty() ? position : ranks_[position]; }
 
-  int world_rank_, world_size_, shard_size_, secondary_size_, position_;
+  int world_rank_, world_size_, shard_size_, secondary_size_, inside_size_, position_;
   std::vector<int> ranks_;  // By position. Empty: the identity.
 };
 

@@ -11,10 +11,12 @@ std::string NameOf(Group group, const RankGroup& ranks, const Mesh& mesh) {
   return std::string(Name(group)) + "_" + std::to_string(ranks.NameOf(0));
 }
 
+bool Gathers(Group group) { return group == Group::kGather || group == Group::kSecondary; }
+
 }  // namespace
 
 bool MeshCommunicators::Share(const Mesh& mesh, int queues, Group a, Group b) {
-  if (queues == 2 && (a == Group::kGather) != (b == Group::kGather)) return false;
+  if (queues == 2 && Gathers(a) != Gathers(b)) return false;
   return mesh.RanksOf(a) == mesh.RanksOf(b);
 }
 

@@ -55,6 +55,18 @@ TEST(MeshTest, SecondaryGroupsAreNeighboursAmongShards) {
   EXPECT_THROW(Mesh(9, 12, 6, {}, 4), std::invalid_argument);
 }
 
+// Two copies over two hosts of three ranks each.
+TEST(MeshTest, HopsAreInsideHostsAndAcrossThem) {
+  const Mesh mesh(/*world_rank=*/10, /*world_size=*/12, /*shard_size=*/6, {}, /*secondary_size=*/1,
+                  /*inside_size=*/3);
+  EXPECT_EQ(mesh.RanksOf(Group::kInside), RankGroup({9, 10, 11}, 10));
+  EXPECT_EQ(mesh.RanksOf(Group::kAcross), RankGroup({7, 10}, 10));
+  // One hop.
+  EXPECT_EQ(Mesh(10, 12, 6).RanksOf(Group::kInside), Mesh(10, 12, 6).RanksOf(Group::kReduce));
+  EXPECT_EQ(Mesh(10, 12, 6).RanksOf(Group::kAcross).size(), 1);
+  EXPECT_THROW(Mesh(10, 12, 6, {}, 1, 4), std::invalid_argument);
+}
+
 TEST(MeshTest, EveryRankIsAtItsPlaceInItsGroupsForEveryFactor) {
   for (int world = 1; world <= 12; ++world) {
     for (int f = 1; f <= world; ++f) {
@@ -106,6 +118,11 @@ TEST(MeshCommunicatorsTest, GroupsOfTheSameRanksShareOne) {
             (Groups{kGather, kReduce, kReplicate, kWorld}));
   EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 2), 1), (Groups{kGather, kReplicate, kWorld}));
   EXPECT_EQ(MeshCommunicators::Connected(Mesh(0, 1, 1), 2), Groups{});
+  // Gathers overtake reductions among the same neighbours, too.
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 4, {}, 2, 2), 2),
+            (Groups{kGather, Group::kSecondary, kReduce, Group::kInside, Group::kAcross}));
+  EXPECT_EQ(MeshCommunicators::Connected(Mesh(1, 4, 4, {}, 2, 2), 1),
+            (Groups{kGather, Group::kSecondary, Group::kAcross}));
 }
 
 TEST(MeshCommunicatorsTest, AWorldNeedsCommunicators) {
