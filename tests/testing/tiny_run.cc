@@ -352,7 +352,9 @@ class TinyRank {
     Collect("parameter/", [&](int unit) { return executor.master(unit); });
     Collect(
         "gradient/", [&](int unit) { return executor.gradient(unit); },
-        [&](int unit) { return gradient_scale * executor.gradient_divisor(unit); });
+        [&](int unit) {
+          return run_.mean ? gradient_scale * executor.gradient_divisor(unit) : 1.0f;
+        });
     for (const ShardState& state : session_.optimizer().state()) {
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }

@@ -66,6 +66,8 @@ struct TinyRun {
   using OnTraffic = std::function<void(int rank, int64_t step, const TrafficBytes&)>;
   OnTraffic on_traffic = nullptr;
 
+  bool mean = true;  // False: gradients are reported as they are summed.
+
   int64_t eval_step = 1000;  // After the last step, the loss of this step's samples is measured.
   // Before the first step: (sample of step 1, column) whose logits are wanted.
   std::vector<std::pair<int64_t, int64_t>> logits = {};

@@ -75,7 +75,10 @@ enum class Resource {
   kHostActivations,  // In host memory, or on a disk.
   kGatherWire,       // A value as it travels.
   kWire,             // A gradient as it travels.
+  kArrived,          // What has come of others' gradients, where it is summed afterwards.
+  kInsideSum,        // Of a host's gradients, where reductions take two hops.
   kReplicaWire,      // A gradient's shard, between replicas.
+  kReplicaArrived,   // What has come of others' shards, where it is summed afterwards.
   kStaging,
   kScalars,
   kBatch

@@ -10,7 +10,7 @@
 #include "trainer/core/check.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/loss_scale.h"
-#include "trainer/fsdp/quantized_gather.h"
+#include "trainer/fsdp/quantized_tables.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
@@ -91,27 +91,10 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
     }
   }
   if (options.add_moves) options.add_moves(moves_);
-  LayOutQuantizedGathers();
+  memory_.quantized =
+      MakeQuantizedTables(allocator, compute(), layout_, memory_.storage, mesh(), options.quantize);
   if (scales_loss()) {
     ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
-  }
-}
-
-void Executor::LayOutQuantizedGathers() {
-  memory_.quantized.resize(parameters_.size());
-  for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
-    if (memory_.storage.At(Resource::kGatherWire, f).form.code != kQuantizedCode) continue;
-    const auto [own, all] =
-        LayOutGather(layout_.flat_parameters[f], shard_rank_, options_.quantize);
-    const auto write = [&](const QuantizedLayout& layout, size_t most) {
-      const View rows = NewBuffer(QuantizedRowsShape(most)[0], DType::kUInt8)
-                            .Slice(0, QuantizedRowsShape(layout.rows.size())[0]);
-      WriteQuantizedRows(compute(), layout.rows, rows);
-      return QuantizedTable{layout.sizes, rows};
-    };
-    // Ranks differ in their own, whose pieces have gaps before and padding behind them.
-    const size_t most = 2 * layout_.flat_parameters[f].parameters.size() + 2;
-    memory_.quantized[f] = {write(own, most), write(all, all.rows.size())};
   }
 }
 

@@ -1,6 +1,6 @@
-// Runs the schedule of a step on one rank: holds shards and slots, drives the streams, and follows
-// the model's code with a cursor. Entering another segment than the schedule names aborts with both
-// names, so what the planner added up and the checker proved is what runs.
+// Runs the schedule of a step on one rank: holds shards and slots, drives streams, and follows the
+// model's code with a cursor. Entering another segment than the schedule names aborts with both
+// names: what the planner added up and the checker proved is what runs.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_H_
 
@@ -95,8 +95,7 @@ class Executor final : public SegmentHooks {
   // done; its scalars are then to be had from Result().
   void Run(const Step& step);
   int64_t steps() const { return steps_; }  // Enqueued so far.
-  // The scalars of step `index` (0-based, in order of Run()). Blocks until it is done; throws what
-  // failed it. Only the last two steps have one.
+  // Scalars of step `index`, from 0, of the last two. Blocks until they are; throws what failed it.
   StepScalars Result(int64_t index);
   StepAccount Account(int64_t index);  // Likewise.
   void Synchronize();                  // Blocks until everything enqueued is done.
@@ -115,7 +114,6 @@ class Executor final : public SegmentHooks {
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
   View NewShard(int flat, MemoryKind kind, DType dtype);
-  void LayOutQuantizedGathers();
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
   CachingBuffers* caching() const { return allocator_.caching(); }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
@@ -145,7 +143,7 @@ class Executor final : public SegmentHooks {
   std::span<const int> FlatsOf(const Action& action) const;
   void MoveTo(StreamId stream, const Located& from, const Located& to);
 
-  // Each enqueues one kind of action: executor_actions.cc.
+  // Each enqueues one kind of action: executor_actions.cc, executor_reduce.cc.
   void Begin(Stream& stream);
   void Load(const Action& action);
   void Move(const Action& action);
@@ -154,8 +152,10 @@ class Executor final : public SegmentHooks {
   void Gather(const Action& action);
   void FillAll(const Action& action, float value);
   void Reduce(const Action& action);
+  void ReduceInHops(StreamId stream, int flat, Located value, const Located& shard);
   void AllReduce(const Action& action, Resource wire, Scratch scratch);  // In place.
   void AllReduce(const Action& action, const View& data, DType dtype, Scratch scratch);
+  void ExchangeSums(const Action& action, int flat, const Located& shard);
   void SumSquares(const Action& action);
   void ReduceScalars(const Action& action);
   void Clip(Stream& stream);

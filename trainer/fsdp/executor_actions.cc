@@ -225,9 +225,9 @@ void Executor::Gather(const Action& action) {
     if (!travels_so) {
       const int64_t stride = wire.elements / ranks;
       const View packed(bytes.view().data, wire.form.dtype, Shape{wire.elements});
-      all = {packed, wire.place, wire.form.code, &memory_.quantized[f].all};
+      all = {packed, wire.place, wire.form.code, &memory_.quantized[f].gather.all};
       sent = {packed.Slice(shard_rank_ * stride, stride), wire.place, wire.form.code,
-              &memory_.quantized[f].own};
+              &memory_.quantized[f].gather.own};
       MoveTo(action.stream, part, sent);
     }
     if (options_.fake_all_gather) {
@@ -243,65 +243,6 @@ void Executor::FillAll(const Action& action, float value) {
   for (const Use& written : action.writes) {
     for (const int f : FlatsOf(action)) Fill(stream(action.stream), value, At(written, f).view);
   }
-}
-
-void Executor::Reduce(const Action& action) {
-  if (action.reads.empty()) return AllReduce(action, Resource::kWire, Scratch::kWire);
-  Stream& stream = this->stream(action.stream);
-  for (const int f : FlatsOf(action)) {
-    Located full = At(action.reads.front(), f);
-    const View shard = At(action.writes.front(), f).view;
-    const StorageRow& wire = memory_.storage.At(Resource::kWire, f);
-    const bool travels_so = full.Is(wire.place, wire.form);
-    const ScratchBytes bytes(*memory_.units, Scratch::kWire, travels_so ? 0 : wire.bytes(),
-                             action.stream);
-    if (!travels_so) {
-      const Located sent{View(bytes.view().data, wire.form.dtype, full.view.shape), wire.place,
-                         wire.form.code};
-      MoveTo(action.stream, full, sent);
-      full = sent;
-    }
-    if (options_.fake_reduce) {
-      FakeReduceScatter(stream, full.view, shard_rank_, shard);
-    } else {
-      communicators_.Over(action.group())->ReduceScatter(stream, full.view, shard);
-    }
-  }
-}
-
-void Executor::AllReduce(const Action& action, Resource wire, Scratch scratch) {
-  for (const int f : FlatsOf(action)) {
-    AllReduce(action, At(action.writes.front(), f).view, memory_.storage.At(wire, f).form.dtype,
-              scratch);
-  }
-}
-
-void Executor::AllReduce(const Action& action, const View& data, DType dtype, Scratch scratch) {
-  Stream& stream = this->stream(action.stream);
-  const auto sum = [&](const View& sent) {
-    if (options_.fake_reduce) return FakeAllReduce(stream, mesh().SizeOf(action.group()), sent);
-    communicators_.Over(action.group())->AllReduce(stream, sent);
-  };
-  // A sum that is rounded to fp16 is divided before (loss_scale.h), as fp32 where there is one. It
-  // is multiplied behind where `data` is fp32; in fp16 it stays divided: ExecutorMemory::divided.
-  const bool stays = data.dtype == DType::kFloat16, travels = dtype == DType::kFloat16;
-  const auto scale = [&](bool here, float factor, const View& x) {
-    if (here && memory_.divisor > 1) Scale(stream, factor, x);
-  };
-  const float part = 1 / memory_.divisor;
-  if (data.dtype == dtype) {
-    scale(stays, part, data);
-    return sum(data);
-  }
-  const ScratchBytes wire(*memory_.units, scratch, data.NumElements() * SizeOf(dtype),
-                          action.stream);
-  const View sent(wire.view().data, dtype, Shape{data.NumElements()});
-  scale(travels, part, data);
-  Cast(stream, data, sent);
-  scale(stays, part, sent);
-  sum(sent);
-  Cast(stream, sent, data);
-  scale(travels, memory_.divisor, data);
 }
 
 void Executor::SumSquares(const Action& action) {

@@ -14,6 +14,7 @@
 #include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/moves.h"
+#include "trainer/fsdp/quantized_tables.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/spilled_shards.h"
 #include "trainer/fsdp/storage.h"
@@ -91,10 +92,7 @@ struct ExecutorMemory {
   std::vector<bool> divided;
   // By flat parameter, where nothing is gathered: what the step computes with.
   std::vector<View> in_use;
-  struct QuantizedGatherTables {
-    QuantizedTable own, all;
-  };
-  std::vector<QuantizedGatherTables> quantized;  // By flat parameter, where it travels so.
+  std::vector<QuantizedTables> quantized;  // By flat parameter.
   StagedBatch batches[2];
   View upload;  // Host memory: of initial values, what is on its way.
   ModelBuffers buffers;

@@ -147,7 +147,11 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
 }
 
 std::vector<Piece> PiecesOfShard(const FlatParameter& flat, int shard) {
-  const int64_t begin = flat.ShardBegin(shard), end = begin + flat.shard_size;
+  const int64_t begin = flat.ShardBegin(shard);
+  return PiecesBetween(flat, begin, begin + flat.shard_size);
+}
+
+std::vector<Piece> PiecesBetween(const FlatParameter& flat, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
   for (const Placement& p : flat.parameters) {
     const int64_t from = std::max(begin, p.offset), to = std::min(end, p.offset + p.size());

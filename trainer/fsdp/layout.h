@@ -32,7 +32,7 @@ struct DTypes {
   DType compute = DType::kFloat32;  // What is gathered, and seen by the model's code.
   DType grad = DType::kFloat32;     // What backward adds to, before it is reduced.
   DType reduce = DType::kFloat32;   // What of that travels.
-  bool quantized = false;           // Matrices are gathered in blocks that share a scale.
+  bool quantized = false;           // Matrices travel in blocks that share a scale.
 
   bool operator==(const DTypes&) const = default;
 };
@@ -121,6 +121,8 @@ struct Piece {
   int64_t begin = 0, count = 0, at = 0;
 };
 std::vector<Piece> PiecesOfShard(const FlatParameter& flat, int shard);
+// The same of elements [begin, end) of the flat parameter.
+std::vector<Piece> PiecesBetween(const FlatParameter& flat, int64_t begin, int64_t end);
 
 }  // namespace fsdp
 

@@ -58,7 +58,8 @@ std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout,
 
 DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
   if (options.dtypes) return options.dtypes;
-  const bool quantized = options.quantize.gather != FsdpOptions::Quantize::Gather::kNone;
+  const bool quantized = options.quantize.gather != FsdpOptions::Quantize::Gather::kNone ||
+                         options.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone;
   return [=, mixed = options.mixed_precision, state = options.state_dtype](const Parameter& p) {
     if (KeptInFp32(mixed.keep_fp32, p)) return DTypes();
     return DTypes{.master = mixed.master_dtype,
@@ -96,8 +97,10 @@ Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<in
     if (!options.shard_size) throw std::invalid_argument("[MeshFor] hybrid without a shard_size");
     shards = static_cast<int>(*options.shard_size);
   }
+  const bool hops = options.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone;
   return Mesh(rank, world, shards, std::move(ranks),
-              static_cast<int>(options.reshard_after_forward.value_or(1)));
+              static_cast<int>(options.reshard_after_forward.value_or(1)),
+              hops ? options.inside : 0);
 }
 
 namespace {
@@ -147,6 +150,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.shards = mesh.shard_size();
   schedule.replicas = mesh.replicate_size();
   schedule.secondary = mesh.secondary_size();
+  schedule.inside = mesh.inside_size();
   const Layout layout =
       MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, schedule.shards);
   schedule.unit_of_segment = layout.unit_of_segment;

@@ -40,7 +40,8 @@ struct ExecutorOptions : FsdpOptions {
   int threads = 1;                                      // Of the compute stream.
   std::optional<int64_t> memory_limit = {};             // Bytes of the device's, at most.
   int64_t spill_part = int64_t{1} << 19;                // Elements that go to a disk at once.
-  bool poison = false;                                  // Fills freed gather slots with NaN.
+  int inside = 0;       // Neighbours on a host that reduce together first: see Mesh's inside_size.
+  bool poison = false;  // Fills freed gather slots with NaN.
   bool averages = false;  // Evaluations are given weights of their own, in fp32 (Step::weights).
   // For tests of other places and forms, may be null.
   Storage::Change change_storage = nullptr;

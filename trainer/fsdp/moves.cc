@@ -79,6 +79,10 @@ void DequantizeMove(const MoveContext&, Stream& stream, const Located& from, con
   Dequantize(stream, from.view, *from.table, to.view);
 }
 
+void SumMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+  DequantizeSum(stream, from.view, *from.table, to.view);
+}
+
 }  // namespace
 
 Moves::Moves() {
@@ -94,6 +98,7 @@ Moves::Moves() {
   Set({kDisk, kDevice}, FromDisk);
   Set({kDevice, kDevice, 0, kQuantizedCode, /*cast=*/true}, QuantizeMove);
   Set({kDevice, kDevice, kQuantizedCode, 0, /*cast=*/true}, DequantizeMove);
+  Set({kDevice, kDevice, kSummandsCode, 0, /*cast=*/true}, SumMove);
 }
 
 void Moves::Set(const Ends& ends, Move move) { moves_[ends] = std::move(move); }

@@ -21,7 +21,7 @@ struct Located {
   View view;
   MemoryPlace place = MemoryPlace::kDevice;
   int code = 0;
-  const QuantizedTable* table = nullptr;  // kQuantizedCode.
+  const QuantizedTable* table = nullptr;  // kQuantizedCode, kSummandsCode: of one of them.
 
   bool Is(MemoryPlace at, Form form) const { return place == at && Form{view.dtype, code} == form; }
 };

@@ -69,8 +69,10 @@ struct FsdpOptions {
   // Fewer bits on the wire: blocks of elements that share a scale (ops/quantize.h).
   struct Quantize {
     enum class Gather { kNone, kInt8, kFp8 };
+    enum class Reduce { kNone, kInt8, kInt4 };
 
     Gather gather = Gather::kNone;
+    Reduce reduce = Reduce::kNone;
     int64_t block = 256;       // Elements: 64, 128 or 256.
     int64_t min_size = 65536;  // Parameters with fewer elements travel as they are.
 

@@ -1,6 +1,9 @@
 #include "trainer/fsdp/quantized_gather.h"
 
 #include <utility>
+#include <vector>
+
+#include "trainer/fsdp/quantized_pieces.h"
 
 namespace fsdp {
 namespace {
@@ -8,13 +11,8 @@ namespace {
 using Gather = FsdpOptions::Quantize::Gather;
 
 std::vector<QuantizedPiece> PiecesOf(const FlatParameter& flat, int shard, int64_t min_size) {
-  std::vector<QuantizedPiece> pieces;
-  for (const Piece& piece : PiecesOfShard(flat, shard)) {
-    const Placement& parameter = *piece.parameter;
-    const bool quantized = parameter.shape.rank() > 1 && parameter.size() >= min_size;
-    pieces.push_back({piece.at, piece.at + piece.count, piece.begin, quantized});
-  }
-  return pieces;
+  const int64_t begin = flat.ShardBegin(shard);
+  return QuantizedPieces(flat, begin, begin + flat.shard_size, min_size);
 }
 
 QuantizedOptions OptionsOf(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {

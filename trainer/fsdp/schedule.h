@@ -65,6 +65,7 @@ struct ScheduleOptions : FsdpOptions {
   int shards = 1;                         // F. With 1 nothing is gathered, but for cast_units.
   int replicas = 1;                       // Ranks that hold the same shard: world / F.
   int secondary = 1;                      // k: of a copy for backward; 1: there is none.
+  int inside = 1;                         // Shards of a host, whose ranks reduce together first.
   std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed = {};      // By segment: run again before its backward.
   std::set<int> not_read_backward = {};   // Segments whose backward reads no parameters.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "trainer/fsdp/quantized_gather.h"
+#include "trainer/fsdp/quantized_reduce.h"
 
 namespace fsdp {
 namespace {
@@ -131,9 +132,30 @@ void Storage::AddInUse(int unit, int f, const ScheduleOptions& train) {
   Row(Resource::kWire, f) = wire(flat.dtypes.grad, Resource::kGradient, ShardExtent::kWhole);
   Row(Resource::kReplicaWire, f) = wire(sharded ? DType::kFloat32 : flat.dtypes.grad,
                                         Resource::kGradientShard, ShardExtent::kShard);
+  if (ReducesQuantized(flat, train.quantize)) AddQuantizedReduce(f, train);
   if (!sharded) return;
   Row(Resource::kStaging, f) = in_use(DType::kFloat32, ShardExtent::kShard);
   if (on_host) Row(Resource::kShard, f) = Row(Resource::kStaging, f);
+}
+
+void Storage::AddQuantizedReduce(int f, const ScheduleOptions& train) {
+  const FlatParameter& flat = layout_.flat_parameters[f];
+  const auto packed = [](int64_t bytes, int code, ShardExtent extent) {
+    return StorageRow{
+        .home = Home::kUnit, .form = {DType::kUInt8, code}, .extent = extent, .elements = bytes};
+  };
+  const int64_t bytes = QuantizedReduceBytes(flat, train.quantize);
+  Row(Resource::kWire, f) = packed(bytes, kQuantizedCode, ShardExtent::kWhole);
+  Row(Resource::kArrived, f) = packed(bytes, kSummandsCode, ShardExtent::kWhole);
+  const int hosts = train.shards / train.inside;
+  if (train.inside > 1 && hosts > 1) {
+    Row(Resource::kInsideSum, f) = {
+        .home = Home::kUnit, .extent = ShardExtent::kPart, .elements = hosts * flat.shard_size};
+  }
+  if (train.replicas == 1) return;
+  const int64_t replica_bytes = QuantizedReplicaBytes(flat, train.replicas, train.quantize);
+  Row(Resource::kReplicaWire, f) = packed(replica_bytes, kQuantizedCode, ShardExtent::kShard);
+  Row(Resource::kReplicaArrived, f) = packed(replica_bytes, kSummandsCode, ShardExtent::kShard);
 }
 
 // One behind the other.

@@ -29,6 +29,7 @@ struct Form {
 };
 
 inline constexpr int kQuantizedCode = 1;  // Bytes of ops/quantize.h.
+inline constexpr int kSummandsCode = 2;   // The same of several ranks, [ranks, bytes]: to be added.
 
 enum class ShardExtent {
   kShard,  // This rank's elements.
@@ -89,6 +90,7 @@ class Storage {
  private:
   void AddShards(int unit, int flat, const ScheduleOptions& train);
   void AddInUse(int unit, int flat, const ScheduleOptions& train);
+  void AddQuantizedReduce(int flat, const ScheduleOptions& train);
   void PlaceInUnits();
   StorageRow& Row(Resource what, int flat) { return rows_[flat][static_cast<int>(what)]; }
 

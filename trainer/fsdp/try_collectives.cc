@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trainer/fsdp/quantized_gather.h"
+#include "trainer/fsdp/quantized_reduce.h"
 
 namespace fsdp {
 namespace {
@@ -14,6 +15,25 @@ void Add(const Communicator::Size& size, std::vector<Communicator::Size>& sizes)
     return;
   }
   sizes.push_back(size);
+}
+
+// What reduces a flat parameter's gradient in blocks that share a scale.
+template <typename AddSize>
+void AddQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quantize,
+                  const Mesh& mesh, const AddSize& add) {
+  // What a hop sends to each rank: of all shards, then of those of one rank of a host.
+  int64_t bytes = QuantizedReduceBytes(flat, quantize);
+  for (const Group hop : {Group::kInside, Group::kAcross}) {
+    const int ranks = mesh.SizeOf(hop);
+    bytes /= ranks;
+    if (ranks > 1) add(hop, Collective::kAllToAll, DType::kUInt8, DType::kUInt8, bytes);
+  }
+  const int replicas = mesh.replicate_size();
+  if (replicas == 1) return;
+  const int64_t part = QuantizedReplicaBytes(flat, replicas, quantize) / replicas;
+  for (const Collective kind : {Collective::kAllToAll, Collective::kAllGather}) {
+    add(Group::kReplicate, kind, DType::kUInt8, DType::kUInt8, part);
+  }
 }
 
 }  // namespace
@@ -43,6 +63,10 @@ std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout
       }
     }
     if (flat.frozen || options.fake_reduce) continue;
+    if (ReducesQuantized(flat, options.quantize)) {
+      AddQuantized(flat, options.quantize, mesh, add);
+      continue;
+    }
     if (sharded) {  // Shards of gradients are fp32, however they travel.
       add(Group::kReduce, Collective::kReduceScatter, reduce, DType::kFloat32, flat.shard_size);
     }

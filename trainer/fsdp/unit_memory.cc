@@ -48,7 +48,10 @@ class PlannedUnits final : public UnitMemory {
     constexpr std::tuple<Scratch, Resource, ActionKind> kWires[] = {
         {Scratch::kGatherWire, Resource::kGatherWire, ActionKind::kGather},
         {Scratch::kWire, Resource::kWire, ActionKind::kReduce},
-        {Scratch::kReplicaWire, Resource::kReplicaWire, ActionKind::kAllReduce}};
+        {Scratch::kArrived, Resource::kArrived, ActionKind::kReduce},
+        {Scratch::kInsideSum, Resource::kInsideSum, ActionKind::kReduce},
+        {Scratch::kReplicaWire, Resource::kReplicaWire, ActionKind::kAllReduce},
+        {Scratch::kReplicaArrived, Resource::kReplicaArrived, ActionKind::kAllReduce}};
     for (const auto& [scratch, wire, kind] : kWires) {
       int64_t most = 0;  // As much as the largest that travels in another form than it lies in.
       for (const Action& action : train.actions) {

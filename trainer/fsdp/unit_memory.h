@@ -16,14 +16,17 @@
 namespace fsdp {
 
 enum class Scratch {
-  kGatherWire,   // A value as it travels, where that is another form.
-  kWire,         // A gradient as it travels, where that is another form.
-  kReplicaWire,  // A shard, on its way between replicas.
-  kFetch,        // A cast behind the way from the host.
-  kLeaving,      // Pinned: activations on their way to a disk.
-  kComing        // Pinned: and back.
+  kGatherWire,      // A value as it travels, where that is another form.
+  kWire,            // A gradient as it travels, where that is another form.
+  kArrived,         // What comes of gradients, where it is summed afterwards.
+  kInsideSum,       // Of a host's gradients, between two hops.
+  kReplicaWire,     // A shard, on its way between replicas.
+  kReplicaArrived,  // What comes of shards, where it is summed afterwards.
+  kFetch,           // A cast behind the way from the host.
+  kLeaving,         // Pinned: activations on their way to a disk.
+  kComing           // Pinned: and back.
 };
-constexpr int kNumScratch = 6;
+constexpr int kNumScratch = 9;
 
 // Bytes are empty views where there are none to be had of that kind.
 class UnitMemory {

@@ -211,10 +211,14 @@ std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& har
                      run.target.device, hardware);
 }
 
-// A line, ended; or nothing.
-std::string HowShareWasFound(const ResolvedRun& run) {
-  const std::string line = run.Of(ChoiceId::kShare).line;
-  return line.empty() ? "" : line + "\n";
+// Lines, ended; or nothing.
+std::string WhatRanksDo(const ResolvedRun& run) {
+  std::string lines;
+  for (const std::string& line :
+       {run.Of(ChoiceId::kShare).line, HowGradientsAreSummed(run.options, run.hosts)}) {
+    if (!line.empty()) lines += line + "\n";
+  }
+  return lines;
 }
 
 // Checks what can be checked before a run begins. On the sim device no machine is asked.
@@ -226,7 +230,7 @@ ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
   CheckRunDirectory(run.recipe, run.data->files);
   CheckInitialWeights(recipe);
   if (environment.rank == 0) {
-    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << HowShareWasFound(run)
+    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << WhatRanksDo(run)
               << PlanToText(run.plan) << std::flush;
   }
   RequireFit(run);
@@ -314,7 +318,7 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                      const std::optional<Hardware>& hardware, bool json) {
   CheckWorld(recipe, world, local_world);
   const ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
-  const std::string beside = NotesOf(recipe) + HowShareWasFound(run);
+  const std::string beside = NotesOf(recipe) + WhatRanksDo(run);
   if (json) {  // What is read from stdout is the plan alone.
     std::cerr << beside;
     std::cout << PlanToJson(run.plan) << "\n" << std::flush;

@@ -150,6 +150,9 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.documents = recipe.data.SeparatesDocuments();
   if (IsHybrid(e.sharding_strategy) && !e.shard_size) e.shard_size = RanksOfEachHost(recipe, hosts);
   CheckReshard(recipe, IsHybrid(e.sharding_strategy) ? *e.shard_size : hosts.size());
+  if (e.sharding_strategy != Strategy::kNoShard) {
+    e.inside = hosts.Together(MeshFor(e, /*rank=*/0, hosts.size()).shard_size());
+  }
   const int64_t wave =
       recipe.train.micro_batch_size * MeshFor(e, /*rank=*/0, hosts.size()).data_size();
   e.micro_batches = static_cast<int>((recipe.train.global_batch_size + wave - 1) / wave);
@@ -176,6 +179,20 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.optimizer.groups = GroupsOf(recipe);
   options.lr = LrScheduleFor(recipe);
   return options;
+}
+
+std::string HowGradientsAreSummed(const SessionOptions& options, const HostPlacement& hosts) {
+  const ExecutorOptions& e = options.executor;
+  if (e.quantize.reduce == FsdpOptions::Quantize::Reduce::kNone || hosts.size() == 1) return "";
+  const int shards = MeshFor(e, /*rank=*/0, hosts.size()).shard_size();
+  if (shards == 1) return "gradients: each rank has a copy of its own, so nothing is quantised";
+  if (e.inside == 0) {
+    return "gradients, quantised, are summed in one hop: the ranks that share a copy are unequally "
+           "many on their hosts";
+  }
+  if (e.inside == 1 || e.inside == shards) return "";
+  return "gradients, quantised, are summed in two hops: over " + std::to_string(e.inside) +
+         " ranks of each host, then over " + std::to_string(shards / e.inside) + " hosts";
 }
 
 LrSchedule LrScheduleFor(const Recipe& recipe) {

@@ -35,6 +35,10 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 // hosts have unequally many ranks.
 SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads);
 
+// A line for people: in which hops gradients are quantised and summed, where that is not one hop
+// because there is one host. Empty: there is nothing to say.
+std::string HowGradientsAreSummed(const SessionOptions& options, const HostPlacement& hosts);
+
 // Of these options: for the recipe's number of steps.
 LrSchedule LrScheduleFor(const Recipe& recipe);
 

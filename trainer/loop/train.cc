@@ -29,6 +29,7 @@
 #include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/loop/setup.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -96,7 +97,8 @@ class Trainer {
     evaluator_.emplace(recipe_, job_, seed_, data_, session(), recorder_);
     const MemoryPlan& memory = run_.plan.memory;
     const std::vector<std::string> chosen = {run_.Of(ChoiceId::kAttention).line,
-                                             run_.Of(ChoiceId::kShare).line};
+                                             run_.Of(ChoiceId::kShare).line,
+                                             HowGradientsAreSummed(run_.options, run_.hosts)};
     recorder_.Begin(
         start_, aside_, step_,
         {run_.threads, seed_, held_out_, NumParameters(run_.shape),

@@ -343,6 +343,9 @@ constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
 constexpr auto NamesOf(FsdpOptions::Quantize::Gather) {
   return std::to_array<std::string_view>({"none", "int8", "fp8"});
 }
+constexpr auto NamesOf(FsdpOptions::Quantize::Reduce) {
+  return std::to_array<std::string_view>({"none", "int8", "int4"});
+}
 constexpr auto NamesOf(FsdpOptions::Buffers) {
   return std::to_array<std::string_view>({"slots", "caching"});
 }

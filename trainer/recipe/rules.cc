@@ -399,6 +399,16 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 {"fsdp.quantize.gather", "fsdp.sharding_strategy"},
                 "`no_shard` gathers nothing that could be quantised: set fsdp.quantize.gather to "
                 "none, or another fsdp.sharding_strategy");
+  const bool reduces = quantize.reduce != FsdpOptions::Quantize::Reduce::kNone;
+  rules.Require(!reduces || recipe.fsdp.sharding_strategy != Strategy::kNoShard,
+                {"fsdp.quantize.reduce", "fsdp.sharding_strategy"},
+                "`no_shard` sums no shards that could be quantised: set fsdp.quantize.reduce to "
+                "none, or another fsdp.sharding_strategy");
+  const DType reduced = recipe.fsdp.mixed_precision.reduce_dtype;
+  rules.Require(!reduces || reduced == DType::kFloat32,
+                {"fsdp.quantize.reduce", "fsdp.mixed_precision.reduce_dtype"},
+                "what is quantised is in no reduce_dtype, which is `" + std::string(Name(reduced)) +
+                    "`: leave it out, or set fsdp.quantize.reduce to none");
 }
 
 void AddMistake(RecipeReader& reader, const std::vector<std::string>& keys,

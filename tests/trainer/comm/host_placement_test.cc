@@ -28,6 +28,20 @@ TEST(HostPlacementTest, NumbersHostsByTheirLowestRanks) {
   EXPECT_EQ(placement.NamesOf(2), "rank 4");
 }
 
+TEST(HostPlacementTest, FindsHowManyOfAGroupAreTogether) {
+  const HostPlacement turns({0, 1, 0, 1, 0, 1, 0, 1});
+  EXPECT_EQ(turns.Together(8), 4);
+  EXPECT_EQ(turns.Together(4), 4);
+  EXPECT_EQ(turns.Together(2), 2);
+  EXPECT_EQ(turns.Together(1), 1);
+  const HostPlacement unequal({0, 0, 0, 0, 1, 1});
+  EXPECT_EQ(unequal.Together(6), 0);
+  EXPECT_EQ(unequal.Together(3), 0);
+  EXPECT_EQ(unequal.Together(2), 2);
+  EXPECT_EQ(HostPlacement({0, 1, 2}).Together(3), 1);
+  EXPECT_EQ(HostPlacement({0, 0, 0}).Together(3), 3);
+}
+
 TEST(HostPlacementTest, SharesTheWorkOfAHost) {
   const HostPlacement placement({0, 0, 0, 1, 1});
   EXPECT_EQ(placement.Partner(0, 1), 3);

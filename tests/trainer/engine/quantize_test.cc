@@ -32,7 +32,7 @@ TinyRun QuantizedRun(int world, Gather gather, int block) {
   TinyRun run;
   run.world = world;
   run.steps = 1;
-  run.options.executor.quantize = {gather, block, kMinSize};
+  run.options.executor.quantize = {.gather = gather, .block = block, .min_size = kMinSize};
   return run;
 }
 
@@ -176,7 +176,7 @@ TEST(Quantize, SendsHalfOfBF16) {
 TEST(Quantize, IsTriedAsItTravels) {
   const Gpt2 model(TinyRun::TinyConfig());
   ExecutorOptions o;
-  o.quantize = {Gather::kInt8, 256, kMinSize};
+  o.quantize = {.gather = Gather::kInt8, .min_size = kMinSize};
   const Mesh mesh = MeshFor(o, /*rank=*/0, /*world=*/2);
   const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, 2);
   int64_t most = 0;

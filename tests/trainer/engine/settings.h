@@ -36,7 +36,8 @@ inline std::string Describe(const TinyRun& run) {
       << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " on the host "
       << o.cpu_offload.optimizer << " but " << o.cpu_offload.optimizer_share.value_or(-1)
       << " with params " << o.cpu_offload.params << " spilled " << o.cpu_offload.spill.has_value()
-      << " gathers quantised " << static_cast<int>(o.quantize.gather) << " and activations "
+      << " gathers quantised " << static_cast<int>(o.quantize.gather) << " and reductions "
+      << static_cast<int>(o.quantize.reduce) << " inside " << o.inside << " and activations "
       << static_cast<int>(o.activation_offload) << " processes " << (run.ranks == RunProcessRanks);
   return out.str();
 }
@@ -112,7 +113,7 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   for (const std::vector<int>& row : CoverPairs(
-           {6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3, 3}, kPairwiseSeed)) {
+           {6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3, 3, 3}, kPairwiseSeed)) {
     if (rows++ % apart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -144,7 +145,10 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
       o.cpu_offload.spill = ::testing::TempDir();
     }
     // Some matrices are that large, and others not.
-    o.quantize = {static_cast<FsdpOptions::Quantize::Gather>(row[i++]), 64, 700};
+    using Quantize = FsdpOptions::Quantize;
+    o.quantize = {.gather = static_cast<Quantize::Gather>(row[i++]), .block = 64, .min_size = 700};
+    const auto reduce = static_cast<Quantize::Reduce>(row[i++]);
+    if (o.mixed_precision.reduce_dtype == DType::kFloat32) o.quantize.reduce = reduce;
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     int shards = run.world;
@@ -156,6 +160,9 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
     const bool freed = o.sharding_strategy == Strategy::kFullShard ||
                        o.sharding_strategy == Strategy::kHybridShard;
     const std::vector<int> parts = Divisors(shards, 2, shards - 1);
+    if (nth % 2 == 0 && !parts.empty() && o.sharding_strategy != Strategy::kNoShard) {
+      o.inside = parts.front();  // Two hops.
+    }
     if (freed && secondary > 0 && !parts.empty()) {
       o.reshard_after_forward = parts[secondary % parts.size()];
     }
@@ -179,6 +186,7 @@ inline TinyRun Plain(TinyRun run) {
   o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kOptimizer;
   o.gradient_accumulation = given.gradient_accumulation;
   o.quantize = given.quantize;
+  o.inside = given.inside;
   o.sharding_strategy = Strategy::kShardGradOp;
   if (given.sharding_strategy == Strategy::kNoShard) o.sharding_strategy = Strategy::kNoShard;
   if (IsHybrid(given.sharding_strategy)) {  // With one shard, or all, it is as without groups.

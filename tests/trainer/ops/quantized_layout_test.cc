@@ -96,7 +96,8 @@ TEST(QuantizedLayout, ShardsLieInAnyOrder) {
 
 TEST(QuantizedLayout, PartsMayDifferInSize) {
   const QuantizedOptions options{QuantizedForm::kInt4, 64, kBF16};
-  const std::vector<QuantizedPart> parts = {{0, 64, {{0, 64, 0}}}, {64, 10, {{0, 10, 64}}}, {74, 0, {}}};
+  const std::vector<QuantizedPart> parts = {
+      {0, 64, {{0, 64, 0}}}, {64, 10, {{0, 10, 64}}}, {74, 0, {}}};
   EXPECT_EQ(Texts(LayOutQuantizedParts(parts, options)),
             (std::vector<std::string>{
                 "quantized unit 0, elements 0:64 in 0:64 of 0:64 at 32, 1 scales at 0",

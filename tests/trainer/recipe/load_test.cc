@@ -299,6 +299,16 @@ INSTANTIATE_TEST_SUITE_P(
          "fsdp: {sharding_strategy: no_shard, quantize: {gather: int8}}",
          "r.yaml:3:56: fsdp.quantize.gather: `no_shard` gathers nothing that could be quantised: "
          "set fsdp.quantize.gather to none, or another fsdp.sharding_strategy"},
+        {"QuantizedReductionOfNoShards",
+         "fsdp: {sharding_strategy: no_shard, quantize: {reduce: int4}}",
+         "r.yaml:3:56: fsdp.quantize.reduce: `no_shard` sums no shards that could be quantised: "
+         "set fsdp.quantize.reduce to none, or another fsdp.sharding_strategy"},
+        {"QuantizedReductionInADtype",
+         "fsdp: {mixed_precision: {reduce_dtype: bf16}, quantize: {reduce: int8}}",
+         "r.yaml:3:66: fsdp.quantize.reduce: what is quantised is in no reduce_dtype, which is "
+         "`bf16`: leave it out, or set fsdp.quantize.reduce to none"},
+        {"QuantizedReductionOfAnotherForm", "fsdp: {quantize: {reduce: fp8}}",
+         "r.yaml:3:27: fsdp.quantize.reduce: want `none`, `int8` or `int4`, got the text `fp8`"},
         {"BlockOfAnotherSize", "fsdp: {quantize: {block: 100}}",
          "r.yaml:3:26: fsdp.quantize.block: want 64, 128 or 256, got 100"},
         {"ReshardOfWhatIsKept",

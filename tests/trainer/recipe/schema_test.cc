@@ -455,7 +455,10 @@ void Reconcile(Json& recipe) {
     fsdp["reshard_after_forward"] = nullptr;
   }
   fsdp["quantize"]["block"] = 128;
-  if (fsdp["sharding_strategy"] == "no_shard") fsdp["quantize"]["gather"] = "none";
+  if (fsdp["sharding_strategy"] == "no_shard") {
+    fsdp["quantize"]["gather"] = fsdp["quantize"]["reduce"] = "none";
+  }
+  if (fsdp["mixed_precision"]["reduce_dtype"] != "fp32") fsdp["quantize"]["reduce"] = "none";
   recipe["schedule"]["warmup_steps"] = 1;
   Json& decay_steps = recipe["schedule"]["decay_steps"];
   if (recipe["schedule"]["name"] != "wsd" || (!steps.is_null() && decay_steps >= steps)) {

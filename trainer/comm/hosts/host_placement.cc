@@ -82,6 +82,18 @@ int HostPlacement::LargestHost() const {
   return static_cast<int>(most);
 }
 
+int HostPlacement::Together(int group) const {
+  const std::vector<int> ranks = ByHost();
+  int together = 0;
+  for (int first = 0, end = 0; first < size(); first = end) {
+    const int last = first / group * group + group;  // Of its group.
+    for (end = first; end < last && HostOf(ranks[end]) == HostOf(ranks[first]);) ++end;
+    if (together == 0) together = end - first;
+    if (end - first != together) return 0;
+  }
+  return together;
+}
+
 int HostPlacement::SmallestHost() const {
   size_t smallest = ranks_of_[0].size();
   for (const std::vector<int>& ranks : ranks_of_) smallest = std::min(smallest, ranks.size());

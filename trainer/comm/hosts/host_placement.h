@@ -30,6 +30,9 @@ class HostPlacement {
   int LargestHost() const;  // Its number of ranks.
   int SmallestHost() const;
   std::vector<int> ByHost() const;  // All ranks: those of host 0, of host 1, ...
+  // In that order, in groups of `group` neighbours, a divisor of size(): how many of a group share
+  // a host, where those are equally many on each host of every group. 0: they are not.
+  int Together(int group) const;
 
   // To whom `rank` sends what is for `host`, another one: its rank of the same index, counted
   // around where it has fewer. So the ranks of a host share the work.

@@ -1,0 +1,118 @@
+#include "trainer/fsdp/quantized_reduce.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "trainer/fsdp/quantized_pieces.h"
+
+namespace fsdp {
+namespace {
+
+using Reduce = FsdpOptions::Quantize::Reduce;
+
+QuantizedOptions OptionsOf(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+  return {quantize.reduce == Reduce::kInt8 ? QuantizedForm::kInt8 : QuantizedForm::kInt4,
+          static_cast<int>(quantize.block), flat.dtypes.reduce};
+}
+
+int ShardsOf(const FlatParameter& flat) { return static_cast<int>(flat.size / flat.shard_size); }
+
+// Elements [from, to) of a shard, which lie from `begin` on in a tensor.
+QuantizedPart PartOf(const FlatParameter& flat, int shard, int64_t from, int64_t to, int64_t begin,
+                     const FsdpOptions::Quantize& quantize) {
+  const int64_t first = flat.ShardBegin(shard);
+  return {begin, to - from, QuantizedPieces(flat, first + from, first + to, quantize.min_size)};
+}
+
+// A whole shard, which is the `index`-th of a tensor.
+QuantizedPart ShardOf(const FlatParameter& flat, int shard, int index,
+                      const FsdpOptions::Quantize& quantize) {
+  return PartOf(flat, shard, 0, flat.shard_size, index * flat.shard_size, quantize);
+}
+
+// Where copy `replica` begins to sum: parts are as equal as multiples of 64 elements allow.
+int64_t ReplicaBegin(const FlatParameter& flat, int replica, int replicas) {
+  return flat.shard_size / kParameterAlignment * replica / replicas * kParameterAlignment;
+}
+
+QuantizedPart ReplicaPart(const FlatParameter& flat, int shard, int replica, int replicas,
+                          const FsdpOptions::Quantize& quantize) {
+  const int64_t from = ReplicaBegin(flat, replica, replicas);
+  return PartOf(flat, shard, from, ReplicaBegin(flat, replica + 1, replicas), from, quantize);
+}
+
+// Of each rank's part, in any copy.
+int64_t ReplicaStride(const FlatParameter& flat, int replicas,
+                      const FsdpOptions::Quantize& quantize) {
+  int64_t largest = 0;
+  for (int s = 0; s < ShardsOf(flat); ++s) {
+    for (int r = 0; r < replicas; ++r) {
+      const QuantizedPart part = ReplicaPart(flat, s, r, replicas, quantize);
+      const QuantizedLayout layout =
+          LayOutQuantized(part.pieces, part.n, OptionsOf(flat, quantize));
+      largest = std::max(largest, layout.sizes.bytes);
+    }
+  }
+  return largest;
+}
+
+// Shards in the order of the ranks of a host, and for each of those in the order of hosts.
+QuantizedLayout LayOutSent(const FlatParameter& flat, int inside,
+                           const FsdpOptions::Quantize& quantize) {
+  std::vector<QuantizedPart> parts;
+  for (int index = 0; index < inside; ++index) {
+    for (int s = index; s < ShardsOf(flat); s += inside) {
+      parts.push_back(ShardOf(flat, s, s, quantize));
+    }
+  }
+  return LayOutQuantizedParts(parts, OptionsOf(flat, quantize));
+}
+
+}  // namespace
+
+bool ReducesQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+  if (!flat.dtypes.quantized || quantize.reduce == Reduce::kNone || flat.frozen) return false;
+  if (flat.size == flat.shard_size) return false;
+  return std::ranges::any_of(QuantizedPieces(flat, 0, flat.size, quantize.min_size),
+                             &QuantizedPiece::quantized);
+}
+
+QuantizedReduce LayOutReduce(const FlatParameter& flat, int shard, int inside,
+                             const FsdpOptions::Quantize& quantize) {
+  const QuantizedOptions options = OptionsOf(flat, quantize);
+  QuantizedReduce reduce{.sent = LayOutSent(flat, inside, quantize), .inside = {}, .own = {}};
+  const int64_t stride = reduce.sent.sizes.bytes / ShardsOf(flat);
+  std::vector<QuantizedPart> parts;
+  for (int s = shard % inside; s < ShardsOf(flat); s += inside) {
+    parts.push_back(ShardOf(flat, s, s / inside, quantize));
+  }
+  reduce.inside = LayOutQuantizedParts(parts, options, stride);
+  reduce.own = LayOutQuantizedParts({ShardOf(flat, shard, 0, quantize)}, options, stride);
+  return reduce;
+}
+
+int64_t QuantizedReduceBytes(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+  return LayOutSent(flat, ShardsOf(flat), quantize).sizes.bytes;
+}
+
+QuantizedReplicas LayOutReplicas(const FlatParameter& flat, int shard, int replica, int replicas,
+                                 const FsdpOptions::Quantize& quantize) {
+  const QuantizedOptions options = OptionsOf(flat, quantize);
+  const int64_t stride = ReplicaStride(flat, replicas, quantize);
+  std::vector<QuantizedPart> parts;
+  for (int r = 0; r < replicas; ++r) {
+    parts.push_back(ReplicaPart(flat, shard, r, replicas, quantize));
+  }
+  QuantizedPart own = parts[replica];
+  const int64_t begin = std::exchange(own.begin, 0);
+  return {LayOutQuantizedParts(parts, options, stride),
+          LayOutQuantizedParts({own}, options, stride), begin};
+}
+
+int64_t QuantizedReplicaBytes(const FlatParameter& flat, int replicas,
+                              const FsdpOptions::Quantize& quantize) {
+  return replicas * ReplicaStride(flat, replicas, quantize);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+// The tables by which a rank packs and unpacks what it sends of flat parameters in blocks that
+// share a scale.
+// Tests: tests/trainer/engine/quantized_reduce_test.cc
+#ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
+#define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
+
+#include <vector>
+
+#include "trainer/comm/mesh.h"
+#include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/options.h"
+#include "trainer/fsdp/storage.h"
+#include "trainer/ops/quantized_layout.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+// Of a flat parameter; what does not travel so has none.
+struct QuantizedTables {
+  struct {
+    QuantizedTable own, all;  // quantized_gather.h
+  } gather;
+
+  // A hop of its reduction: what is quantised in it, and what arrives of each rank.
+  struct Hop {
+    Group group = Group::kInside;
+    QuantizedTable sent, arrived;
+  };
+  std::vector<Hop> hops;
+
+  struct {
+    QuantizedTable shard, own;
+    int64_t begin = 0;  // QuantizedReplicas.
+  } replicas;
+};
+
+// By flat parameter. The tables lie in persistent memory of the allocator and are written on the
+// stream.
+std::vector<QuantizedTables> MakeQuantizedTables(PhasedAllocator& allocator, Stream& stream,
+                                                 const Layout& layout, const Storage& storage,
+                                                 const Mesh& mesh,
+                                                 const FsdpOptions::Quantize& quantize);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
