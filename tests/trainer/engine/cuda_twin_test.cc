@@ -16,6 +16,7 @@
 #include "tests/emulated/cudart.h"
 #include "tests/testing/everything.h"
 #include "tests/testing/tiny_run.h"
+#include "tests/trainer/engine/quantized_reduce_model.h"
 #include "trainer/data/synthetic_rows.h"
 
 namespace fsdp::testing {
@@ -212,6 +213,28 @@ TEST(CudaTwin, OffloadFromACachingAllocatorHasTheSameBits) {
     o.buffers = FsdpOptions::Buffers::kCaching;
     EXPECT_EQ(FirstDifference(Train(run), slots), "") << world;
   }
+}
+
+// In one hop, in two and between copies, over the host's memory and over NCCL, whose sums are ours.
+TEST(CudaTwinOverNccl, QuantizedReductionsAreTheModel) {
+  using Reduce = FsdpOptions::Quantize::Reduce;
+  ResetEmulatedGpus({.count = 4});
+  for (const TinyRun::Nccl nccl : {TinyRun::Nccl::kNo, TinyRun::Nccl::kNative}) {
+    ReduceSetting s{.world = 3, .device = DeviceType::kCuda, .nccl = nccl};
+    ExpectReduceModel(s);
+    s = {.world = 4,
+         .inside = 2,
+         .reduce = Reduce::kInt4,
+         .params = DType::kBFloat16,
+         .micro_batches = 2,
+         .device = DeviceType::kCuda,
+         .nccl = nccl};
+    ExpectReduceModel(s);
+    s.inside = 0;
+    s.copies = 2;
+    ExpectReduceModel(s);
+  }
+  ResetEmulatedGpus();
 }
 
 // Ranks with a GPU each. In rank order NCCL's sums have the bits of the host's; of its own they

@@ -69,11 +69,12 @@ class UnseenDevice final : public Device {
   };
   std::byte* DoAllocate(int64_t bytes, MemoryPlace) override {
     const uintptr_t address = next_;
-    next_ += bytes;
+    next_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return reinterpret_cast<std::byte*>(address);
   }
   void DoFree(std::byte*, int64_t, MemoryPlace) noexcept override {}
 
+  static constexpr int64_t kAlignment = 512;  // As a device's.
   const DeviceType plans_for_;
   uintptr_t next_ = uintptr_t{1} << 47;
 };
@@ -221,6 +222,7 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
       // same.
       ExecutorOptions few = options;
       if (few.shard_size) few.shard_size = kept ? 4 : 2;
+      few.inside = 0;
       if (kept) few.reshard_after_forward = 2;
       ASSERT_EQ(schedule.ToString(), Runner(SmallConfig(), few, least, groups).Of(mode).ToString());
       if (shape % 8 != 0) continue;
@@ -310,6 +312,30 @@ ExecutorOptions LimitedByTheHost(int bits) {
   o.recompute = bits & 16 ? Recompute::kFull : Recompute::kNone;
   o.poison = bits & 32;
   return o;
+}
+
+// What travels in blocks lies in memory of the stream that sends it, and of no other.
+TEST(WaitDeletion, QuantizedReductions) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 64; ++bits) {
+    ExecutorOptions o = LimitedByTheHost(bits);
+    o.limiter = FsdpOptions::Limiter::kDevice;
+    o.limit_all_gathers = 1 + bits % 3;
+    o.quantize.reduce = FsdpOptions::Quantize::Reduce::kInt4;
+    o.quantize.min_size = 1;
+    if (bits % 3 == 0) {
+      o.sharding_strategy = Strategy::kHybridShard;
+      o.shard_size = 2;
+    } else {
+      o.inside = 2;
+    }
+    if (bits % 5 == 0) o.cpu_offload.optimizer = true;
+    CheckEveryWait(o, 4, seen, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
+  EXPECT_GT(totals.waits, 0);
 }
 
 // Memory of a gather's own, from the allocator that real runs have.
@@ -633,6 +659,10 @@ Drawn Draw(uint64_t seed) {
   if (o.limiter == FsdpOptions::Limiter::kHost && coin()) {
     o.buffers = FsdpOptions::Buffers::kCaching;
   }
+  o.quantize = {.gather = static_cast<FsdpOptions::Quantize::Gather>(below(3)),
+                .reduce = static_cast<FsdpOptions::Quantize::Reduce>(below(3)),
+                .min_size = 1 + 64 * below(2)};
+  if (o.sharding_strategy != Strategy::kNoShard && coin()) o.inside = divisor_of(shards);
   return drawn;
 }
 

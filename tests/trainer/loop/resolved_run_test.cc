@@ -17,6 +17,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/loop/choices.h"
 #include "trainer/loop/resolve.h"
+#include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -105,6 +106,7 @@ void ExpectSame(const ResolvedRun& run, const ResolvedRun& other) {
   EXPECT_EQ(run.plan.planned(), other.plan.planned());
   EXPECT_EQ(run.plan.memory.bytes(), other.plan.memory.bytes());
   EXPECT_EQ(run.plan.traffic.all_gather_bytes, other.plan.traffic.all_gather_bytes);
+  EXPECT_EQ(run.plan.traffic.reduce_scatter_bytes, other.plan.traffic.reduce_scatter_bytes);
 }
 
 TEST(ResolvedRun, IsTheSameWhoeverAsks) {
@@ -115,6 +117,7 @@ TEST(ResolvedRun, IsTheSameWhoeverAsks) {
            {"fsdp={buffers: caching, limiter: host}"},
            {"model.attention_dropout=0.5", "run.threads=1", "schedule.name=wsd"},
            {"train.attention=math", "run.deterministic=true"},
+           {"fsdp.quantize={reduce: int4, min_size: 1}"},
        }) {
     SCOPED_TRACE(settings.empty() ? "" : settings[0]);
     const Recipe recipe = Tiny(settings);
@@ -127,6 +130,30 @@ TEST(ResolvedRun, IsTheSameWhoeverAsks) {
     EXPECT_TRUE(dry.data && trained[0].data);
     EXPECT_FALSE(planned.data);
   }
+}
+
+// Hosts with two ranks each, or with two and one.
+TEST(ResolvedRun, SaysInWhichHopsGradientsAreSummed) {
+  const auto said = [](const ResolvedRun& run) {
+    return HowGradientsAreSummed(run.options, run.hosts);
+  };
+  EXPECT_EQ(said(ToPlan(Tiny(), 4)), "");
+  const Recipe recipe = Tiny({"fsdp.quantize.reduce=int4"});
+  const ResolvedRun two = ToPlan(recipe, 4);
+  EXPECT_EQ(two.mesh.SizeOf(Group::kAcross), 2);
+  EXPECT_EQ(said(two),
+            "gradients, quantised, are summed in two hops: over 2 ranks of each host, then over 2 "
+            "hosts");
+  const std::vector<ResolvedRun> unequal = ForTraining({recipe, recipe, recipe});
+  EXPECT_EQ(unequal[0].mesh.SizeOf(Group::kInside), 3);
+  EXPECT_EQ(said(unequal[0]),
+            "gradients, quantised, are summed in one hop: the ranks that share a copy are "
+            "unequally many on their hosts");
+  EXPECT_EQ(said(ToPlan(recipe, 2)), "");
+  const Recipe copies = Tiny({"fsdp={sharding_strategy: hybrid_shard, quantize: {reduce: int4}}"});
+  EXPECT_EQ(said(ToPlan(copies, 4)), "");
+  EXPECT_EQ(said(ToPlan(copies, 2)),
+            "gradients: each rank has a copy of its own, so nothing is quantised");
 }
 
 // How many steps epochs are only who opens the data knows.
