@@ -122,12 +122,14 @@ void Executor::ExchangeSums(const Action& action, int f, const Located& shard) {
   const Located part{shard.view.Slice(parts.begin, parts.own.sizes.n), shard.place, shard.code};
   Communicator* const over = communicators_.Over(action.group());
   MoveTo(action.stream, shard, all);
-  options_.fake_reduce ? FakeAllGather(stream, own, come.Reshape({bytes}))
-                       : over->AllToAll(stream, sent, come, Collective::kAllReduce);
+  if (options_.fake_reduce) {
+    MoveTo(action.stream, all, shard);
+    return FakeAllReduce(stream, static_cast<int>(ranks), shard.view);
+  }
+  over->AllToAll(stream, sent, come, Collective::kAllReduce);
   MoveTo(action.stream, {come, comes.place, comes.form.code, &parts.own}, part);
   MoveTo(action.stream, part, {own, wire.place, wire.form.code, &parts.own});
-  options_.fake_reduce ? FakeAllGather(stream, own, sent)
-                       : over->AllGather(stream, own, sent, Collective::kAllReduce);
+  over->AllGather(stream, own, sent, Collective::kAllReduce);
   MoveTo(action.stream, all, shard);
 }
 

@@ -143,6 +143,26 @@ TEST(QuantizedReduce, CountsWhatWasPlanned) {
   }
 }
 
+// For measuring: a rank's own slice in every place, and nothing is sent.
+TEST(QuantizedReduce, FakesBothHops) {
+  for (const auto& [inside, copies] : {std::pair(0, 1), {2, 1}, {0, 2}}) {
+    TinyRun run = RunOf({.world = 4, .inside = inside, .copies = copies});
+    run.options.executor.fake_reduce = true;
+    run.on_traffic = [](int, int64_t, const TrafficBytes& bytes) {
+      EXPECT_EQ(bytes.of(Collective::kReduceScatter), 0);
+    };
+    // Each of the ranks has the same slices to add.
+    run.sample = [sample = SampleOf(run)](int64_t step, int64_t number, std::span<int32_t> tokens,
+                                          std::span<float> weights) {
+      sample(step, number % 2, tokens, weights);
+    };
+    const TinyResult fake = Train(run);
+    run.options.executor.fake_reduce = false;
+    run.on_traffic = nullptr;
+    EXPECT_EQ(fake.gradients, Train(run).gradients);
+  }
+}
+
 // With int4 and blocks of 256 a quarter of bf16's bytes, a sixty-fourth more, and what is raw; of
 // these what leaves a host is its share of the second hop.
 TEST(QuantizedReduce, SendsAQuarterOfBF16) {
