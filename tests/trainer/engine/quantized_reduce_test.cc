@@ -81,7 +81,8 @@ TEST(QuantizedReduce, EachMicroBatchIsSummedByItself) {
   ExpectReduceModel({.world = 4, .copies = 2, .reduce = Reduce::kInt4, .micro_batches = 2});
 }
 
-// One element that is not finite makes its block NaN on all ranks, and such a step changes nothing.
+// Of one sample every block has elements that are not finite: they arrive as NaN, whole, and such a
+// step changes nothing.
 TEST(QuantizedReduce, SkipsStepsThatAreNotFinite) {
   for (const auto& [world, inside, copies] : {std::tuple(2, 0, 1), {4, 2, 1}, {4, 0, 2}}) {
     TinyRun run =
@@ -95,9 +96,8 @@ TEST(QuantizedReduce, SkipsStepsThatAreNotFinite) {
     EXPECT_FALSE(std::isfinite(result.grad_norms.at(0)));
     EXPECT_EQ(result.parameters, result.initial);
     for (const auto& [name, values] : result.gradients) {
-      EXPECT_TRUE(std::ranges::all_of(values, [](float x) { return !std::isinf(x); }) ||
-                  static_cast<int64_t>(values.size()) < kMinReduced)
-          << name;
+      if (static_cast<int64_t>(values.size()) < kMinReduced) continue;
+      EXPECT_TRUE(std::ranges::all_of(values, [](float x) { return std::isnan(x); })) << name;
     }
   }
 }
