@@ -2,11 +2,12 @@
 """A step over a slow link: settings of fsdp by turns on two hosts of one machine.
 
     bazel build -c opt //cmd:fsdp-train
-    sudo tools/bench/two_hosts.py [--rate 1gbit] [--delay 1ms] [--rounds 3]
+    sudo tools/bench/two_hosts.py [--rate 1gbit] [--delay 1ms] [--rounds 3] [--ranks 1]
 
-Two network namespaces are the hosts, a rank on each, and a link of that rate connects them, with a delay
+Two network namespaces are the hosts, one rank or more on each, and a link of that rate connects them, with a delay
 (half of it each way) where the kernel has netem. Each setting is a whole run; the order is reversed every round, and a ratio is to the first
-setting of the same round. `link` is what a rank sends over the rate: the least that a step can take.
+setting of the same round. `sent` is what the ranks of a host put into the link in a step, as they count it, and `link` that
+over the rate: the least that a step can take.
 """
 
 import argparse
@@ -22,16 +23,22 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 BINARY = HERE.parent.parent / "bazel-bin/cmd/fsdp-train"
 BF16 = "mixed_precision: {param_dtype: bf16, reduce_dtype: bf16}"
+FP32_SUMS = "mixed_precision: {param_dtype: bf16}"  # What is quantised is in no reduce_dtype.
 SETTINGS = {
     "bf16": f"{{{BF16}}}",
     "bf16, gather int8": f"{{{BF16}, quantize: {{gather: int8}}}}",
     "bf16, gather fp8": f"{{{BF16}, quantize: {{gather: fp8}}}}",
+    "bf16, reduce int8": f"{{{FP32_SUMS}, quantize: {{reduce: int8}}}}",
+    "bf16, reduce int4": f"{{{FP32_SUMS}, quantize: {{reduce: int4}}}}",
+    "bf16, gather int8, reduce int4": f"{{{FP32_SUMS}, quantize: {{gather: int8, reduce: int4}}}}",
     "bf16, kept after forward": f"{{{BF16}, sharding_strategy: shard_grad_op}}",
     "bf16, kept, gather int8":
         f"{{{BF16}, sharding_strategy: shard_grad_op, quantize: {{gather: int8}}}}",
+    "bf16, kept, gather int8, reduce int4":
+        f"{{{FP32_SUMS}, sharding_strategy: shard_grad_op, quantize: {{gather: int8, reduce: int4}}}}",
 }
 # Hosts share no memory, either.
-APART = ("unshare", "--mount", "--ipc", "--uts", "--pid", "--fork", "sh", "-c",
+APART = ("unshare", "--mount", "--mount-proc", "--ipc", "--uts", "--pid", "--fork", "sh", "-c",
          'mount -t tmpfs tmpfs /dev/shm && hostname "host$$" && exec "$@"', "sh")
 HOSTS = ("fsdp-bench-a", "fsdp-bench-b")
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -44,6 +51,7 @@ def arguments():
     parser.add_argument("--delay", help="there and back; none without")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="of a run, of which the first two are left out")
+    parser.add_argument("--ranks", type=int, default=1, help="on each host")
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--binary", type=pathlib.Path, default=BINARY)
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
@@ -79,25 +87,19 @@ def disconnect():
 def recipe_flags(options, setting):
     return ["--config", str(HERE / "gpt2_124m.yaml"), "--set", f"fsdp={SETTINGS[setting]}",
             "--set", f"data.seq_len={options.seq_len}", "--set",
-            f"train={{steps: {options.steps}, micro_batch_size: 1, global_batch_size: 2}}",
+            f"train={{steps: {options.steps}, micro_batch_size: 1, global_batch_size: {2 * options.ranks}}}",
             "--set", "run.threads=1", "--set", "log.trace_steps=[]",
             "--set", "checkpoint={every: null, resume: none}"]
 
 
-def sent_bytes(options, setting):
-    plan = json.loads(subprocess.run(
-        [options.binary, "plan", *recipe_flags(options, setting), "--world-size", "2", "--local-world-size", "1",
-         "--json"], check=True, capture_output=True).stdout)
-    traffic = plan["communication"]
-    return sum(traffic[key] for key in ("all_gather_bytes", "reduce_scatter_bytes", "all_reduce_bytes"))
-
-
-def step_time(options, setting):
+# The time of a step, and what the ranks of a host put into the link in one: rank 0, which is counted, as much as each.
+def run(options, setting):
     with tempfile.TemporaryDirectory() as directory:
         launches = []
         for i, host in enumerate(HOSTS):
             launches.append(subprocess.Popen(
                 ["ip", "netns", "exec", host, *APART, options.binary, "launch", "--nnodes", "2", "--node-rank", str(i),
+                 "--nproc-per-node", str(options.ranks),
                  "--rdzv-endpoint", "10.98.0.1:29500", "--", *recipe_flags(options, setting),
                  "--set", f"run.dir={directory}/run"],
                 env={**os.environ, "FSDP_TRAIN_SECRET": "two hosts of one machine"}, stdout=subprocess.PIPE,
@@ -106,8 +108,9 @@ def step_time(options, setting):
         if any(launch.returncode for launch in launches):
             sys.exit(f"{setting}: a host failed\n{said[0]}\n{said[1]}")
         records = map(json.loads, (pathlib.Path(directory) / "run/metrics.jsonl").open())
-        times = [record["step_time_s"] for record in records if "step_time_s" in record]
-        return statistics.median(times[2:])
+        steps = [record for record in records if "step_time_s" in record]
+        sent = options.ranks * steps[-1]["communication"]["network_bytes"]
+        return statistics.median(step["step_time_s"] for step in steps[2:]), sent
 
 
 def main():
@@ -118,22 +121,23 @@ def main():
     bytes_per_s = float(rate[1]) * UNITS[rate[2]] / 8
     settings = options.only
     times = {setting: [] for setting in settings}
+    sent = {}
     disconnect()
     try:
         connect(options.rate, options.delay)
         for done in range(options.rounds):
             for setting in settings if done % 2 == 0 else reversed(settings):
-                times[setting].append(step_time(options, setting))
-                print(f"round {done + 1} of {options.rounds}: {setting}: {times[setting][-1]:.3f} s", file=sys.stderr)
+                time, sent[setting] = run(options, setting)
+                times[setting].append(time)
+                print(f"round {done + 1} of {options.rounds}: {setting}: {time:.3f} s", file=sys.stderr)
     finally:
         disconnect()
-    print(f"GPT-2 124M, {options.seq_len} tokens a rank, 2 hosts, {options.rate}, delay {options.delay or 'none'}")
+    print(f"GPT-2 124M, {options.seq_len} tokens a rank, 2 hosts of {options.ranks}, {options.rate}, delay {options.delay or 'none'}")
     print(f"| setting | step, s | to {settings[0]} | sent, MB | link, s | step / link |\n|---|---|---|---|---|---|")
     for setting in settings:
         ratio = statistics.median(t / f for t, f in zip(times[setting], times[settings[0]]))
-        sent = sent_bytes(options, setting)
-        median, link = statistics.median(times[setting]), sent / bytes_per_s
-        print(f"| {setting} | {median:.3f} | {ratio:.3f} | {sent / 1e6:.0f} | {link:.3f} | {median / link:.2f} |")
+        median, link = statistics.median(times[setting]), sent[setting] / bytes_per_s
+        print(f"| {setting} | {median:.3f} | {ratio:.3f} | {sent[setting] / 1e6:.0f} | {link:.3f} | {median / link:.2f} |")
 
 
 if __name__ == "__main__":
