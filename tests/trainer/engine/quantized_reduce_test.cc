@@ -13,7 +13,9 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/engine/quantized_reduce_model.h"
+#include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/try_collectives.h"
@@ -22,6 +24,7 @@ namespace fsdp {
 namespace {
 
 using testing::ExpectReduceModel;
+using testing::FirstDifference;
 using testing::kMinReduced;
 using testing::ReduceSetting;
 using testing::RunOf;
@@ -140,6 +143,40 @@ TEST(QuantizedReduce, CountsWhatWasPlanned) {
       }
       EXPECT_EQ(planned.reduce_scatter_bytes, 2 * once * (s.shards() - 1) / s.shards());
     }
+  }
+}
+
+// Rank r is of host r / 2; hosts meet on the loopback device.
+std::vector<testing::Outcome> OnHostsOfTwo(int size, const testing::Body& body) {
+  const testing::Join join = [size](Store& store, const std::string& name, const RankGroup& group,
+                                    const CommOptions& options) {
+    return CreateHostsCommunicator(store, name, group, HostPlacement::InOrder(size, 2), "127.0.0.1",
+                                   options);
+  };
+  return testing::RunThreadRanksWith(join, size, body);
+}
+
+// The bits of threads, and of the two hops the second alone leaves the host.
+TEST(QuantizedReduce, CrossesTheNetworkOnce) {
+  for (const int hosts : {2, 3}) {
+    TinyRun run = RunOf({.world = 2 * hosts, .inside = 2, .reduce = Reduce::kInt4});
+    run.options.executor.fake_all_gather = true;  // Nothing else is sent, but for a few scalars.
+    const TinyResult threads = Train(run);
+    const Gpt2 model(run.config);
+    const ExecutorOptions& o = run.options.executor;
+    const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, 2 * hosts);
+    int64_t across = 0;
+    for (const FlatParameter& flat : layout.flat_parameters) {
+      ASSERT_TRUE(ReducesQuantized(flat, o.quantize));
+      across += QuantizedReduceBytes(flat, o.quantize) / (2 * hosts) * (hosts - 1);
+    }
+    run.ranks = OnHostsOfTwo;
+    run.on_traffic = [across](int rank, int64_t step, const TrafficBytes& bytes) {
+      if (step == 0) return;
+      EXPECT_GE(bytes.network, across) << rank;
+      EXPECT_LT(bytes.network, across + 200) << rank;
+    };
+    EXPECT_EQ(FirstDifference(Train(run), threads), "") << hosts;
   }
 }
 
