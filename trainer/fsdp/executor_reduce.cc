@@ -39,11 +39,10 @@ void Executor::Reduce(const Action& action) {
 void Executor::AllReduce(const Action& action, Resource wire, Scratch scratch) {
   for (const int f : FlatsOf(action)) {
     const Located data = At(action.writes.front(), f);
-    const Form form = memory_.storage.At(wire, f).form;
-    if (form.code == kQuantizedCode) {
+    if (memory_.quantized[f].replicas) {
       ExchangeSums(action, f, data);
     } else {
-      AllReduce(action, data.view, form.dtype, scratch);
+      AllReduce(action, data.view, memory_.storage.At(wire, f).form.dtype, scratch);
     }
   }
 }
@@ -108,7 +107,7 @@ void Executor::ReduceInHops(StreamId id, int f, Located value, const Located& sh
 // A part of the sum is made by each copy, and what all copies take for it is what arrives.
 void Executor::ExchangeSums(const Action& action, int f, const Located& shard) {
   Stream& stream = this->stream(action.stream);
-  const auto& parts = memory_.quantized[f].replicas;
+  const QuantizedTables::Replicas& parts = *memory_.quantized[f].replicas;
   const StorageRow& wire = memory_.storage.At(Resource::kReplicaWire, f);
   const StorageRow& comes = memory_.storage.At(Resource::kReplicaArrived, f);
   const ScratchBytes packed(*memory_.units, Scratch::kReplicaWire, wire.bytes(), action.stream);

@@ -69,8 +69,8 @@ std::vector<QuantizedTables> MakeQuantizedTables(PhasedAllocator& allocator, Str
     if (storage.At(Resource::kReplicaWire, f).form.code == kQuantizedCode) {
       const int replicas = mesh.replicate_size();
       const QuantizedReplicas parts = LayOutReplicas(flat, shard, replica, replicas, quantize);
-      tables[f].replicas = {writer.Write(parts.shard, flat, replicas),
-                            writer.Write(parts.own, flat, 1), parts.begin};
+      tables[f].replicas = QuantizedTables::Replicas{writer.Write(parts.shard, flat, replicas),
+                                                     writer.Write(parts.own, flat, 1), parts.begin};
     }
   }
   return tables;

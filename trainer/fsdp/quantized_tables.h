@@ -4,6 +4,8 @@
 #ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "trainer/comm/mesh.h"
@@ -18,21 +20,25 @@ namespace fsdp {
 
 // Of a flat parameter; what does not travel so has none.
 struct QuantizedTables {
-  struct {
-    QuantizedTable own, all;  // quantized_gather.h
-  } gather;
+  // quantized_gather.h
+  struct Gather {
+    QuantizedTable own, all;
+  };
+  Gather gather;
 
-  // A hop of its reduction: what is quantised in it, and what arrives of each rank.
+  // quantized_reduce.h: what is quantised in each hop, and what arrives of each rank.
   struct Hop {
     Group group = Group::kInside;
     QuantizedTable sent, arrived;
   };
   std::vector<Hop> hops;
 
-  struct {
+  // The same between copies: QuantizedReplicas.
+  struct Replicas {
     QuantizedTable shard, own;
-    int64_t begin = 0;  // QuantizedReplicas.
-  } replicas;
+    int64_t begin = 0;
+  };
+  std::optional<Replicas> replicas;
 };
 
 // By flat parameter. The tables lie in persistent memory of the allocator and are written on the
