@@ -1125,6 +1125,24 @@ TEST(Advice, NamesAMicroBatchThatNoRankFills) {
           "micro-batch is computed for nothing"});
 }
 
+TEST(Advice, NamesWhatARankAloneDoesNotQuantise) {
+  const auto advice = [](const std::string& fsdp, int64_t world) {
+    return Advice(Parse(kGood, {"fsdp=" + fsdp, "train.micro_batch_size=1"}), world);
+  };
+  const std::string both = "{quantize: {gather: int8, reduce: int4}}";
+  EXPECT_EQ(advice(both, 1),
+            (std::vector<std::string>{
+                "--set fsdp=" + both +
+                    ": fsdp.quantize.gather: one rank gathers nothing: nothing is quantised",
+                "--set fsdp=" + both +
+                    ": fsdp.quantize.reduce: a rank alone has no shards to sum: nothing is "
+                    "quantised"}));
+  EXPECT_TRUE(advice(both, 2).empty());
+  const std::string copies =
+      "{sharding_strategy: hybrid_shard, shard_size: 1, quantize: {reduce: int8}}";
+  EXPECT_EQ(advice(copies, 2).size(), 1u);
+}
+
 TEST(Advice, NamesAWarmUpThatTheRunCutsShort) {
   EXPECT_TRUE(Advice(Parse(kGood, {"schedule.warmup_steps=10", "train.steps=10"}), 1).empty());
   EXPECT_EQ(Advice(Parse(kGood, {"schedule.warmup_steps=11", "train.steps=10"}), 1),
