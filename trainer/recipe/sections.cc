@@ -249,7 +249,8 @@ Type<FsdpOptions> FsdpType() {
       Key("reduce", &R::Quantize::reduce, OneOf<R::Quantize::Reduce>(),
           "Of gradients: what reductions send in place of reduce_dtype, a byte or half a byte an "
           "element and a scale a block. The ranks of a host add up in fp32, then the hosts: two "
-          "roundings, on one host one; and two more between the copies of hybrid strategies."),
+          "roundings, on one host one; and two more between the copies of hybrid strategies. int4 "
+          "may cost some of what is learnt, the less the smaller the blocks."),
       Key("block", &R::Quantize::block, Integer(64, 256),
           "Elements of a parameter that share a scale: 64, 128 or 256."),
       Key("min_size", &R::Quantize::min_size, Integer(1),
