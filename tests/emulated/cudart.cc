@@ -322,7 +322,7 @@ struct CUstream_st {
   struct Item {
     std::function<void()> work;
     bool always = false, waits = false;
-    int entries = 1;  // Of the queue.
+    int entries = 1;      // Of the queue.
     uint64_t number = 0;  // On its connection.
   };
 
@@ -336,7 +336,7 @@ struct CUstream_st {
   std::deque<Item> queue;
   bool stop = false, left = false;
   std::atomic<int64_t> pending{0};
-  std::atomic<int64_t> taken{0};  // Entries of the queue.
+  std::atomic<int64_t> taken{0};           // Entries of the queue.
   std::thread thread{[this] { Work(); }};  // Last: it uses all of the above.
 };
 

@@ -62,8 +62,7 @@ class MeasuredUpdate {
     const Buffer& inputs = New(sizeof(StepInputs));
     Fill(stream, 0, inputs.As(DType::kFloat32, {sizeof(StepInputs) / sizeof(float)}));
     const View counted = New(sizeof(StepState)).As(DType::kUInt8, BlockShape<StepState>());
-    const View factors =
-        New(sizeof(UpdateFactors)).As(DType::kUInt8, BlockShape<UpdateFactors>());
+    const View factors = New(sizeof(UpdateFactors)).As(DType::kUInt8, BlockShape<UpdateFactors>());
     SetUpdates(stream, 0, counted);
     DeriveUpdateFactors(stream, options.optimizer.beta1, options.optimizer.beta2,
                         inputs.As(DType::kUInt8, BlockShape<StepInputs>()), coefficient, counted,

@@ -132,8 +132,7 @@ std::vector<View> Executor::NewShards(MemoryKind kind,
                                       const std::function<DType(const DTypes&)>& dtype) {
   std::vector<View> shards;
   for (size_t f = 0; f < parameters_.size(); ++f) {
-    shards.push_back(
-        NewShard(static_cast<int>(f), kind, dtype(layout_.flat_parameters[f].dtypes)));
+    shards.push_back(NewShard(static_cast<int>(f), kind, dtype(layout_.flat_parameters[f].dtypes)));
   }
   return shards;
 }

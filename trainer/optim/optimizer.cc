@@ -86,8 +86,9 @@ Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const 
   }
   for (const KeptState& kept : KeptStates(options)) {
     state_.push_back({std::string(kept.name),
-                      executor.NewShards(MemoryKind::kOptimizer,
-                                         [&kept](const DTypes& dtypes) { return kept.In(dtypes); })});
+                      executor.NewShards(MemoryKind::kOptimizer, [&kept](const DTypes& dtypes) {
+                        return kept.In(dtypes);
+                      })});
   }
 }
 

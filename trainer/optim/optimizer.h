@@ -1,5 +1,5 @@
-// An optimizer over flat shards: this rank's part of each flat parameter, whatever parameters lie in
-// it.
+// An optimizer over flat shards: this rank's part of each flat parameter, whatever parameters lie
+// in it.
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 

@@ -24,14 +24,14 @@ struct OptimizerOptions {
   Kind kind = Kind::kAdamW;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.
-  std::optional<double> ema;  // Decay of the averaged masters; none without.
+  std::optional<double> ema;                     // Decay of the averaged masters; none without.
   double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
   std::vector<ParameterGroup> groups;
   uint64_t seed = 0;  // Of the rounding of what is kept in bf16 (ops/update.h).
 };
 
-// A value an element of the master, laid out as its shards are, so it is saved and resharded as they
-// are.
+// A value an element of the master, laid out as its shards are, so it is saved and resharded as
+// they are.
 struct KeptState {
   std::string_view name;           // As in checkpoints.
   DType DTypes::*dtype = nullptr;  // Of a flat parameter; null: fp32.

@@ -105,7 +105,7 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
         Fill(executor.compute(), given.gradient, executor.gradient(u));
         optimizer.Step(executor.compute(),
-                        {u, executor.master(u), executor.gradient(u), coefficient});
+                       {u, executor.master(u), executor.gradient(u), coefficient});
       }
       executor.Synchronize();
     }

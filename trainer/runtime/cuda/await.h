@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// Until `passed()`: yields at first, then sleeps for a sixteenth of what it has waited by then, 20 us
-// to 1 ms.
+// Until `passed()`: yields at first, then sleeps for a sixteenth of what it has waited by then, 20
+// us to 1 ms.
 template <typename Passed>
 void Await(const Passed& passed) {
   using Clock = std::chrono::steady_clock;

@@ -216,8 +216,8 @@ bool CudaStream::StillWorks() {
 HostWorker& CudaStream::Worker() {
   if (worker_ == nullptr) {
     try {
-      auto worker = std::make_unique<HostWorker>(
-          *state_, index_, threads_, resources_.words + kReachedWord, resources_.words);
+      auto worker = std::make_unique<HostWorker>(*state_, index_, threads_,
+                                                 resources_.words + kReachedWord, resources_.words);
       std::lock_guard lock(mutex_);
       worker_ = std::move(worker);
     } catch (const std::system_error& error) {

@@ -48,7 +48,8 @@ class CudaStream final : public Stream {
     Resources(int gpu, StreamPriority priority);
     ~Resources();
     cudaStream_t stream = nullptr;
-    uint32_t* words = nullptr;  // Pinned: two of the host's work, of the progress, of the run-ahead.
+    uint32_t* words =
+        nullptr;  // Pinned: two of the host's work, of the progress, of the run-ahead.
   };
   struct TimedSpan {
     const char* name;
