@@ -78,7 +78,8 @@ std::string WhyNot(const FieldValue& value, const Field& field) {
   };
   return std::visit(
       [&](const auto& v) -> std::string {
-        if constexpr (requires { v.front(); }) {
+        constexpr bool kIsName = std::is_same_v<std::decay_t<decltype(v)>, std::string>;
+        if constexpr (!kIsName && requires { v.front(); }) {
           for (const auto& element : v) {
             if (std::string bad = why(element); !bad.empty()) return bad;
           }

@@ -18,8 +18,8 @@ namespace fsdp {
 using FieldScalar = std::variant<int64_t, double, bool, std::string>;
 using FieldMap = std::map<std::string, FieldScalar, std::less<>>;
 
-using FieldValue =
-    std::variant<int64_t, double, bool, std::vector<int64_t>, std::vector<double>, FieldMap>;
+using FieldValue = std::variant<int64_t, double, bool, std::vector<int64_t>, std::vector<double>,
+                                FieldMap, std::string>;
 
 // Values by the names of their fields.
 using FieldValues = std::map<std::string, FieldValue, std::less<>>;
@@ -35,7 +35,7 @@ struct RealRange {
   std::optional<double> below = std::nullopt;
 };
 struct BooleanRange {};
-// Of a map's member: one of these names. `later`: names that others know and we do not.
+// One of these names. `later`: names that others know and we do not.
 struct NameRange {
   std::vector<std::string> names;
   std::vector<std::string> later = {};
@@ -56,7 +56,7 @@ struct MapRange {
 
 struct Field {
   std::string name;  // In recipes.
-  std::variant<IntegerRange, RealRange, BooleanRange, MapRange> range;
+  std::variant<IntegerRange, RealRange, BooleanRange, MapRange, NameRange> range;
   bool is_list = false;
   std::string text;      // What it is, without a full stop: "Width of the residual stream".
   std::string standard;  // What it is where nobody gives it: "768", or in words.
@@ -70,7 +70,7 @@ struct Field {
 std::string Show(const FieldValue& value, const Field& field);
 
 // What is wrong with a value: "want an integer from 1 to 16, got 17"; empty: nothing. Maps are the
-// family's to judge.
+// family's to judge, and a name is always one of its field's.
 std::string WhyNot(const FieldValue& value, const Field& field);
 
 }  // namespace fsdp

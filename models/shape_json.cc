@@ -40,15 +40,18 @@ Json Write(const FieldValue& value, const Field& field) {
       value);
 }
 
+std::string ReadName(const JsonValue& json, const NameRange& range) {
+  if (std::find(range.names.begin(), range.names.end(), json.Text()) == range.names.end()) {
+    json.Refuse("is none that this version knows, got " + json.Show());
+  }
+  return json.Text();
+}
+
 FieldScalar ReadMember(const JsonValue& json, const FieldMember& member) {
   if (std::holds_alternative<IntegerRange>(member.range)) return json.Integer();
   if (std::holds_alternative<RealRange>(member.range)) return json.Number();
   if (std::holds_alternative<BooleanRange>(member.range)) return json.Boolean();
-  const std::vector<std::string>& names = std::get<NameRange>(member.range).names;
-  if (std::find(names.begin(), names.end(), json.Text()) == names.end()) {
-    json.Refuse("is none that this version knows, got " + json.Show());
-  }
-  return json.Text();
+  return ReadName(json, std::get<NameRange>(member.range));
 }
 
 void Read(const JsonValue& json, int64_t& value) { value = json.Integer(); }
@@ -73,7 +76,12 @@ void Read(const JsonValue& json, const Field& field, FieldValue& value) {
   }
   std::visit(
       [&](auto& v) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, FieldMap>) Read(json, v);
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          v = ReadName(json, std::get<NameRange>(field.range));
+        } else if constexpr (!std::is_same_v<T, FieldMap>) {
+          Read(json, v);
+        }
       },
       value);
 }

@@ -68,6 +68,23 @@ FieldRow<Config> MapRow(const char* name, T Config::*member, const MapRange& ran
   return row;
 }
 
+// The same of a member that is an enumeration: `names`, in the order of its values.
+template <typename Config, typename T>
+FieldRow<Config> NameRow(const char* name, T Config::*member, const std::vector<std::string>& names,
+                         const std::string& text, const std::string& standard) {
+  FieldRow<Config> row;
+  row.field = {.name = name, .range = NameRange{names}, .text = text, .standard = standard};
+  row.get = [member, names](const Config& config) -> FieldValue {
+    return names[static_cast<size_t>(config.*member)];
+  };
+  row.set = [member, names](Config& config, const FieldValue& value) {
+    const auto at = std::find(names.begin(), names.end(), std::get<std::string>(value));
+    FSDP_CHECK(at != names.end()) << std::get<std::string>(value);
+    config.*member = static_cast<T>(at - names.begin());
+  };
+  return row;
+}
+
 // The same of a member that older checkpoints know nothing of: there it has its default.
 template <typename Config, typename T>
 FieldRow<Config> LaterRow(const char* name, T Config::*member, const decltype(Field::range)& range,

@@ -23,6 +23,7 @@ struct Toy {
     bool operator==(const Curve&) const = default;
   };
   Curve curve = {};
+  enum class Colour { kRed, kBlue } colour = Colour::kRed;
   double dropout = 0;
 
   bool operator==(const Toy&) const = default;
@@ -53,6 +54,7 @@ FamilyTable<Toy> Table() {
                    "slope"),
                Row("wide", &Toy::wide, BooleanRange(), "Wide", "false", {}, "is_wide"),
                MapRow("curve", &Toy::curve, curve, "Curve", "straight", {}, &ToMap, &FromMap),
+               NameRow("colour", &Toy::colour, {"red", "blue"}, "Colour", "red"),
                DropoutRow("dropout", &Toy::dropout, "Dropped", {}, "p_drop")},
       .make = [](const Toy&) -> std::unique_ptr<Model> { return nullptr; },
       .presets = {{"toy-16", Toy{.width = 16}}},
@@ -78,8 +80,14 @@ TEST(TableFamily, ReachesEveryFieldByItsName) {
   shape.Set("width", int64_t{12});
   shape.Set("depths", std::vector<int64_t>{3});
   shape.Set("curve", FieldMap{{"type", std::string("bent")}, {"by", 1.5}});
+  EXPECT_EQ(shape.Find("colour"), FieldValue("red"));
+  shape.Set("colour", std::string("blue"));
   shape.Set("dropout", 0.25);
-  const Toy want{.width = 12, .depths = {3}, .curve = {true, 1.5}, .dropout = 0.25};
+  const Toy want{.width = 12,
+                 .depths = {3},
+                 .curve = {true, 1.5},
+                 .colour = Toy::Colour::kBlue,
+                 .dropout = 0.25};
   EXPECT_EQ(*shape.As<Toy>(), want);
   EXPECT_EQ(shape, ModelShape(want));
   EXPECT_NE(shape, ModelShape(Toy()));
@@ -101,6 +109,7 @@ TEST(TableFamily, ShowsAFieldAsARecipeDoes) {
   EXPECT_EQ(show("slope"), "0.5");
   EXPECT_EQ(show("wide"), "false");
   EXPECT_EQ(show("curve"), "{type: bent, by: 1.5}");
+  EXPECT_EQ(show("colour"), "red");
 }
 
 TEST(TableFamily, JudgesByTheRanges) {

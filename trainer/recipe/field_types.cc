@@ -139,7 +139,8 @@ Type<FieldValues> EntryType(const Field& field) {
         using Range = std::decay_t<decltype(range)>;
         if constexpr (std::is_same_v<Range, MapRange>) {
           return Named(field, Type<FieldMap>(std::make_shared<MapEntry>(range)));
-        } else if constexpr (std::is_same_v<Range, BooleanRange>) {
+        } else if constexpr (std::is_same_v<Range, BooleanRange> ||
+                             std::is_same_v<Range, NameRange>) {
           return Named(field, Of(range));
         } else {
           return field.is_list ? Named(field, ListOf(Of(range))) : Named(field, Of(range));
