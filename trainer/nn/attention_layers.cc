@@ -125,7 +125,6 @@ Var Attend(Tape& tape, const Call& call, const Inputs& inputs, const Backward& b
   if (call.backend == AttentionBackend::kMath) {
     return AttendMath(tape, call, y, inputs, backward, mixed);
   }
-  FSDP_CHECK(mixed.matrix == nullptr) << "tiles have no probabilities to mix";
   const auto lse = tape.NewSaved(call.lse(), DType::kFloat32);
   const auto forward = [&tape, call, inputs](const View& out, const View& lse) {
     const Workspace workspace(
@@ -157,7 +156,8 @@ class Addition {
   Addition(const Tape& tape, int64_t rows, const Attending& attending,
            const ProbabilityDropout& dropout)
       : rows_(rows), attending_(attending) {
-    if (tape.attention() == AttentionBackend::kMath) backend_ = AttentionBackend::kMath;
+    const bool mixes = attending.mixed.matrix != nullptr;  // Tiles have no probabilities to mix.
+    if (mixes || tape.attention() == AttentionBackend::kMath) backend_ = AttentionBackend::kMath;
     if (dropout.rate > 0) {
       dropout_ = {dropout.rate, static_cast<uint32_t>(dropout.layer), attending.sample_keys};
     }

@@ -21,11 +21,24 @@ namespace {
 
 View Flat(const View& view) { return view.Reshape(Shape{view.NumElements()}); }
 
+// A weight with more than two dimensions, such as a convolution's kernel, as [out, all others].
+template <typename AnyView>
+AnyView AsMatrix(const AnyView& weight) {
+  if (weight.shape.rank() <= 2) return weight;
+  const int64_t out = weight.shape[0];
+  return weight.Reshape(Shape{out, weight.NumElements() / out});
+}
+
 // What products take of a weight. They multiply by no scale.
 ConstView ValueOf(const Parameter& weight) {
   const Weight form = weight.weight();
   FSDP_CHECK(form.scale.data == nullptr) << weight.name() << " has a scale";
-  return form.value;
+  return AsMatrix(form.value);
+}
+
+std::optional<View> MatrixGradOf(const Parameter& weight) {
+  const std::optional<View> grad = GradOf(weight);
+  return grad ? std::optional(AsMatrix(*grad)) : std::nullopt;
 }
 
 // A gradient of x that may be written to: `d` itself, which is like it, where nobody else holds it.
@@ -147,21 +160,21 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
   std::optional<View> db;
   if (bias) db = GradOf(*bias);
   if (!x.grad && inner.empty()) {
-    if (!GradOf(weight) && !db) return;
+    if (!MatrixGradOf(weight) && !db) return;
     LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, std::nullopt,
-                   GradOf(weight), db);
+                   MatrixGradOf(weight), db);
     return;
   }
   TensorPtr dx = tape.New(x.shape, x.dtype);
   if (x.gelu_of && inner.empty()) {
     const Var& u = *x.gelu_of;
     LinearGeluBackward(tape.stream(), u.view(), x.view(), ValueOf(weight), layout, dy, dx->view(),
-                       GradOf(weight), db);
+                       MatrixGradOf(weight), db);
     tape.Add(u.grad, std::move(dx));
     return;
   }
-  LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, dx->view(), GradOf(weight),
-                 db);
+  LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, dx->view(),
+                 MatrixGradOf(weight), db);
   for (size_t i = 0; i < inner.size(); ++i) {
     const Adapter& adapter = weight.adapters()[i];
     const View u = inner[i]->view();

@@ -26,7 +26,8 @@ Var Embed(Tape& tape, const Parameter& token_table, const TokenBatch& batch);
 Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter& bias, float eps);
 Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps);
 
-// x [rows, in] -> [rows, out]. `bias` may be null.
+// x [rows, in] -> [rows, out]. `bias` may be null. A weight of more than two dimensions is
+// [out, all others].
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
            const Parameter* bias);
 
@@ -59,8 +60,8 @@ struct ProbabilityDropout {
 Var CausalAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
                     const AttentionHeads& heads, const ProbabilityDropout& dropout = {});
 
-// Mixes the heads behind the softmax and normalises over them (attention_math.h): of a tape that
-// attends by AttentionBackend::kMath. All three or none.
+// Mixes the heads behind the softmax and normalises over them (attention_math.h), which is computed
+// by AttentionBackend::kMath whatever the tape attends by. All three or none.
 struct MixedHeads {
   const Parameter* matrix = nullptr;  // [heads, heads]
   const Parameter* weight = nullptr;  // [heads], as the bias.
