@@ -51,7 +51,9 @@ def draw_tokens(rng: np.random.Generator, case, *shape: int) -> np.ndarray:
 
 
 def draw_weights(rng: np.random.Generator, case, weights: np.ndarray) -> np.ndarray:
-    if case.masked:
+    if case.masked and weights.shape[1] == 1:
+        weights[1] = 0
+    elif case.masked:
         weights[rng.random(weights.shape) < 0.25] = 0
         weights[1] = 0  # A whole sequence, as a global batch that does not divide leaves it.
         weights[2, -3:] = 0
@@ -97,6 +99,10 @@ class Causal:
         """Of what is drawn, before anything is masked."""
         return np.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), np.float32)
 
+    def file_name(self, name: str) -> str:
+        """Of a parameter's tensor in the model's files."""
+        return name
+
 
 FEED = Causal()
 
@@ -127,13 +133,13 @@ def batch_results(model, tokens, weights, positions, rows) -> dict[str, np.ndarr
         "batch/grad_norm": torch.tensor([total_norm(model)], dtype=torch.float64),
     }
     for name, p in model.named_parameters():
-        results["grad/" + name] = p.grad
+        results["grad/" + FEED.file_name(name)] = p.grad
     return {k: v.double().numpy().copy() for k, v in results.items()}
 
 
 def train(model, tokens: np.ndarray, positions, recipe: dict) -> dict[str, np.ndarray]:
     """STEPS optimizer steps on tokens[step - 1], then the loss of the first batch once more."""
-    matrices = [p for p in model.parameters() if p.dim() == 2]
+    matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [
         dict(params=matrices, weight_decay=recipe["weight_decay"]),
@@ -193,9 +199,10 @@ def compute(case, build_model, in_double, folder: pathlib.Path) -> None:
     train_tokens = FEED.draw(rng, case, STEPS, GLOBAL_BATCH)
     places, train_places = positions_of(case, BATCH), positions_of(case, GLOBAL_BATCH)
     # The ends of every sequence, and some between.
-    ends = [b * case.sequence + t for b in range(BATCH) for t in (0, case.sequence - 1)]
+    ends = sorted({b * case.sequence + t for b in range(BATCH) for t in (0, case.sequence - 1)})
     inside = np.setdiff1d(np.arange(BATCH * case.sequence), ends)
-    rows = np.sort(np.concatenate([ends, rng.choice(inside, LOGIT_ROWS - len(ends), replace=False)]))
+    others = min(LOGIT_ROWS - len(ends), len(inside))
+    rows = np.sort(np.concatenate([ends, rng.choice(inside, others, replace=False)]))
 
     exact = batch_results(fresh(torch.float64), tokens, weights, places, rows)
     for run, recipe in RUNS.items():

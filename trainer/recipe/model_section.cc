@@ -52,7 +52,7 @@ Type<ModelRecipe> ModelType() {
       "The architecture." + others + " null: that of preset or init_from; required without either.";
   Section<R> section({
       Key("family", &R::family,
-          Nullable(OneOfTexts(std::move(families), Later({"vit", "regnet", "dhen"}))),
+          Nullable(OneOfTexts(std::move(families), Later({"regnet", "dhen"}))),
           about_family.c_str()),
       Key("preset", &R::preset, Nullable(PresetName()),
           "A published size: sets the fields below, and those beside it override it. Given in a "

@@ -13,6 +13,7 @@
 #include "models/llama/config.h"
 #include "models/make_model.h"
 #include "models/t5/config.h"
+#include "models/vit/config.h"
 #include "tests/emulated/cudart.h"
 #include "tests/testing/everything.h"
 #include "tests/testing/tiny_run.h"
@@ -147,6 +148,37 @@ TEST(CudaTwin, LearnsFromPairs) {
     if (dtype == DType::kFloat16) {
       run.options.executor.mixed_precision.keep_fp32 = {"*.wo.weight"};
     }
+    run.device = DeviceType::kCuda;
+    LearnsWhatTheCpuLearns(run);
+  }
+}
+
+// Images, with dropout in each place; a DeepViT, whose heads are mixed.
+TEST(CudaTwin, LearnsFromImages) {
+  for (const auto& [deep, dtype] :
+       {std::pair(false, DType::kFloat32), {true, DType::kBFloat16}, {false, DType::kFloat16}}) {
+    if (std::size(kWorlds) == 1 && !deep) continue;
+    VitConfig config{.image_size = 12,
+                     .patch_size = 4,
+                     .num_labels = 10,
+                     .hidden_size = 32,
+                     .intermediate_size = 48,
+                     .num_hidden_layers = 2,
+                     .num_attention_heads = 2,
+                     .head_dim = 16,
+                     .qkv_bias = false,  // The gradient of k's is rounding alone.
+                     .hidden_dropout_prob = 0.1,
+                     .attention_dropout = 0.1};
+    if (deep) {
+      config.reattention = Reattention::kLayerNorm;
+      config.layer_norm_epsilon = 1e-5;
+    }
+    TinyRun run = Twin(/*qwen=*/false, dtype, /*world=*/2);
+    run.model = [config] { return MakeModel(config); };
+    run.rows = std::make_shared<SyntheticRows>(  // The same two samples at every step.
+        run.model()->Inputs(0), std::vector<SyntheticRows::Source>{{.seed = 5, .rows = 2}},
+        /*seed=*/0);
+    run.options.executor.mixed_precision.scaler.init_scale = 1024;  // Nothing overflows.
     run.device = DeviceType::kCuda;
     LearnsWhatTheCpuLearns(run);
   }

@@ -8,6 +8,7 @@
 
 #include "models/make_model.h"
 #include "models/t5/config.h"
+#include "models/vit/config.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
@@ -40,6 +41,27 @@ TEST(StepOperations, FlopsOfAPair) {
   const double scores = 12 * 30 * (2 * in * in + 3 * out * out / 2 + 3 * out * in);
   const double tables = (2 + 3) * 4 * 3 * 3 * 32;
   EXPECT_EQ(FlopsPerSample(*model, 7), 6 * weights + scores + tables);
+}
+
+// Of 9 patches, which have no gradient, and the learned token.
+TEST(StepOperations, FlopsOfAnImage) {
+  VitConfig config{.image_size = 6,
+                   .patch_size = 2,
+                   .num_labels = 11,
+                   .hidden_size = 24,
+                   .intermediate_size = 52,
+                   .num_hidden_layers = 2,
+                   .num_attention_heads = 3,
+                   .head_dim = 8};
+  const double tokens = 10, layer = tokens * (4 * 24 * 24 + 2 * 24 * 52);
+  const double weights = 9 * 12 * 24 + 2 * layer + 24 * 11;
+  const double scores = 2 * 12 * 24 * tokens * tokens;
+  EXPECT_EQ(FlopsPerSample(*MakeModel(config), 1), 6 * weights + scores - 2 * 9 * 12 * 24);
+  config.qkv_bias = false;
+  config.reattention = Reattention::kLayerNorm;
+  const double mixing = 2 * 6 * 3 * 3 * tokens * tokens;
+  EXPECT_EQ(FlopsPerSample(*MakeModel(config), 1),
+            6 * weights + scores + mixing - 2 * 9 * 12 * 24);
 }
 
 // Embeddings and outputs of both stacks, three places of an encoder's block, four of a decoder's,

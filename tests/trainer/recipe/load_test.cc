@@ -349,9 +349,9 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(model("tie_word_embeddings: false"), "");
   EXPECT_EQ(model("preset: llama3-8b"),
             "r.yaml:1:31: model.preset: `llama3-8b` is a llama, but model.family is `gpt2`");
-  const std::string vit = MistakesOf("model: {family: vit}\ndata: {train: {paths: [x]}}\n");
-  EXPECT_EQ(vit.find("r.yaml:1:17: model.family: `vit`: not in this version (want `gpt2`"), 0u)
-      << vit;
+  const std::string dhen = MistakesOf("model: {family: dhen}\ndata: {train: {paths: [x]}}\n");
+  EXPECT_EQ(dhen.find("r.yaml:1:17: model.family: `dhen`: not in this version (want `gpt2`"), 0u)
+      << dhen;
 
   const auto llama = [](const std::string& fields) {
     return MistakesOf("model: {family: llama, " + fields + "}\ndata: {train: {paths: [x]}}\n");

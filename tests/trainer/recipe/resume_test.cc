@@ -111,6 +111,7 @@ TEST(CheckResume, LetsThroughWhatItsNameAllows) {
       {"model.residual_dropout", "model.residual_dropout=0.5"},
       {"model.attention_dropout", "model.attention_dropout=0.5"},
       {"model.dropout_rate", "model.dropout_rate=0.5"},
+      {"model.hidden_dropout_prob", "model.hidden_dropout_prob=0.5"},
       {"train.grad_clip", "train.grad_clip=7"},
       {"train.ema.decay", "train.ema={decay: 0.5}"},
       {"optimizer.lr", "optimizer.lr=7"},
@@ -121,9 +122,11 @@ TEST(CheckResume, LetsThroughWhatItsNameAllows) {
   EXPECT_EQ(changes.size() + 1, recipe::AllowedChanges().size());  // And records.
   const std::string average = "train.ema={decay: 0.25}";
   for (const auto& [name, change] : changes) {
-    const bool t5 = name == "model.dropout_rate";
-    const std::string family = t5 ? "model.family=t5" : "model.family=gpt2";
-    const std::string source = t5 ? "data.train=[{source: synthetic}]" : "data.shuffle=true";
+    const bool t5 = name == "model.dropout_rate", vit = name == "model.hidden_dropout_prob";
+    const std::string family = t5    ? "model.family=t5"
+                               : vit ? "model.family=vit"
+                                     : "model.family=gpt2";
+    const std::string source = t5 || vit ? "data.train=[{source: synthetic}]" : "data.shuffle=true";
     const Recipe before = With({family, source, average});
     for (const std::string& allowed : recipe::AllowedChanges()) {
       const Recipe now =

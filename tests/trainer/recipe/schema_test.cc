@@ -122,7 +122,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   const std::string text = RecipeJsonSchema();
   const Json& train = schema["properties"]["train"]["properties"];
   EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host", "spill"}));
-  for (const char* word : {"\"vit\"", "8bit", "images", "longrope"}) {
+  for (const char* word : {"\"regnet\"", "8bit", "images", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }

@@ -1,0 +1,174 @@
+// ViT as a family: its fields, published sizes, and config.json.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/table_family.h"
+#include "models/vit/config.h"
+#include "models/vit/vit.h"
+#include "trainer/ops/head_mixing.h"
+#include "trainer/ops/layer_norm.h"
+
+namespace fsdp {
+namespace {
+
+using Config = VitConfig;
+
+constexpr int64_t kMaxImageSize = int64_t{1} << 14;
+constexpr int64_t kMaxChannels = int64_t{1} << 10;
+constexpr int64_t kMaxPatchElements = int64_t{1} << 24;
+
+std::vector<FieldRow<Config>> Rows() {
+  return {
+      Row("image_size", &Config::image_size, IntegerRange{1, kMaxImageSize},
+          "Pixels of an image's side", "224", {"img_size"}, "image_size"),
+      Row("patch_size", &Config::patch_size, IntegerRange{1, kMaxImageSize},
+          "Pixels of a patch's side, which divide image_size", "16", {}, "patch_size"),
+      Row("num_channels", &Config::num_channels, IntegerRange{1, kMaxChannels},
+          "Numbers of a pixel", "3", {"in_chans", "channels"}, "num_channels"),
+      Row("num_labels", &Config::num_labels, IntegerRange{1, kMaxVocabSize},
+          "Classes that an image may be of", "1000", {"num_classes"}),
+      Row("hidden_size", &Config::hidden_size, IntegerRange{1, kMaxHiddenSize},
+          "Width of the residual stream", "768", {"n_embd", "d_model", "hidden_dim"},
+          "hidden_size"),
+      Row("intermediate_size", &Config::intermediate_size, IntegerRange{1, kMaxIntermediateSize},
+          "Width inside the MLP", "4 x hidden_size", {"n_inner", "d_ff", "ffn_dim"},
+          "intermediate_size"),
+      Row("num_hidden_layers", &Config::num_hidden_layers, IntegerRange{1, kMaxHiddenLayers},
+          "Transformer blocks", "12", {"n_layer", "n_layers", "num_layers"}, "num_hidden_layers"),
+      Row("num_attention_heads", &Config::num_attention_heads, IntegerRange{1, kMaxHeads},
+          "Attention heads", "12", {"n_head", "n_heads", "num_heads"}, "num_attention_heads"),
+      Row("head_dim", &Config::head_dim, IntegerRange{1, kMaxHeadDim}, "Width of a head",
+          "hidden_size / num_attention_heads", {"d_kv", "head_size", "kv_channels"}),
+      Row("qkv_bias", &Config::qkv_bias, BooleanRange(),
+          "Biases of attention's q, k and v; a DeepViT has none", "true, with reattention false"),
+      NameRow("reattention", &Config::reattention, {"none", "layer_norm"},
+              "What is done to attention's probabilities. layer_norm: heads are mixed by a learned "
+              "matrix, then normalised over heads, and the model is the DeepViT of vit-pytorch",
+              "none"),
+      Row("layer_norm_epsilon", &Config::layer_norm_epsilon,
+          RealRange{.at_least = kMinLayerNormEps, .at_most = 1},
+          "Added to the variance in every LayerNorm", "1e-12, with reattention 1e-5",
+          {"layer_norm_eps", "norm_eps"}),
+      Row("initializer_range", &Config::initializer_range, RealRange{.at_least = 0, .at_most = 1},
+          "Standard deviation of the initial weights", "0.02", {"init_std"}, "initializer_range"),
+      DropoutRow("hidden_dropout_prob", &Config::hidden_dropout_prob,
+                 "Share of the elements of embeddings and of what attention and the MLP add to the "
+                 "residual stream that are dropped while training",
+                 {}, "hidden_dropout_prob"),
+      DropoutRow("attention_dropout", &Config::attention_dropout,
+                 "The same of attention's probabilities, behind the softmax", {"attn_pdrop"},
+                 "attention_probs_dropout_prob"),
+  };
+}
+
+// The sizes of the paper's table 1, and the 8 billion of the FSDP paper's figure 6a, whose shape is
+// that of github.com/lessw2020/transformer_framework.
+std::vector<std::pair<std::string_view, Config>> Presets() {
+  const auto size = [](int64_t patch, int64_t hidden, int64_t layers, int64_t heads) {
+    return Config{.patch_size = patch,
+                  .hidden_size = hidden,
+                  .num_hidden_layers = layers,
+                  .num_attention_heads = heads};
+  };
+  const Config deepvit{.image_size = 256,
+                       .patch_size = 32,
+                       .hidden_size = 1024,
+                       .intermediate_size = 2048,
+                       .num_hidden_layers = 952,
+                       .num_attention_heads = 16,
+                       .qkv_bias = false,
+                       .reattention = Reattention::kLayerNorm,
+                       .layer_norm_epsilon = 1e-5};
+  return {{"vit-base", size(16, 768, 12, 12)},
+          {"vit-large", size(16, 1024, 24, 16)},
+          {"vit-huge", size(14, 1280, 32, 16)},
+          {"deepvit-8b", deepvit}};
+}
+
+void FillDependent(Config& config, const ModelFamily::Given& given) {
+  if (given("hidden_size") && !given("intermediate_size")) {
+    config.intermediate_size = 4 * config.hidden_size;
+  }
+  const bool divides =
+      config.num_attention_heads > 0 && config.hidden_size >= config.num_attention_heads;
+  if ((given("hidden_size") || given("num_attention_heads")) && !given("head_dim") && divides) {
+    config.head_dim = config.hidden_size / config.num_attention_heads;
+  }
+  if (!given("reattention")) return;
+  if (!given("qkv_bias")) config.qkv_bias = !config.mixes_heads();
+  if (!given("layer_norm_epsilon")) config.layer_norm_epsilon = config.mixes_heads() ? 1e-5 : 1e-12;
+}
+
+void Validate(const Config& c, ShapeChecks& checks) {
+  const auto text = [](int64_t n) { return std::to_string(n); };
+  if (checks.AreGood({"image_size", "patch_size"}) && c.image_size % c.patch_size != 0) {
+    checks.Add("patch_size",
+               text(c.patch_size) + " does not divide image_size " + text(c.image_size));
+  }
+  if (checks.AreGood({"patch_size", "num_channels"}) && c.patch_elements() > kMaxPatchElements) {
+    checks.Add("patch_size", "a patch has " + text(c.patch_elements()) +
+                                 " elements, want at most " + text(kMaxPatchElements));
+  }
+  if (!checks.AreGood({"hidden_size", "num_attention_heads", "head_dim"})) return;
+  if (c.mixes_heads()) {
+    if (c.num_attention_heads > kMaxMixedHeads) {
+      checks.Add("num_attention_heads", text(c.num_attention_heads) + " heads, reattention mixes " +
+                                            text(kMaxMixedHeads) + " at most");
+    }
+    if (c.qkv_bias) checks.Add("qkv_bias", "a DeepViT, which has reattention, has no such biases");
+  } else if (c.hidden_size % c.num_attention_heads != 0) {
+    checks.Add(
+        "num_attention_heads",
+        text(c.num_attention_heads) + " heads do not divide hidden_size " + text(c.hidden_size));
+  } else if (c.inner_size() != c.hidden_size) {
+    checks.Add("head_dim", text(c.num_attention_heads) + " heads of " + text(c.head_dim) +
+                               " are not hidden_size " + text(c.hidden_size) +
+                               ", as they are without reattention");
+  }
+}
+
+void Shrink(Config& c) {
+  const Config whole = c;
+  c = {.image_size = 1,
+       .patch_size = 1,
+       .num_channels = 1,
+       .num_labels = 1,
+       .hidden_size = 1,
+       .intermediate_size = 1,
+       .num_hidden_layers = std::clamp<int64_t>(whole.num_hidden_layers, 1, kMaxHiddenLayers),
+       .num_attention_heads = 1,
+       .head_dim = 1,
+       .qkv_bias = whole.qkv_bias,
+       .reattention = whole.reattention,
+       .initializer_range = 0,
+       .branches_are_blocks = whole.branches_are_blocks};
+}
+
+}  // namespace
+
+namespace vit {
+
+const ModelFamily& Family() {
+  static const TableFamily<VitConfig> family(
+      {.name = "vit",
+       .rows = Rows(),
+       .make = [](const Config& config) { return std::make_unique<Vit>(config); },
+       .kin = {"deepvit"},
+       .presets = Presets(),
+       .fill_dependent = &FillDependent,
+       .validate = &Validate,
+       .shrink = &Shrink});
+  return family;
+}
+
+}  // namespace vit
+
+const ModelFamily& FamilyOfConfig(const VitConfig&) { return vit::Family(); }
+
+}  // namespace fsdp
