@@ -117,6 +117,10 @@ class ModelFamily {
   // Of a model that is trained on pairs: tokens of a target; 0: as many as of an input. No part of
   // the shape. Others look at nothing of it.
   virtual void SetTargetLength(ModelShape& shape, int64_t tokens) const = 0;
+  // Whether the models of the family can have a block for each residual branch; and that a model of
+  // the shape is to. No part of the shape.
+  virtual bool SplitsBranches() const = 0;
+  virtual void SplitBranches(ModelShape& shape, bool split) const = 0;
   // Empty: it is no causal language model.
   virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
 

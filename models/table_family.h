@@ -126,6 +126,7 @@ struct FamilyTable {
   DecoderShape (*decoder)(const Config&) = nullptr;
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
   int64_t Config::*target_length = nullptr;
+  bool Config::*branches_are_blocks = nullptr;
   // Files of Hugging Face; without relatives there are none.
   std::vector<HfRelative<Config>> hf = {};
   HfNames hf_names = {};
@@ -186,6 +187,11 @@ class TableFamily final : public ModelFamily {
 
   void SetTargetLength(ModelShape& shape, int64_t tokens) const override {
     if (table_.target_length != nullptr) Of(shape).*table_.target_length = tokens;
+  }
+
+  bool SplitsBranches() const override { return table_.branches_are_blocks != nullptr; }
+  void SplitBranches(ModelShape& shape, bool split) const override {
+    if (SplitsBranches()) Of(shape).*table_.branches_are_blocks = split;
   }
 
   std::span<const std::string_view> kept_fp32_in_fp16() const override {

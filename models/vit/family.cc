@@ -163,7 +163,8 @@ const ModelFamily& Family() {
        .presets = Presets(),
        .fill_dependent = &FillDependent,
        .validate = &Validate,
-       .shrink = &Shrink});
+       .shrink = &Shrink,
+       .branches_are_blocks = &Config::branches_are_blocks});
   return family;
 }
 

@@ -20,7 +20,8 @@ enum class Strategy { kFullShard, kShardGradOp, kHybridShard, kHybridShardGradOp
 constexpr bool IsHybrid(Strategy strategy) {
   return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardGradOp;
 }
-enum class AutoWrap { kTransformerBlock, kSize, kNone };
+// kBranch is kTransformerBlock of a model whose blocks are residual branches (models/family.h).
+enum class AutoWrap { kTransformerBlock, kBranch, kSize, kNone };
 enum class BackwardPrefetch { kPre, kPost, kNone };
 enum class Accumulation { kSharded, kUnsharded };
 

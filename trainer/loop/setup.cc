@@ -104,6 +104,7 @@ ModelShape ShapeFor(const Recipe& recipe) {
   };
   ModelShape shape = shape_of();
   shape.family().SetTargetLength(shape, recipe.data.TargetLength());
+  shape.family().SplitBranches(shape, recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch);
   return shape;
 }
 

@@ -214,8 +214,12 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
   const int64_t wave = train.micro_batch_size * world_size;
   const int64_t micro_batches = (train.global_batch_size + wave - 1) / wave;
   // Before the files of init_from are read: one block, and one at each end.
-  const int64_t segments =
-      HasShape(recipe.model) ? std::ssize(MakeModel(ShapeOf(recipe.model))->segments()) : 3;
+  int64_t segments = 3;
+  if (HasShape(recipe.model)) {
+    ModelShape shape = ShapeOf(recipe.model);
+    shape.family().SplitBranches(shape, recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch);
+    segments = std::ssize(MakeModel(shape)->segments());
+  }
   if (micro_batches > kMaxScheduledRuns / segments) {
     throw ConfigError(recipe.Mistake(
         std::vector<std::string>{"train.global_batch_size", "train.micro_batch_size"},

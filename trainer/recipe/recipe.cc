@@ -299,6 +299,12 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
     keys.insert(keys.end(), {"model.hidden_size", "model.preset", "model.init_from"});
     conflicts.push_back({std::move(keys), mistake.message});
   }
+  if (recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch && !shape.family().SplitsBranches()) {
+    conflicts.push_back({{"fsdp.auto_wrap.policy", "model.family", "model.preset"},
+                         "a `" + std::string(FamilyOf(shape)) +
+                             "` is not split into branches: `transformer_block` makes a unit of "
+                             "each block"});
+  }
   if (const std::optional<DecoderShape> decoder = shape.family().Decoder(shape)) {
     AddTextConflicts(recipe, shape, *decoder, conflicts);
   } else if (conflicts.empty()) {

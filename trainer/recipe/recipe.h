@@ -329,7 +329,7 @@ constexpr auto NamesOf(Strategy) {
       {"full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_grad_op", "no_shard"});
 }
 constexpr auto NamesOf(AutoWrap) {
-  return std::to_array<std::string_view>({"transformer_block", "size", "none"});
+  return std::to_array<std::string_view>({"transformer_block", "branch", "size", "none"});
 }
 constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});

@@ -60,8 +60,7 @@ TEST(StepOperations, FlopsOfAnImage) {
   config.qkv_bias = false;
   config.reattention = Reattention::kLayerNorm;
   const double mixing = 2 * 6 * 3 * 3 * tokens * tokens;
-  EXPECT_EQ(FlopsPerSample(*MakeModel(config), 1),
-            6 * weights + scores + mixing - 2 * 9 * 12 * 24);
+  EXPECT_EQ(FlopsPerSample(*MakeModel(config), 1), 6 * weights + scores + mixing - 2 * 9 * 12 * 24);
 }
 
 // Embeddings and outputs of both stacks, three places of an encoder's block, four of a decoder's,

@@ -40,6 +40,9 @@ TEST(Layout, SizePolicyJoinsConsecutiveBlocks) {
   // As many as are wanted are enough.
   EXPECT_EQ(MakeLayout(ThreeBlocks(), {AutoWrap::kSize, 7 * 21 + 21}, 1).unit_of_segment,
             (std::vector<int>{0, 1, 2, 3, 0}));
+  // Branches are blocks of a model that is split into them.
+  EXPECT_EQ(MakeLayout(ThreeBlocks(), {AutoWrap::kBranch, 1 << 20}, 1).unit_of_segment,
+            (std::vector<int>{0, 1, 2, 3, 0}));
   const Layout none = MakeLayout(ThreeBlocks(), {AutoWrap::kNone}, 1);
   EXPECT_EQ(none.unit_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
 }

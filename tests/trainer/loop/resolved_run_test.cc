@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -154,6 +156,26 @@ TEST(ResolvedRun, SaysInWhichHopsGradientsAreSummed) {
   EXPECT_EQ(said(ToPlan(copies, 4)), "");
   EXPECT_EQ(said(ToPlan(copies, 2)),
             "gradients: each rank has a copy of its own, so nothing is quantised");
+}
+
+// The wrapping of the FSDP paper's DeepViT: two units of each of 952 layers.
+TEST(ResolvedRun, SplitsBranches) {
+  const Recipe recipe = ParseRecipe({{"deep",
+                                      "run: {threads: 1}\n"
+                                      "model: {preset: deepvit-8b}\n"
+                                      "data: {train: {source: synthetic}}\n"
+                                      "fsdp: {auto_wrap: {policy: branch}}\n"}},
+                                    {});
+  const auto blocks = [](const Recipe& of) {
+    const ModelShape shape = ShapeFor(of);
+    const std::unique_ptr<Model> model = BuildModel(of, shape);
+    return std::count_if(model->segments().begin(), model->segments().end(),
+                         [](const ModelSegment& segment) { return segment.is_block; });
+  };
+  EXPECT_EQ(blocks(recipe), 1904);
+  Recipe layers = recipe;
+  layers.fsdp.auto_wrap.policy = AutoWrap::kTransformerBlock;
+  EXPECT_EQ(blocks(layers), 952);
 }
 
 // How many steps epochs are only who opens the data knows.

@@ -349,6 +349,9 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(model("tie_word_embeddings: false"), "");
   EXPECT_EQ(model("preset: llama3-8b"),
             "r.yaml:1:31: model.preset: `llama3-8b` is a llama, but model.family is `gpt2`");
+  EXPECT_EQ(model("hidden_size: 48}\nfsdp: {auto_wrap: {policy: branch}"),
+            "r.yaml:2:28: fsdp.auto_wrap.policy: a `gpt2` is not split into branches: "
+            "`transformer_block` makes a unit of each block");
   const std::string dhen = MistakesOf("model: {family: dhen}\ndata: {train: {paths: [x]}}\n");
   EXPECT_EQ(dhen.find("r.yaml:1:17: model.family: `dhen`: not in this version (want `gpt2`"), 0u)
       << dhen;

@@ -379,6 +379,8 @@ void Reconcile(Json& recipe) {
                    {"target_len", nullptr},
                    {"noise_density", 0.15},
                    {"mean_span", 3.0}});
+  Json& wrap = recipe["fsdp"]["auto_wrap"];
+  if (wrap["policy"] == "branch") wrap["policy"] = "size";  // Nor is one split into branches.
   const bool windows = data["packing"] == "windows";
   if (windows) data["too_long"] = "error";
   if (!windows) data["documents"] = false;
