@@ -5,6 +5,7 @@
 #ifndef FSDP_TRAIN_MODELS_FAMILY_H_
 #define FSDP_TRAIN_MODELS_FAMILY_H_
 
+#include <algorithm>
 #include <any>
 #include <concepts>
 #include <cstdint>
@@ -87,6 +88,17 @@ struct HfNames {
   std::vector<std::string_view> unused;
 };
 
+// The end of a model that can be replaced: one for other classes is drawn anew where the rest comes
+// from files.
+struct ModelHead {
+  std::string_view field = {};  // How many classes; empty: the family has no such end.
+  std::vector<std::string_view> tensors = {};  // Of all its models.
+
+  bool Has(std::string_view tensor) const {
+    return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
+  }
+};
+
 class ModelFamily {
  public:
   // Whether somebody has given a field.
@@ -123,6 +135,8 @@ class ModelFamily {
   virtual void SplitBranches(ModelShape& shape, bool split) const = 0;
   // Empty: it is no causal language model.
   virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
+
+  virtual const ModelHead& head() const = 0;
 
   // Globs of the parameters that stay fp32 in a run in fp16 whose recipe does not say which do.
   virtual std::span<const std::string_view> kept_fp32_in_fp16() const = 0;

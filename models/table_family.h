@@ -127,6 +127,7 @@ struct FamilyTable {
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
   int64_t Config::*target_length = nullptr;
   bool Config::*branches_are_blocks = nullptr;
+  ModelHead head = {};
   // Files of Hugging Face; without relatives there are none.
   std::vector<HfRelative<Config>> hf = {};
   HfNames hf_names = {};
@@ -194,6 +195,7 @@ class TableFamily final : public ModelFamily {
     if (SplitsBranches()) Of(shape).*table_.branches_are_blocks = split;
   }
 
+  const ModelHead& head() const override { return table_.head; }
   std::span<const std::string_view> kept_fp32_in_fp16() const override {
     return table_.kept_fp32_in_fp16;
   }

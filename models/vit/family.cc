@@ -62,8 +62,7 @@ std::vector<FieldRow<Config>> Rows() {
                  "residual stream that are dropped while training",
                  {}, "hidden_dropout_prob"),
       DropoutRow("attention_dropout", &Config::attention_dropout,
-                 "The same of attention's probabilities, behind the softmax", {"attn_pdrop"},
-                 "attention_probs_dropout_prob"),
+                 "The same of attention's probabilities, behind the softmax", {"attn_pdrop"}),
   };
 }
 
@@ -150,11 +149,73 @@ void Shrink(Config& c) {
        .branches_are_blocks = whole.branches_are_blocks};
 }
 
+bool IsDeep(const HfRelative<Config>& relative) { return relative.standard.mixes_heads(); }
+
+// Keys that the two models do not share; those of a DeepViT are the recipe's.
+struct Keys {
+  explicit Keys(const HfRelative<Config>& relative) {
+    if (!IsDeep(relative)) return;
+    epsilon = "layer_norm_epsilon";
+    attention_dropout = "attention_dropout";
+  }
+  const char* epsilon = "layer_norm_eps";
+  const char* attention_dropout = "attention_probs_dropout_prob";
+};
+
+const HfRelative<Config>& RelativeOf(const std::vector<HfRelative<Config>>& relatives,
+                                     const Config& c) {
+  return relatives[c.mixes_heads() ? 1 : 0];
+}
+
+// transformers makes of absent labels two.
+void ReadHf(const HfRelative<Config>& relative, HfObject& hf, Config& c) {
+  const Keys keys(relative);
+  c.layer_norm_epsilon = hf.Real(keys.epsilon).value_or(c.layer_norm_epsilon);
+  c.attention_dropout = hf.Real(keys.attention_dropout).value_or(0);
+  c.qkv_bias = hf.Boolean("qkv_bias").value_or(c.qkv_bias);
+  const auto labels = hf.Find("id2label");
+  hf.Find("label2id");
+  c.num_labels = hf.Integer("num_labels").value_or(2);
+  if (labels) {
+    if (!labels->IsObject()) labels->Refuse("is not an object");
+    c.num_labels = std::ssize(labels->Members());
+  }
+  const bool divides = c.num_attention_heads > 0 && c.hidden_size >= c.num_attention_heads;
+  if (divides) c.head_dim = c.hidden_size / c.num_attention_heads;
+  if (!IsDeep(relative)) return;
+  c.head_dim = hf.Integer("head_dim").value_or(c.head_dim);
+  hf.WantOneOf("reattention", {"\"layer_norm\""});
+}
+
+void WriteHf(const HfRelative<Config>& relative, const Config& c, nlohmann::ordered_json& json) {
+  const Keys keys(relative);
+  json[keys.epsilon] = c.layer_norm_epsilon;
+  json[keys.attention_dropout] = c.attention_dropout;
+  json["qkv_bias"] = c.qkv_bias;
+  if (IsDeep(relative)) {
+    json["num_labels"] = c.num_labels;
+    json["head_dim"] = c.head_dim;
+    json["reattention"] = "layer_norm";
+    return;
+  }
+  json["hidden_act"] = "gelu";
+  nlohmann::ordered_json names = nlohmann::ordered_json::object(), ids = names;
+  for (int64_t label = 0; label < c.num_labels; ++label) {
+    const std::string name = "LABEL_" + std::to_string(label);
+    names[std::to_string(label)] = name;
+    ids[name] = label;
+  }
+  json["id2label"] = std::move(names);
+  json["label2id"] = std::move(ids);
+}
+
 }  // namespace
 
 namespace vit {
 
 const ModelFamily& Family() {
+  const Config deep{
+      .qkv_bias = false, .reattention = Reattention::kLayerNorm, .layer_norm_epsilon = 1e-5};
   static const TableFamily<VitConfig> family(
       {.name = "vit",
        .rows = Rows(),
@@ -164,7 +225,17 @@ const ModelFamily& Family() {
        .fill_dependent = &FillDependent,
        .validate = &Validate,
        .shrink = &Shrink,
-       .branches_are_blocks = &Config::branches_are_blocks});
+       .branches_are_blocks = &Config::branches_are_blocks,
+       .head = {"num_labels",
+                {"classifier.weight", "classifier.bias", "mlp_head.1.weight", "mlp_head.1.bias"}},
+       .hf = {{"vit", "ViTForImageClassification", Config()}, {"deepvit", "DeepViT", deep}},
+       // Of other heads than a classifier's.
+       .hf_names = {"vit.", {"pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"}},
+       .hf_features = {{"hidden_act", {"\"gelu\""}},
+                       {"problem_type", {"\"single_label_classification\""}}},
+       .read_hf = &ReadHf,
+       .write_hf = &WriteHf,
+       .relative_of = &RelativeOf});
   return family;
 }
 

@@ -28,6 +28,15 @@ void DescribeFiles(const Recipe& recipe, const ModelShape& shape, Recorder& reco
   if (!keys.empty()) recorder.Line(Printable(directory + "/config.json: not looked at: " + keys));
 }
 
+void DescribeHead(const ModelHead& head, const ModelShape& shape, const std::string& from,
+                  Recorder& recorder) {
+  const auto classes = [&](const ModelShape& of) {
+    return std::to_string(std::get<int64_t>(*of.Find(head.field)));
+  };
+  recorder.Line(Printable(from + ": its head is for " + classes(ReadInitialShape(from)) +
+                          " classes: one for " + classes(shape) + " is drawn anew"));
+}
+
 }  // namespace
 
 void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job& job, uint64_t seed,
@@ -39,12 +48,14 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
   if (recipe.model.init_from) {
     DescribeFiles(recipe, shape, recorder);
     const std::string& from = *recipe.model.init_from;
+    const ModelHead head = HeadToDraw(shape, from);
+    if (!head.field.empty()) DescribeHead(head, shape, from, recorder);
     EveryRank(job, "initial weights", [&] {
       const WeightSource read =
-          RequireFinite(OpenInitialWeights(from), "model.init_from: " + from, "trained");
-      const auto fill = [draw, stored = read.parameters](const Parameter& p, int64_t begin,
-                                                         std::span<float> values) {
-        p.is_adapter() ? draw(p, begin, values) : stored(p, begin, values);
+          RequireFinite(OpenInitialWeights(from, head), "model.init_from: " + from, "trained");
+      const auto fill = [draw, head, stored = read.parameters](const Parameter& p, int64_t begin,
+                                                               std::span<float> values) {
+        p.is_adapter() || head.Has(p.name()) ? draw(p, begin, values) : stored(p, begin, values);
       };
       executor.Initialize(fill, read.buffers);
       executor.Synchronize();

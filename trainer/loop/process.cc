@@ -259,8 +259,8 @@ std::string HowToGoOn(const Recipe& recipe) {
 
 void CheckInitialWeights(const Recipe& recipe) {
   if (!recipe.model.init_from || GoesOn(recipe)) return;
-  ShapeFor(recipe);  // What it says of config.json comes first, as in a run.
-  OpenInitialWeights(*recipe.model.init_from);
+  const ModelShape shape = ShapeFor(recipe);  // Its words on config.json come first, as in a run.
+  OpenInitialWeights(*recipe.model.init_from, HeadToDraw(shape, *recipe.model.init_from));
 }
 
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,

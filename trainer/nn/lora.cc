@@ -18,6 +18,16 @@ bool IsTarget(const std::string& name, const std::string& target) {
          module.ends_with("." + target);
 }
 
+// Those that are weights of linear layers, as their names say: a matrix that mixes heads is none.
+std::vector<ParameterSlice> LinearSlices(const ModelSegment& segment, const Parameter& parameter) {
+  std::vector<ParameterSlice> linear;
+  if (!segment.is_block || parameter.shape().rank() != 2) return linear;
+  for (const ParameterSlice& slice : parameter.slices()) {
+    if (slice.name.ends_with(kSuffix)) linear.push_back(slice);
+  }
+  return linear;
+}
+
 }  // namespace
 
 std::string ModuleOf(const std::string& weight) {
@@ -33,8 +43,7 @@ std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::s
   std::vector<bool> used(targets.size());
   for (const ModelSegment& segment : base.segments()) {
     for (const Parameter* parameter : segment.parameters) {
-      if (!segment.is_block || parameter->shape().rank() != 2) continue;
-      for (const ParameterSlice& slice : parameter->slices()) {
+      for (const ParameterSlice& slice : LinearSlices(segment, *parameter)) {
         *example = slice.name;
         for (size_t i = 0; i < targets.size(); ++i) {
           if (IsTarget(slice.name, targets[i])) used[i] = true;
@@ -59,8 +68,7 @@ LoraModel::LoraModel(std::unique_ptr<Model> base, const LoraOptions& options)
   for (ModelSegment& segment : segments_) {
     for (Parameter* parameter : std::vector<Parameter*>(segment.parameters)) {
       parameter->Freeze();
-      if (!segment.is_block || parameter->shape().rank() != 2) continue;
-      for (const ParameterSlice& slice : parameter->slices()) {
+      for (const ParameterSlice& slice : LinearSlices(segment, *parameter)) {
         const bool adapted =
             std::any_of(options.targets.begin(), options.targets.end(),
                         [&](const std::string& target) { return IsTarget(slice.name, target); });

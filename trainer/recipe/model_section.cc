@@ -61,7 +61,7 @@ Type<ModelRecipe> ModelType() {
       Key("init_from", &R::init_from, Nullable(Text()),
           "A Hugging Face directory (config.json and *.safetensors), a run directory (its latest "
           "checkpoint) or a checkpoint to take shape and weights from. Shape fields given beside "
-          "it must agree with it."),
+          "it must agree with it, but for num_labels: a head for other classes is drawn anew."),
       Key("lora", &R::lora, Nullable(LoraType()),
           "Low-rank adapters: all parameters of init_from are frozen, and the adapters train. "
           "null: none."),

@@ -343,6 +343,7 @@ std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape&
     for (const Field& field : files.family().fields()) {
       const auto given = model.fields.find(field.name);
       if (field.is_dropout || given == model.fields.end()) continue;
+      if (field.name == files.family().head().field) continue;
       const FieldValue found = *files.Find(field.name);
       if (given->second == found) continue;
       disagree("model." + field.name, Show(given->second, field), Show(found, field));
@@ -361,6 +362,10 @@ ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files, const std::str
   }
   if (!text.empty()) throw ConfigError(text);
   ModelShape shape = files;
+  const std::string head(shape.family().head().field);
+  if (const auto given = recipe.model.fields.find(head); given != recipe.model.fields.end()) {
+    shape.Set(head, given->second);
+  }
   SetDropouts(recipe.model, shape);
   return shape;
 }

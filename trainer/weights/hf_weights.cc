@@ -113,10 +113,12 @@ const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape&
   return it->second;
 }
 
-void HfWeights::RequireAll(const HfTensors& tensors) const {
+void HfWeights::RequireAll(const HfTensors& tensors, const ModelHead& head) const {
   std::set<std::string> wanted;
   for (const HfTensors::Tensor& want : tensors.tensors()) {
-    if (want.buffer != nullptr) {
+    if (head.Has(want.name())) {
+      // It is drawn.
+    } else if (want.buffer != nullptr) {
       FillBuffer(*want.buffer, 0, View(nullptr, want.buffer->dtype(), Shape{0}));
     } else {
       const Tensor& tensor = Find(want.name(), want.shape());

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "models/family.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/parameter.h"
@@ -30,7 +31,8 @@ class HfWeights {
   // tensor that is there is the model's: nothing of a file is left out without a word but what is
   // known to be of no use (causal masks, rotary frequencies, the second copy of a tied head).
   // Throws CheckpointError with the first that is missing, wrong or too much.
-  void RequireAll(const HfTensors& tensors) const;
+  // Of what is in `head`, nothing is asked.
+  void RequireAll(const HfTensors& tensors, const ModelHead& head = {}) const;
 
   bool Holds(const std::string& tensor) const;
 

@@ -134,6 +134,13 @@ ModelShape ReadInitialShape(const std::string& directory) {
   return ReadHfConfig(found.directory).shape;
 }
 
+ModelHead HeadToDraw(const ModelShape& shape, const std::string& directory) {
+  const ModelHead& head = shape.family().head();
+  if (head.field.empty()) return {};
+  return ReadInitialShape(directory).Find(head.field) == shape.Find(head.field) ? ModelHead()
+                                                                                : head;
+}
+
 std::vector<std::string> IgnoredKeys(const std::string& directory) {
   const Weights found = Find(directory);
   return found.ours ? std::vector<std::string>() : ReadHfConfig(found.directory).ignored;
@@ -176,11 +183,11 @@ WeightSource OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint, boo
                                                /*merge=*/false));
 }
 
-WeightSource OpenInitialWeights(const std::string& directory) {
+WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& head) {
   const Weights found = Find(directory);
   if (found.ours) return OpenInitialWeights(std::make_unique<CheckpointReader>(found.directory));
   const auto weights = std::make_shared<HfWeights>(found.directory);
-  weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(found.directory).shape)));
+  weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(found.directory).shape)), head);
   return {[weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
             weights->FillParameter(parameter, begin, values);
           },

@@ -20,6 +20,9 @@ namespace fsdp {
 // The directory itself, or the latest checkpoint of a run directory.
 std::string FindInitialWeights(const std::string& directory);
 ModelShape ReadInitialShape(const std::string& directory);
+// What of a model of this shape, whose other weights are the directory's, is drawn anew because it
+// is for other classes there.
+ModelHead HeadToDraw(const ModelShape& shape, const std::string& directory);
 // Keys of a Hugging Face config.json that are not looked at; none of a checkpoint of ours.
 std::vector<std::string> IgnoredKeys(const std::string& directory);
 // The one that the weights were trained with: tokenizer.json or tokenizer.model in a Hugging Face
@@ -34,7 +37,8 @@ struct WeightSource {
   ModelBuffers::Fill buffers;
 };
 // The adapters of a checkpoint are merged.
-WeightSource OpenInitialWeights(const std::string& directory);
+// Those of `head` are drawn elsewhere: they need not be there.
+WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& head = {});
 WeightSource OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint);
 // A checkpoint's as they are, adapters apart; the averaged ones where `averaged`. Reads as the
 // above. Throws CheckpointError where it holds none.

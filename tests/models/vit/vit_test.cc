@@ -177,6 +177,19 @@ TEST_P(VitRuns, SixteenBitsAreNearFp32) {
   }
 }
 
+// Of linear layers: what mixes heads has none.
+TEST_P(VitRuns, AdaptersTrainAlone) {
+  TinyRun run = RunOf(Config());
+  run.lora = LoraOptions{.rank = 2, .targets = {"*"}};
+  const TinyResult one = Train(run);
+  EXPECT_EQ(one.gradients.size(), 2u * 3 * (GetParam() ? 4 : 6));
+  run.world = 2;
+  const TinyResult two = Train(run);
+  for (size_t s = 0; s < one.losses.size(); ++s) {
+    EXPECT_NEAR(two.losses[s] / one.losses[s], 1, 1e-5);
+  }
+}
+
 TEST_P(VitRuns, NothingIsGeneratedFromIt) { EXPECT_EQ(Vit(Config()).autoregressive(), nullptr); }
 
 }  // namespace

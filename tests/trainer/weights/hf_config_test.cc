@@ -13,6 +13,7 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/t5/config.h"
+#include "models/vit/config.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -326,6 +327,59 @@ TEST(HfConfigTest, KnowsWhatEndsAText) {
   EXPECT_TRUE(config["pad_token_id"].is_null());
   EXPECT_EQ(Json::parse(HfGenerationConfigToJson(ids)),
             Json({{"bos_token_id", 1}, {"eos_token_id", 2}, {"pad_token_id", 2}}));
+}
+
+VitConfig VitOf(const HfConfig& config) { return *config.shape.As<VitConfig>(); }
+
+// The hub's google/vit-base-patch16-224, but for its 1,000 names, and what transformers makes of
+// absent keys.
+TEST(HfConfigTest, ReadsViT) {
+  const std::string text = R"({"architectures": ["ViTForImageClassification"],
+    "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 768, "image_size": 224, "initializer_range": 0.02, "intermediate_size": 3072,
+    "layer_norm_eps": 1e-06, "model_type": "vit", "num_attention_heads": 12, "num_channels": 3,
+    "num_hidden_layers": 12, "patch_size": 16, "qkv_bias": true, "encoder_stride": 16,
+    "id2label": {"0": "cat", "1": "dog", "2": "fish"},
+    "label2id": {"cat": 0, "dog": 1, "fish": 2}})";
+  VitConfig want{.num_labels = 3, .layer_norm_epsilon = 1e-6, .hidden_dropout_prob = 0.1};
+  EXPECT_EQ(VitOf(Parse(text)), want);
+  EXPECT_EQ(Parse(text).ignored, std::vector<std::string>{"encoder_stride"});
+  EXPECT_EQ(VitOf(Parse(R"({"model_type": "vit"})")), VitConfig{.num_labels = 2});
+  EXPECT_EQ(VitOf(Parse(R"({"model_type": "vit", "id2label": null, "num_labels": 7})")),
+            VitConfig{.num_labels = 7});
+  const auto refusal = [](const std::string& member) {
+    return ErrorOf([&] { Parse(R"({"model_type": "vit", )" + member + "}"); });
+  };
+  EXPECT_NE(refusal(R"("hidden_act": "relu")").find("hidden_act"), std::string::npos);
+  EXPECT_NE(refusal(R"("problem_type": "regression")").find("problem_type"), std::string::npos);
+  EXPECT_NE(refusal(R"("id2label": 3)").find("id2label: is not an object"), std::string::npos);
+  EXPECT_NE(refusal(R"("patch_size": 15)").find("patch_size: 15 does not divide image_size 224"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"("num_attention_heads": 0)").find("num_attention_heads"), std::string::npos);
+  const Json written = Json::parse(HfConfigToJson(want, "float32"));
+  EXPECT_EQ(written["id2label"], Json({{"0", "LABEL_0"}, {"1", "LABEL_1"}, {"2", "LABEL_2"}}));
+  EXPECT_EQ(written["label2id"], Json({{"LABEL_0", 0}, {"LABEL_1", 1}, {"LABEL_2", 2}}));
+  EXPECT_EQ(VitOf(Parse(written.dump())), want);
+}
+
+// Under a model_type that transformers does not know, with the recipe's own names.
+TEST(HfConfigTest, WritesDeepViTUnderItsOwnType) {
+  VitConfig deep = *FindModelPreset("deepvit-8b")->As<VitConfig>();
+  deep.head_dim = 32;
+  deep.hidden_dropout_prob = 0.25;
+  deep.attention_dropout = 0.5;
+  const Json written = Json::parse(HfConfigToJson(deep, "bfloat16"));
+  EXPECT_EQ(written["model_type"], "deepvit");
+  EXPECT_EQ(written["reattention"], "layer_norm");
+  EXPECT_EQ(written["num_labels"], 1000);
+  EXPECT_EQ(written["attention_dropout"], 0.5);
+  EXPECT_EQ(written["layer_norm_epsilon"], 1e-5);
+  EXPECT_FALSE(written.contains("id2label"));
+  EXPECT_EQ(VitOf(Parse(written.dump())), deep);
+  EXPECT_NE(ErrorOf([] {
+              Parse(R"({"model_type": "deepvit", "reattention": "none"})");
+            }).find("reattention"),
+            std::string::npos);
 }
 
 // Those of the hub, of transformers 4, with keys that nobody computes with.

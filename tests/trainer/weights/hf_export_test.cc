@@ -18,6 +18,7 @@
 #include "models/make_model.h"
 #include "models/shape_json.h"
 #include "models/t5/config.h"
+#include "models/vit/config.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -125,9 +126,22 @@ std::vector<std::pair<std::string, ModelShape>> Shapes() {
   gated.gated_mlp = tied_gated.gated_mlp = true;
   gated.tie_word_embeddings = gated.scale_decoder_outputs = false;
   tied_gated.scale_decoder_outputs = false;
-  return {{"gpt2", gpt2},     {"untied", untied},         {"llama", llama},
-          {"biased", biased}, {"qwen2", qwen2},           {"qwen3", qwen3},
-          {"t5", t5},         {"tied_gated", tied_gated}, {"gated", gated}};
+  const VitConfig vit{.image_size = 6,
+                      .patch_size = 2,
+                      .num_labels = 5,
+                      .hidden_size = 24,
+                      .intermediate_size = 40,
+                      .num_hidden_layers = 2,
+                      .num_attention_heads = 3,
+                      .head_dim = 8};
+  VitConfig deepvit = vit;
+  deepvit.head_dim = 5;
+  deepvit.qkv_bias = false;
+  deepvit.reattention = Reattention::kLayerNorm;
+  deepvit.layer_norm_epsilon = 1e-5;
+  return {{"gpt2", gpt2},   {"untied", untied}, {"llama", llama},    {"biased", biased},
+          {"qwen2", qwen2}, {"qwen3", qwen3},   {"t5", t5},          {"tied_gated", tied_gated},
+          {"gated", gated}, {"vit", vit},       {"deepvit", deepvit}};
 }
 
 HfExported Export(const std::string& checkpoint, const std::string& out,
@@ -186,7 +200,8 @@ std::vector<float> Elements(CheckpointReader& reader, const std::string& state,
 // transformers' own file -> checkpoint -> file.
 TEST(RoundTripTest, OfAFileOfTransformers) {
   for (const char* model :
-       {"gpt2/one_head", "gpt2/odd_vocab", "gpt2/untied", "t5/relu", "t5/gated", "t5/tied_gated"}) {
+       {"gpt2/one_head", "gpt2/odd_vocab", "gpt2/untied", "t5/relu", "t5/gated", "t5/tied_gated",
+        "vit/odd", "vit/no_bias", "vit/one_patch", "vit/deep_wide"}) {
     const std::string from = std::string("tests/fixtures/") + model;
     const std::string dir = FreshDirectory("transformers");
     const HfImported imported = ImportHf(from, dir + "/imported", nullptr);
@@ -301,6 +316,8 @@ TEST(ExportTest, MergesAdapters) {
       const auto base = MakeModel(shape);
       std::vector<std::string> targets = {"*attn*", "*mlp*"};
       if (shape.As<T5Config>() != nullptr) targets = {"*Attention*", "*Dense*"};
+      if (name == "vit") targets = {"*attention*", "*.dense.*"};
+      if (name == "deepvit") targets = {"*.to_*", "*.net.*"};
       LoraModel model(MakeModel(shape), {.rank = 3, .alpha = 6, .targets = targets});
       WholeCheckpoint checkpoint;
       checkpoint.meta.config = ShapeToJson(shape);
@@ -350,6 +367,8 @@ TEST(ExportTest, MergesAdapters) {
       const int of_mlp = t5 != nullptr && t5->gated_mlp ? 3 : 2;
       EXPECT_EQ(merged, t5 != nullptr                        ? 4 * 4 + 3 * of_mlp  // 3 blocks.
                         : name == "gpt2" || name == "untied" ? 2 * 4
+                        : name == "vit"                      ? 2 * 6
+                        : name == "deepvit"                  ? 2 * 4
                                                              : 2 * 7)
           << name;
     }
