@@ -28,6 +28,8 @@ def system_libraries():
     _library("zlib", "z", ["-lz"])
     _library("zstd", "zstd", ["-lzstd"])
     _library("xxhash", "xxhash", ["-lxxhash"])
+    _library("jpeg", "jpeg", ["-ljpeg"])
+    _library("png", "png", ["-lpng"])
     _library("pcre2", "pcre2", ["-lpcre2-8"])
     _library("utf8proc", "utf8proc", ["-lutf8proc"])
     _library("sodium", "sodium", ["/usr/lib/x86_64-linux-gnu/libsodium.a"])

@@ -1,0 +1,38 @@
+// What is done to an image before a model sees it: cut, resized as Pillow does (resize_image.h),
+// turned over, and made numbers: (byte / 255 - mean) / std.
+// Tests: tests/trainer/data/image_rows_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_IMAGE_CHANGES_H_
+#define FSDP_TRAIN_TRAINER_DATA_IMAGE_CHANGES_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trainer/core/philox.h"
+#include "trainer/data/image_pixels.h"
+
+namespace fsdp {
+
+// What of an image becomes the model's square. kNone: all of it, whatever its shape. kCenter,
+// kRandom: a square out of the image whose shorter side has become ImageChanges::size pixels, from
+// the middle or from anywhere. kRandomResized: a box of 8 to 100 % of the image and 3 : 4 to 4 : 3,
+// as torchvision's RandomResizedCrop draws them.
+enum class Crop { kNone, kCenter, kRandom, kRandomResized };
+
+struct ImageChanges {
+  int64_t size = 0;  // Of kCenter and kRandom; 0: the model's.
+  Crop crop = Crop::kNone;
+  bool flip = false;                              // Every other image, left for right.
+  std::vector<double> mean = {0.5}, std = {0.5};  // Of each channel, or of all.
+
+  bool operator==(const ImageChanges&) const = default;
+};
+
+// pixels: [side, side, channels]. `draws`: null: nothing is drawn; crops are in the middle, of
+// kRandomResized all that is a square.
+void ChangeImage(const ImagePixels& image, const ImageChanges& changes, const RandomStream* draws,
+                 int64_t side, std::span<float> pixels);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_IMAGE_CHANGES_H_

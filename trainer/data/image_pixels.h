@@ -1,0 +1,18 @@
+// Tests: tests/trainer/data/decode_image_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_IMAGE_PIXELS_H_
+#define FSDP_TRAIN_TRAINER_DATA_IMAGE_PIXELS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace fsdp {
+
+// An image as bytes, [height, width, channels].
+struct ImagePixels {
+  int64_t height = 0, width = 0, channels = 0;
+  std::vector<uint8_t> bytes = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_IMAGE_PIXELS_H_
