@@ -25,6 +25,7 @@ std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
   std::string text;
   for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
   if (source.source == SourceRecipe::Source::kTokens) return "tokens from " + text;
+  if (source.source == SourceRecipe::Source::kImages) return "images from " + text;
   const std::string what =
       source.IsWhole() ? std::string(NounOf(source)) + "s" : std::string("text");
   return what + " in " + source.tokenizer + " from " + text;

@@ -85,7 +85,7 @@ NAMED_BY_A_FORMAT = {"trainer/data/token_file.cc", "trainer/data/hf_tokenizer_fi
 class Floors(unittest.TestCase):
     def test_families_are_named_in_their_folders_alone(self):
         self.assertGreater(len(families()), 1)
-        name = re.compile("|".join(families()), re.I)
+        name = re.compile(rf"(?<![a-z])({'|'.join(families())})(?![a-z])", re.I)
         for top in ("cmd", "models", "trainer"):
             for path in sorted((ROOT / top).rglob("*")):
                 here = path.relative_to(ROOT)

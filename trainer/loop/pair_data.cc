@@ -27,9 +27,8 @@ struct PairSources {
 
 }  // namespace
 
-PairLoaders OpenPairs(const Recipe& recipe, const PairLengths& lengths, const PairOpeners& open,
-                      int data_ranks, uint64_t seed, const ValidRecipe& held_out,
-                      DataFiles& files) {
+RowLoaders OpenPairs(const Recipe& recipe, const PairLengths& lengths, const PairOpeners& open,
+                     int data_ranks, uint64_t seed, const ValidRecipe& held_out, DataFiles& files) {
   const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
   const auto* last = std::get_if<HeldOut>(&recipe.data.valid);  // Evaluated.
   const bool spans = recipe.data.objective == DataRecipe::Objective::kSpanCorruption;
@@ -61,7 +60,7 @@ PairLoaders OpenPairs(const Recipe& recipe, const PairLengths& lengths, const Pa
   }
   if (last) valid.emplace_back("", std::move(tails));
   const DealOptions deal{recipe.train.global_batch_size, recipe.train.micro_batch_size, data_ranks};
-  PairLoaders loaders;
+  RowLoaders loaders;
   loaders.train = std::make_unique<TrainLoader>(
       std::move(train).Rows(recipe.data, lengths, recipe.data.shuffle, seed), deal, seed);
   if (recipe.eval.every == 0) return loaders;

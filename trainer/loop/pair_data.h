@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "trainer/data/data_files.h"
-#include "trainer/data/loader.h"
 #include "trainer/data/pair_rows.h"
+#include "trainer/loop/row_loaders.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -30,14 +30,9 @@ struct PairOpeners {
       sentinels;
 };
 
-struct PairLoaders {
-  std::unique_ptr<TrainLoader> train;
-  std::vector<std::pair<std::string, std::unique_ptr<EvalLoader>>> valid;  // By name.
-};
-
 // As OpenData(), of another objective than `causal`.
-PairLoaders OpenPairs(const Recipe& recipe, const PairLengths& lengths, const PairOpeners& open,
-                      int data_ranks, uint64_t seed, const ValidRecipe& held_out, DataFiles& files);
+RowLoaders OpenPairs(const Recipe& recipe, const PairLengths& lengths, const PairOpeners& open,
+                     int data_ranks, uint64_t seed, const ValidRecipe& held_out, DataFiles& files);
 
 }  // namespace fsdp
 

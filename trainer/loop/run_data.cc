@@ -25,7 +25,6 @@
 #include "trainer/data/open_tokenizer.h"
 #include "trainer/data/pair_rows.h"
 #include "trainer/data/span_corruption.h"
-#include "trainer/data/synthetic_rows.h"
 #include "trainer/data/synthetic_source.h"
 #include "trainer/data/text_cache.h"
 #include "trainer/data/text_check.h"
@@ -33,6 +32,8 @@
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/token_source.h"
 #include "trainer/data/tokenize.h"
+#include "trainer/loop/drawn_data.h"
+#include "trainer/loop/image_data.h"
 #include "trainer/loop/pair_data.h"
 #include "trainer/loop/run_words.h"
 
@@ -268,7 +269,8 @@ class Opener {
         break;
       case SourceRecipe::Source::kChat:
       case SourceRecipe::Source::kPairs:
-        throw std::invalid_argument("[OpenFiles] of whole samples: OpenLines()");
+      case SourceRecipe::Source::kImages:
+        throw std::invalid_argument("[OpenFiles] of what is no sequence of tokens");
     }
     SyntheticOptions options;
     options.vocab_size = static_cast<int32_t>(VocabSize(shape_));
@@ -342,61 +344,25 @@ OpenProgress ProgressFor(const Job& job) {
 
 namespace {
 
-// Samples of an epoch: those that are trained on, and the others.
-struct EpochParts {
-  int64_t train = SyntheticRows::kEpoch;
-
-  explicit EpochParts(const HeldOut* apart) {
-    if (apart == nullptr) return;
-    const auto epoch = static_cast<double>(SyntheticRows::kEpoch);
-    train = std::clamp<int64_t>(std::llround(epoch * (1 - apart->fraction)), 1,
-                                SyntheticRows::kEpoch - 1);
-  }
-};
-
-// For a model that is fed no tokens, whose sources all are synthetic.
-RunData OpenDrawn(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
-                  const ValidRecipe& held_out) {
-  const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
-  using Source = SyntheticRows::Source;
-  const DealOptions deal{recipe.train.global_batch_size, recipe.train.micro_batch_size, data_ranks};
-  const EpochParts trained(std::get_if<HeldOut>(&held_out));
-  const auto* last = std::get_if<HeldOut>(&recipe.data.valid);
-  const EpochParts evaluated(last);
-  std::vector<Source> train, tails;
-  std::vector<std::pair<std::string, std::vector<Source>>> valid;
-  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
-    if (keyed.list == "data.valid") {
-      valid.push_back({keyed.source->name, {{.seed = seed + 1 + valid.size()}}});
-      continue;
-    }
-    const uint64_t own = train.empty() ? seed : seed ^ HashBytes("data.train.source", train.size());
-    const double weight = keyed.source->weight;
-    train.push_back({own, weight, 0, trained.train});
-    tails.push_back({own, weight, evaluated.train, SyntheticRows::kEpoch - evaluated.train});
-  }
-  if (last != nullptr) valid.emplace_back("", std::move(tails));
+RunData WithLoaders(RowLoaders loaders, DataFiles files) {
   RunData data;
-  data.train = std::make_unique<TrainLoader>(
-      std::make_shared<const SyntheticRows>(spec, std::move(train), seed), deal, seed);
-  if (recipe.eval.every == 0) return data;
-  for (auto& [name, sources] : valid) {
-    auto rows = std::make_shared<const SyntheticRows>(spec, std::move(sources), /*seed=*/0);
-    data.valid.push_back(
-        {name, std::make_unique<EvalLoader>(std::move(rows), deal, recipe.eval.steps)});
-  }
+  data.train = std::move(loaders.train);
+  for (auto& [name, loader] : loaders.valid) data.valid.push_back({name, std::move(loader)});
+  data.files = std::move(files);
   return data;
 }
-
-}  // namespace
-
-namespace {
 
 // Rows of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
 RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                   const ValidRecipe& held_out, const OpenProgress& progress) {
+  const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
+  if (ReadsImages(recipe.data)) {
+    DataFiles files;
+    RowLoaders loaders = OpenImageData(recipe, spec, data_ranks, seed, held_out, files);
+    return WithLoaders(std::move(loaders), std::move(files));
+  }
   if (recipe.data.objective == DataRecipe::Objective::kCausal) {
-    return OpenDrawn(recipe, shape, data_ranks, seed, held_out);
+    return WithLoaders(OpenDrawn(recipe, spec, data_ranks, seed, held_out), {});
   }
   RunData data;
   Opener opener(recipe, shape, progress, data);
@@ -410,11 +376,9 @@ RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks,
       [&](const SourceRecipe& source, const std::string& key, int64_t count) {
         return opener.Sentinels(source, key, count);
       }};
-  PairLoaders loaders =
+  RowLoaders loaders =
       OpenPairs(recipe, opener.Lengths(), openers, data_ranks, seed, held_out, data.files);
-  data.train = std::move(loaders.train);
-  for (auto& [name, loader] : loaders.valid) data.valid.push_back({name, std::move(loader)});
-  return data;
+  return WithLoaders(std::move(loaders), std::move(data.files));
 }
 
 }  // namespace
@@ -480,12 +444,16 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
 }
 
 void CheckData(const Recipe& recipe, const ModelShape& shape) {
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  if (ReadsImages(recipe.data)) {
+    OpenData(recipe, shape, /*data_ranks=*/1, seed, recipe.data.valid);
+    return;
+  }
   const bool made = recipe.data.objective != DataRecipe::Objective::kCausal;
   if (!shape.family().Decoder(shape) && !made) return;
   RunData data;
   const OpenProgress silent;
   Opener opener(recipe, shape, silent, data);
-  const auto seed = static_cast<uint64_t>(recipe.run.seed);
   for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
     opener.Check(*keyed.source, keyed.key, seed);
   }

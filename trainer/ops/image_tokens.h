@@ -1,6 +1,6 @@
-// How an image becomes a sequence, as in a ViT (Dosovitskiy et al. 2021, arXiv:2010.11929, section
-// 3.1): patches, which a linear layer makes tokens of; a learned token before them; a table of
-// positions added to all. A head then reads the first token alone.
+// How an image becomes a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1):
+// patches, which a linear layer makes tokens of; a learned token before them; a table of positions
+// added to all. A head then reads the first token alone.
 //
 // Matrices are of one dtype, fp32, bf16 or fp16; sums are fp32 and rounded once. The rows of a
 // sample follow each other: `samples`, at least 1, divides them. Nothing is saved; no workspace.

@@ -5,20 +5,25 @@
 namespace fsdp::recipe {
 namespace {
 
+constexpr int64_t kMaxImageSide = int64_t{1} << 14;
+
 Section<SourceRecipe> SourceSection() {
   using R = SourceRecipe;
   return {
-      Key("source", &R::source, OneOf<R::Source>(Later({"images"})),
+      Key("source", &R::source, OneOf<R::Source>(Later({"clicks"})),
           "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
           ".bin, .npy or raw). synthetic: whatever the model asks for, tokens or not, drawn from "
           "the seed, without files. chat: .jsonl whose lines have `messages` with `role` and "
           "`content`, through a chat template. pairs: .jsonl whose lines have two fields of text, "
-          "what is asked and what is to be learnt."),
+          "what is asked and what is to be learnt. images: images with labels, for a model that "
+          "sorts them into classes."),
       Key("paths", &R::paths, Paths(),
           "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. None "
           "for synthetic, at least one for all else. Of text a directory stands for its "
           "files in .txt, .text, .md, .jsonl, .gz and .zst, by name, without those of its "
-          "directories."),
+          "directories. Of images: IDX files, CIFAR's binaries, either of them in .gz, too, or "
+          "directories with a folder of .jpg and .png for each class; classes are numbered in the "
+          "order of their names."),
       Key("tokenizer", &R::tokenizer, TokenizerName(),
           "bytes: a token for each byte of the files as they are. Otherwise a file is a document, "
           "in "
@@ -47,6 +52,23 @@ Section<SourceRecipe> SourceSection() {
       Key("completion", &R::completion, Text(),
           "pairs: the field with what is to be learnt. It goes on where the prompt ends, and "
           "end-of-text follows it."),
+      Key("labels", &R::labels, Paths(),
+          "images: a file of labels for each IDX file of images, in the order of the paths."),
+      Key("size", &R::size, Nullable(Integer(1, kMaxImageSide)),
+          "images: pixels that the shorter side of an image is resized to, before crop `center` or "
+          "`random` cuts a square of model.image_size out of it. null: model.image_size."),
+      Key("crop", &R::crop, OneOf<Crop>(),
+          "images: none: the whole image is resized to the model's square. center: a square from "
+          "the middle. random: from anywhere. random_resized: a box of 8 to 100 % of the image, "
+          "of 3 : 4 to 4 : 3, resized to the model's square. Evaluations draw nothing: they take "
+          "what is in the middle."),
+      Key("flip", &R::flip, Boolean(),
+          "images: every other one, on average, is turned over, left for right, while training."),
+      Key("mean", &R::mean, ListOf(Number({.at_least = -1e6, .at_most = 1e6})),
+          "images: what is subtracted from the channels, which are bytes / 255: a number for each, "
+          "or one for all."),
+      Key("std", &R::std, ListOf(Number({.at_least = 1e-6, .at_most = 1e6})),
+          "images: what they are divided by then."),
   };
 }
 

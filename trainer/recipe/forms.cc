@@ -169,8 +169,9 @@ class ValidSourcesType final : public TypeOf<ValidRecipe> {
     if (std::get_if<Sources>(&value)) reader.ForgetBelow(key);
     const YamlNode::Entry* fraction = node.Find("fraction");
     bool names_source = false;
-    for (const char* name : {"source", "paths", "tokenizer", "column", "dtype", "eot", "template",
-                             "train_on", "date", "prompt", "completion"}) {
+    for (const char* name :
+         {"source", "paths", "tokenizer", "column", "dtype", "eot", "template", "train_on", "date",
+          "prompt", "completion", "labels", "size", "crop", "flip", "mean", "std"}) {
       names_source |= node.Find(name) != nullptr;
     }
     if (fraction != nullptr && names_source) {

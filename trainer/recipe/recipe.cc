@@ -7,7 +7,9 @@
 
 #include "models/make_model.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 #include "trainer/core/view.h"
+#include "trainer/data/image_batch.h"
 #include "trainer/data/pair_batch.h"
 #include "trainer/recipe/model_fields.h"
 
@@ -200,6 +202,11 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   for (const auto& [source, list, key] : KeyedSources(data)) {
     const std::string* tokenizer = TokenizerOf(*source);
     bytes |= tokenizer != nullptr && *tokenizer == "bytes";
+    if (source->source == SourceRecipe::Source::kImages) {
+      conflicts.push_back(
+          {{key + ".source", key, "model.family", "model.preset"},
+           "`images` gives images, but a `" + std::string(FamilyOf(shape)) + "` asks for tokens"});
+    }
     if (source->source == SourceRecipe::Source::kSynthetic && decoder.vocab_size < 2) {
       conflicts.push_back(
           {{"model.vocab_size", "model.preset", "model.init_from", key},
@@ -218,6 +225,25 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   }
 }
 
+// Of a source of images and a model that is fed them: IsOfImages().
+void AddImageConflicts(const SourceRecipe& source, const std::string& key, const BatchSpec& spec,
+                       std::vector<ShapeConflict>& conflicts) {
+  const Shape& pixels = spec.inputs[0].sample;
+  if (source.size && *source.size < pixels[0]) {
+    conflicts.push_back({{key + ".size", "model.image_size", "model.preset"},
+                         "a square of model.image_size, " + std::to_string(pixels[0]) +
+                             ", is cut out of images whose shorter side has " +
+                             std::to_string(*source.size) + " pixels"});
+  }
+  for (const auto& [name, values] : {std::pair("mean", &source.mean), {"std", &source.std}}) {
+    const auto n = std::ssize(*values);
+    if (n == 1 || n == pixels[2]) continue;
+    conflicts.push_back({{key + "." + name, key, "model.num_channels"},
+                         "has " + Counted(n, "number") + ", want one, or one for each of " +
+                             Counted(pixels[2], "channel")});
+  }
+}
+
 // The same against a model of anything else.
 void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
                        std::vector<ShapeConflict>& conflicts) {
@@ -225,19 +251,27 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
   std::string asks;
   const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
   const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;
+  const bool of_images = IsOfImages(spec);
   for (const BatchInput& input : spec.inputs) {
     if (input.role == BatchInput::Role::kWeight) continue;
     asks += (asks.empty() ? "`" : ", `") + input.name + "`";
   }
   for (const auto& [source, list, key] : KeyedSources(recipe.data)) {
     if (source->source == SourceRecipe::Source::kSynthetic || (of_pairs && made)) continue;
+    const bool images = source->source == SourceRecipe::Source::kImages;
+    if (images && of_images) {
+      AddImageConflicts(*source, key, spec, conflicts);
+      continue;
+    }
     conflicts.push_back(
         {{key + ".source", key, "model.family", "model.preset"},
-         "`" + std::string(Name(source->source)) + "` gives tokens, but " + a + " asks for " +
-             asks +
-             (of_pairs ? ": data.objective makes pairs of them, `span_corruption` of text and "
-                         "tokens and `seq2seq` of pairs"
-                       : ": `synthetic` draws whatever a model asks for")});
+         "`" + std::string(Name(source->source)) + "` gives " + (images ? "images" : "tokens") +
+             ", but " + a + " asks for " + asks +
+             (of_pairs && !images
+                  ? ": data.objective makes pairs of them, `span_corruption` of text and "
+                    "tokens and `seq2seq` of pairs"
+              : of_images ? ": `images` reads them, and `synthetic` draws them"
+                          : ": `synthetic` draws whatever a model asks for")});
   }
   if (of_pairs) {
     AddVocabularyConflicts(recipe, VocabSize(shape), conflicts);

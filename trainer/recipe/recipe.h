@@ -21,6 +21,7 @@
 #include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"
+#include "trainer/data/image_changes.h"
 #include "trainer/data/packing.h"
 #include "trainer/data/span_corruption.h"
 #include "trainer/data/train_on.h"
@@ -78,7 +79,7 @@ struct ModelRecipe {
 };
 
 struct SourceRecipe {
-  enum class Source { kText, kTokens, kSynthetic, kChat, kPairs };
+  enum class Source { kText, kTokens, kSynthetic, kChat, kPairs, kImages };
   enum class RawDType { kUint16, kUint32 };
 
   Source source = Source::kText;
@@ -92,11 +93,17 @@ struct SourceRecipe {
   std::optional<std::string> date;           // kChat: ParseJinjaDate().
   std::string prompt = "prompt";             // kPairs: fields of .jsonl.
   std::string completion = "completion";
+  std::vector<std::string> labels;  // kImages, as all up to std: ExpandPaths().
+  std::optional<int64_t> size;      // ImageChanges::size; empty: the model's.
+  Crop crop = Crop::kNone;
+  bool flip = false;
+  std::vector<double> mean = ImageChanges().mean, std = ImageChanges().std;
   double weight = 1;  // In a list of data.train.
   std::string name;   // In a list of data.valid: not empty, no two alike.
 
   // Whether its lines are samples of their own, which windows would cut.
   bool IsWhole() const { return source == Source::kChat || source == Source::kPairs; }
+  ImageChanges changes() const { return {size.value_or(0), crop, flip, mean, std}; }
 
   bool operator==(const SourceRecipe&) const = default;
 };
@@ -299,7 +306,11 @@ constexpr auto NamesOf(RunRecipe::Device) {
   return std::to_array<std::string_view>({"auto", "cpu", "cuda", "sim"});
 }
 constexpr auto NamesOf(SourceRecipe::Source) {
-  return std::to_array<std::string_view>({"text", "tokens", "synthetic", "chat", "pairs"});
+  return std::to_array<std::string_view>(
+      {"text", "tokens", "synthetic", "chat", "pairs", "images"});
+}
+constexpr auto NamesOf(Crop) {
+  return std::to_array<std::string_view>({"none", "center", "random", "random_resized"});
 }
 constexpr auto NamesOf(SourceRecipe::RawDType) {
   return std::to_array<std::string_view>({"uint16", "uint32"});

@@ -75,7 +75,7 @@ class Rules {
   RecipeReader& reader_;
 };
 
-// What belongs to conversations or to pairs.
+// What belongs to conversations, to pairs or to images.
 void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& source,
                       const std::string& key) {
   using Source = SourceRecipe::Source;
@@ -90,6 +90,16 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
   belongs_to(Source::kChat, "date", source.date.has_value());
   belongs_to(Source::kPairs, "prompt", source.prompt != plain.prompt);
   belongs_to(Source::kPairs, "completion", source.completion != plain.completion);
+  belongs_to(Source::kImages, "labels", !source.labels.empty());
+  belongs_to(Source::kImages, "size", source.size.has_value());
+  belongs_to(Source::kImages, "crop", source.crop != plain.crop);
+  belongs_to(Source::kImages, "flip", source.flip != plain.flip);
+  belongs_to(Source::kImages, "mean", source.mean != plain.mean);
+  belongs_to(Source::kImages, "std", source.std != plain.std);
+  const bool cuts = source.crop == Crop::kCenter || source.crop == Crop::kRandom;
+  rules.Require(!source.size || cuts, {key + ".size", key + ".crop"},
+                "is of crop `center` and `random`, not of `" + std::string(Name(source.crop)) +
+                    "`, which resizes to model.image_size at once");
   rules.Require(!source.date || ParseJinjaDate(*source.date), {key + ".date"},
                 "`" + source.date.value_or("") + "` is no day, such as 2026-11-26");
   rules.Require(!source.eot || source.source != Source::kChat, {key + ".eot", key + ".source"},
@@ -118,7 +128,8 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   const std::string* tokenizer = TokenizerOf(*source);
   const bool has_none =
       source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
-  const std::string wants = source->source == Source::kChat    ? ""
+  const std::string wants = source->source == Source::kChat || source->source == Source::kImages
+                                ? ""
                             : source->source == Source::kPairs ? "source `pairs`"
                                                                : recipe.data.WantsEot();
   rules.Require(wants.empty() || source->eot || !has_none,

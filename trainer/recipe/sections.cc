@@ -175,8 +175,8 @@ Type<FsdpOptions> FsdpType() {
   const auto auto_wrap = Map<WrapPolicy>({
       Key("policy", &WrapPolicy::policy, OneOf<AutoWrap>(),
           "transformer_block: a unit for each block. branch: a unit for each residual branch, of "
-          "which a block has two; of a ViT. size: sub-trees of min_num_params or more. none: the "
-          "whole model is one unit."),
+          "which a block has two, where the family splits its models so. size: sub-trees of "
+          "min_num_params or more. none: the whole model is one unit."),
       Key("min_num_params", &WrapPolicy::min_num_params, Integer(1, kAnyInteger),
           "Parameters of a unit, at least; for policy size."),
   });

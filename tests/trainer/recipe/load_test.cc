@@ -396,8 +396,10 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {source: synthetic, paths: [x]}"),
             "r.yaml:2:42: data.train.paths: source `synthetic` has no files");
   EXPECT_EQ(data("train: {source: images, paths: [x]}"),
-            "r.yaml:2:24: data.train.source: `images`: not in this version (want `text`, `tokens`, "
-            "`synthetic`, `chat` or `pairs`)");
+            "r.yaml:2:24: data.train.source: `images` gives images, but a `gpt2` asks for tokens");
+  EXPECT_EQ(data("train: {source: clicks, paths: [x]}"),
+            "r.yaml:2:24: data.train.source: `clicks`: not in this version (want `text`, `tokens`, "
+            "`synthetic`, `chat`, `pairs` or `images`)");
   EXPECT_EQ(data("train: {source: tokens}"),
             "r.yaml:2:24: data.train.source: source `tokens` needs at least one path");
   EXPECT_EQ(data("train: {paths: [x], dtype: uint16}"),
@@ -407,7 +409,8 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
       "r.yaml:2:49: data.train.eot: data.train.eot is 50257, outside the vocabulary of 50257");
   EXPECT_EQ(data("train: {paths: [x], weight: 1}"),
             "r.yaml:2:28: data.train.weight: unknown key; known here: source, paths, tokenizer, "
-            "column, dtype, eot, template, train_on, date, prompt and completion");
+            "column, dtype, eot, template, train_on, date, prompt, completion, labels, size, crop, "
+            "flip, mean and std");
   EXPECT_EQ(data("train: x"),
             "r.yaml:2:15: data.train: want a map, or a list of maps, got the text `x`");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"), "");
@@ -589,7 +592,8 @@ TEST(LoadRecipe, ListsOfSources) {
             "r.yaml:2:41: data.train[1]: source `text` needs at least one path\n"
             "r.yaml:2:81: data.train[2].paths: source `synthetic` has no files\n"
             "r.yaml:2:100: data.train[3].name: unknown key; known here: source, paths, tokenizer, "
-            "column, dtype, eot, template, train_on, date, prompt, completion and weight\n"
+            "column, dtype, eot, template, train_on, date, prompt, completion, labels, size, crop, "
+            "flip, mean, std and weight\n"
             "r.yaml:2:110: data.train[4]: want a map, got 7");
   EXPECT_EQ(data("train: {paths: [x]}, valid: [{paths: [v]}, {paths: [w], name: a}, "
                  "{paths: [], name: a}]"),
@@ -791,7 +795,8 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "r.yaml:2:37: data.seq_len: data.seq_len is 1025, but model.max_position_embeddings is "
             "1024\n"
             "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths, tokenizer, column, "
-            "dtype, eot, template, train_on, date, prompt and completion\n"
+            "dtype, eot, template, train_on, date, prompt, completion, labels, size, crop, flip, "
+            "mean and std\n"
             "r.yaml:3:8: eval.sample.prompt: required\n"
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }

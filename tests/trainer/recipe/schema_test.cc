@@ -122,7 +122,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   const std::string text = RecipeJsonSchema();
   const Json& train = schema["properties"]["train"]["properties"];
   EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host", "spill"}));
-  for (const char* word : {"\"regnet\"", "8bit", "images", "longrope"}) {
+  for (const char* word : {"\"regnet\"", "8bit", "clicks", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -399,6 +399,12 @@ void Reconcile(Json& recipe) {
       source["template"] = source["date"] = nullptr;
       source["train_on"] = "assistant";
     }
+    if (source["source"] == "images") source["source"] = "text";  // These models are fed tokens.
+    source["labels"] = Json::array();
+    source["size"] = nullptr;
+    source["crop"] = "none";
+    source["flip"] = false;
+    source["mean"] = source["std"] = {0.5};
     if (source["source"] != "pairs") {
       source["prompt"] = "prompt";
       source["completion"] = "completion";

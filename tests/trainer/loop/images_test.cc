@@ -1,0 +1,193 @@
+// Images from a recipe to losses, and heads for other classes.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/testing/fresh_directory.h"
+#include "tests/trainer/loop/train_ranks.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/philox.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/loop/run_data.h"
+#include "trainer/loop/setup.h"
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+namespace {
+
+using testing::FreshDirectory;
+using testing::TrainRanks;
+using testing::UnusedPath;
+using Strings = std::vector<std::string>;
+
+// Another one at every call.
+std::string NewName(const std::string& kind) {
+  static int count = 0;
+  return kind + std::to_string(count++);
+}
+
+// 40 images of 9 x 8 grey pixels, which are bright at the top or at the bottom, with labels.
+struct Files {
+  std::string images, labels;
+
+  explicit Files(int labels_from = 0) {
+    const std::string directory = FreshDirectory(NewName("idx"));
+    std::string pixels = {0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 9, 0, 0, 0, 8};
+    std::string classes = {0, 0, 8, 1, 0, 0, 0, 40};
+    const RandomStream random(1, "images");
+    for (uint64_t i = 0; i < 40; ++i) {
+      const int label = static_cast<int>(i % 2);
+      for (uint64_t at = 0; at < 72; ++at) {
+        const bool bright = (at < 36) == (label == 0);
+        pixels += static_cast<char>(random.Below(72 * i + at, 100) + (bright ? 150 : 0));
+      }
+      classes += static_cast<char>(label + labels_from);
+    }
+    WriteWholeFile(images = directory + "/images", pixels);
+    WriteWholeFile(labels = directory + "/labels", classes);
+  }
+};
+
+Recipe Load(const std::string& source, const Strings& more = {}) {
+  Strings all = {"run.dir=" + UnusedPath(NewName("run"))};
+  all.insert(all.end(), more.begin(), more.end());
+  return ParseRecipe(
+      {{"r.yaml",
+        "model: {family: vit, image_size: 6, patch_size: 3, num_channels: 1, num_labels: 2,\n"
+        "        hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2}\n"
+        "data: {train: {source: images, " +
+            source +
+            "}, valid: {fraction: 0.2}}\n"
+            "run: {threads: 1, timeout_s: 60}\n"
+            "train: {steps: 12, micro_batch_size: 2, global_batch_size: 7}\n"
+            "eval: {every: 12}\n"
+            "optimizer: {lr: 1.0e-2}\n"
+            "checkpoint: {every: 6, keep_last: 9}\n"
+            "schedule: {name: constant}\n"}},
+      all);
+}
+
+std::string Idx(const Files& files) {
+  return "paths: [" + files.images + "], labels: [" + files.labels + "]";
+}
+
+std::string ErrorOf(const Recipe& recipe, ExitCode code) {
+  try {
+    OpenData(recipe, ShapeFor(recipe), 1, 1, recipe.data.valid);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "none";
+}
+
+std::vector<double> LossesOf(const Recipe& recipe) {
+  std::vector<double> losses;
+  std::istringstream lines(ReadWholeFile(*recipe.run.dir + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (record["kind"] == "step") losses.push_back(record["loss"]);
+  }
+  return losses;
+}
+
+TEST(Images, WorldsLearnTheSameAndAResumeGoesOn) {
+  const std::string source =
+      Idx(Files()) + ", size: 7, crop: random, flip: true, mean: [0.4], std: [0.3]";
+  const Recipe one = Load(source, {"log.every=1"});
+  std::string said;
+  EXPECT_EQ(TrainRanks(1, one, &said), Strings{"0 "});
+  EXPECT_NE(said.find("accuracy 1"), std::string::npos) << said;
+  const std::vector<double> losses = LossesOf(one);
+  ASSERT_EQ(losses.size(), 12u);
+  EXPECT_LT(losses.back(), 0.5 * losses[0]);
+  const Recipe three = Load(source, {"log.every=1"});
+  EXPECT_EQ(TrainRanks(3, three), Strings(3, "0 "));
+  const std::vector<double> of_three = LossesOf(three);
+  for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(of_three[s] / losses[s], 1, 1e-4) << s;
+
+  std::filesystem::remove_all(*one.run.dir + "/checkpoints/step_12");
+  WriteWholeFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
+  EXPECT_EQ(TrainRanks(1, one), Strings{"0 "});
+  EXPECT_EQ(LossesOf(one), losses);
+}
+
+TEST(Images, AreJudgedWhereTheyAreRead) {
+  const Files files, others(3);
+  EXPECT_EQ(ErrorOf(Load(Idx(files)), ExitCode::kDone), "none");
+  EXPECT_NE(ErrorOf(Load(Idx(others)), ExitCode::kData).find("its label is 3, but the model has 2"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(Load("paths: [" + files.images + "]"), ExitCode::kData)
+                .find("data.train.labels has 0 files"),
+            std::string::npos);
+  Recipe mixed = Load(Idx(files));
+  SourceRecipe drawn;
+  drawn.source = SourceRecipe::Source::kSynthetic;
+  mixed.data.valid = drawn;
+  EXPECT_NE(ErrorOf(mixed, ExitCode::kUsage).find("`synthetic` stands beside `images`"),
+            std::string::npos);
+}
+
+TEST(Images, AreDrawnWhereNoFileIs) {
+  const Recipe one = Load("labels: []", {"data.train={source: synthetic}", "log.every=1"});
+  const Recipe two = Load("labels: []", {"data.train={source: synthetic}", "log.every=1"});
+  EXPECT_EQ(TrainRanks(1, one), Strings{"0 "});
+  EXPECT_EQ(TrainRanks(2, two), Strings(2, "0 "));
+  const std::vector<double> losses = LossesOf(one), others = LossesOf(two);
+  ASSERT_EQ(losses.size(), 12u);
+  for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(others[s] / losses[s], 1, 1e-4) << s;
+}
+
+TEST(Images, SettingsAreJudgedWithTheRecipe) {
+  const std::string paths = "paths: [x], labels: [y], ";
+  const auto mistake = [&](const std::string& source, const Strings& more = {}) -> std::string {
+    try {
+      Load(source, more);
+      return "none";
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      return text.substr(text.find("data.train."));
+    }
+  };
+  EXPECT_EQ(mistake(paths + "mean: [0.1, 0.2, 0.3]"),
+            "data.train.mean: has 3 numbers, want one, or one for each of 1 channel");
+  EXPECT_EQ(mistake(paths + "std: []"),
+            "data.train.std: has 0 numbers, want one, or one for each of 1 channel");
+  EXPECT_EQ(mistake(paths + "crop: center, size: 5"),
+            "data.train.size: a square of model.image_size, 6, is cut out of images whose shorter "
+            "side has 5 pixels");
+  EXPECT_EQ(mistake(paths + "size: 8"),
+            "data.train.size: is of crop `center` and `random`, not of `none`, which resizes to "
+            "model.image_size at once");
+  EXPECT_EQ(
+      mistake("paths: [x], tokenizer: bytes", {"data.train={source: text, paths: [x]}"}),
+      "data.train.source: `text` gives tokens, but a `vit` asks for `pixels`, `label`: `images` "
+      "reads them, and `synthetic` draws them");
+  EXPECT_NE(mistake(paths + "flip: true", {"data.train.source=synthetic"}).find("belongs to"),
+            std::string::npos);
+}
+
+TEST(Images, AHeadForOtherClassesIsDrawnAnew) {
+  const Files files;
+  const Recipe before = Load(Idx(files));
+  EXPECT_EQ(TrainRanks(1, before), Strings{"0 "});
+  const Strings from = {"model.init_from=" + *before.run.dir, "train.steps=1",
+                        "checkpoint.every=1"};
+  Strings more = from;
+  more.insert(more.end(), {"model.num_labels=5", "model.family=null"});
+  std::string said;
+  const Recipe after = Load(Idx(files), more);
+  EXPECT_EQ(TrainRanks(2, after, &said), Strings(2, "0 "));
+  EXPECT_NE(said.find(": its head is for 2 classes: one for 5 is drawn anew"), std::string::npos)
+      << said;
+  EXPECT_EQ(TrainRanks(1, Load(Idx(files), from), &said), Strings{"0 "});
+  EXPECT_EQ(said.find("drawn anew"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fsdp
