@@ -58,7 +58,7 @@ TEST(Ulimit, OnMemoryIsALimitOfThePlan) {
 // Less than a rank takes before it can plan: its threads are what is refused.
 TEST(Ulimit, OnMemoryIsNamedWhereThereIsNoRoomForAThread) {
   Job job;
-  for (const std::string limit : {"-v 20000", "-v 30000", "-v 40000", "-d 10000", "-d 20000"}) {
+  for (const std::string limit : {"-v 25000", "-v 30000", "-v 40000", "-d 10000", "-d 20000"}) {
     for (const Strings& front : {Strings(), kLaunch}) {
       const Outcome refused = Under(job, limit, front);
       EXPECT_EQ(refused.code, 3) << limit << "\n" << refused.Text();

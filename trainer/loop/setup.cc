@@ -118,6 +118,32 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
   return model;
 }
 
+namespace {
+
+// `found`: the shape of what the weights come from.
+std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const ModelShape& found,
+                                        const Model& model) {
+  const ModelHead& head = found.family().head();
+  if (head.field.empty()) return std::nullopt;
+  const ModelShape shape = ShapeFor(recipe);
+  if (shape.Find(head.field) == found.Find(head.field)) return std::nullopt;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (!head.Has(p->name()) || p->trainable()) continue;
+      const bool lora = recipe.model.lora.has_value();
+      return ShapeConflict{
+          {"model." + std::string(head.field)},
+          "is not that of model.init_from, so `" + p->name() + "` is drawn anew, and " +
+              (lora ? "model.lora trains adapters alone" : "optimizer.groups freezes it") +
+              ": keep that of the weights, or " +
+              (lora ? "train without model.lora" : "leave the head out of what is frozen")};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   std::vector<ShapeConflict> mistakes;
   std::optional<ModelShape> shape;
@@ -137,6 +163,9 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   std::unique_ptr<Model> model = MakeModel(SmallestAlike(*shape));
   for (ShapeConflict& mistake : AdaptAndFreeze(recipe, model)) {
     mistakes.push_back(std::move(mistake));
+  }
+  if (recipe.model.init_from && mistakes.empty()) {
+    if (auto frozen = FrozenHead(recipe, *shape, *model)) mistakes.push_back(std::move(*frozen));
   }
   return mistakes;
 }

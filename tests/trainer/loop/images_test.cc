@@ -189,5 +189,32 @@ TEST(Images, AHeadForOtherClassesIsDrawnAnew) {
   EXPECT_EQ(said.find("drawn anew"), std::string::npos);
 }
 
+TEST(Images, AHeadThatIsDrawnIsTrained) {
+  const Files files;
+  const Recipe before = Load(Idx(files));
+  EXPECT_EQ(TrainRanks(1, before), Strings{"0 "});
+  const auto mistake = [&](const std::string& frozen, const std::string& labels) {
+    const std::vector<ShapeConflict> found = ModelMistakes(Load(
+        Idx(files), {"model.init_from=" + *before.run.dir, "model.family=null", frozen, labels}));
+    return found.empty() ? "none" : found[0].keys[0] + ": " + found[0].message;
+  };
+  const std::string lora = "model.lora={rank: 2, targets: ['*']}",
+                    groups = "optimizer.groups=[{match: 'classifier.*', frozen: true}]",
+                    drawn =
+                        "model.num_labels: is not that of model.init_from, so "
+                        "`classifier.weight` is drawn anew, and ";
+  EXPECT_EQ(mistake(lora, "model.num_labels=5"),
+            drawn +
+                "model.lora trains adapters alone: keep that of the weights, or train without "
+                "model.lora");
+  EXPECT_EQ(mistake(groups, "model.num_labels=5"),
+            drawn +
+                "optimizer.groups freezes it: keep that of the weights, or leave the head out "
+                "of what is frozen");
+  for (const std::string& frozen : {lora, groups}) {
+    EXPECT_EQ(mistake(frozen, "model.num_labels=2"), "none");
+  }
+}
+
 }  // namespace
 }  // namespace fsdp
