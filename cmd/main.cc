@@ -20,10 +20,10 @@
 #include "cmd/devices_command.h"
 #include "cmd/eval_command.h"
 #include "cmd/generate_command.h"
+#include "cmd/models_command.h"
 #include "cmd/recipe_flags.h"
 #include "cmd/report_command.h"
 #include "cmd/tokenize_command.h"
-#include "models/shape.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/memory_limits.h"
@@ -41,23 +41,6 @@
 
 namespace fsdp {
 namespace {
-
-void PrintModels() {
-  std::printf("%-16s %-7s %7s %7s %6s %11s %10s %14s\n", "preset", "family", "layers", "hidden",
-              "heads", "vocabulary", "positions", "parameters");
-  for (const ModelPreset& preset : ModelPresets()) {
-    const std::optional<DecoderShape> shape = preset.shape.family().Decoder(preset.shape);
-    const auto text = [&](int64_t DecoderShape::*field) {
-      return shape ? std::to_string((*shape).*field) : "-";
-    };
-    std::printf("%-16s %-7s %7s %7s %6s %11s %10s %14lld\n", std::string(preset.name).c_str(),
-                std::string(FamilyOf(preset.shape)).c_str(),
-                text(&DecoderShape::num_layers).c_str(), text(&DecoderShape::hidden_size).c_str(),
-                text(&DecoderShape::num_heads).c_str(), text(&DecoderShape::vocab_size).c_str(),
-                text(&DecoderShape::max_positions).c_str(),
-                static_cast<long long>(NumParameters(preset.shape)));
-  }
-}
 
 std::string Version() {
   return "fsdp-train " + std::string(BuildVersion()) + " (" + std::string(BuildGitHash()) + ", " +
@@ -225,8 +208,7 @@ int Main(int argc, char** argv) {
   plan_command->add_flag("--json", plan_json, "One JSON object");
   plan_command->footer(PlanTerms());
 
-  app.add_subcommand("models", "List the presets with their numbers of parameters")
-      ->callback(PrintModels);
+  AddModelsCommand(app);
   AddDevicesCommand(app);
 
   ExitCode code = ExitCode::kDone;

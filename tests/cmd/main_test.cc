@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
@@ -96,6 +98,18 @@ TEST(Cli, ListsWhatThereIs) {
   EXPECT_EQ(models.code, 0);
   EXPECT_NE(models.out.find("gpt2-124m"), std::string::npos);
   EXPECT_NE(models.out.find("1557611200\n"), std::string::npos);
+  const auto found = nlohmann::json::parse(Call("models --json").out);
+  EXPECT_EQ(found.size(), static_cast<size_t>(std::ranges::count(models.out, '\n') - 1));
+  const auto of = [&](const std::string& name) {
+    return *std::ranges::find_if(found, [&](const auto& one) { return one["name"] == name; });
+  };
+  EXPECT_EQ(of("gpt2-1.5b")["parameters"], 1557611200);
+  // 6 N S, and 6 L H S^2 of causal attention.
+  const double gpt2 = of("gpt2-124m")["flops_per_sample"];
+  EXPECT_NEAR(gpt2, 6 * 123.6e6 * 1024 + 6.0 * 12 * 768 * 1024 * 1024, 0.005 * gpt2);
+  EXPECT_EQ(of("gpt2-124m")["seq_len"], 1024);
+  EXPECT_EQ(of("vit-base")["family"], "vit");
+  EXPECT_TRUE(of("vit-base")["seq_len"].is_null());
   const Result devices = Call("devices");
   EXPECT_EQ(devices.code, 0);
   EXPECT_EQ(devices.out.substr(0, 6), "cpu   ");
