@@ -36,6 +36,9 @@ SETTINGS = {
         f"{{{BF16}, sharding_strategy: shard_grad_op, quantize: {{gather: int8}}}}",
     "bf16, kept, gather int8, reduce int4":
         f"{{{FP32_SUMS}, sharding_strategy: shard_grad_op, quantize: {{gather: int8, reduce: int4}}}}",
+    "bf16, hpZ": f"{{{BF16}, reshard_after_forward: RANKS}}",  # Kept by the ranks of a host.
+    "bf16, hpZ, gather int8, reduce int4":
+        f"{{{FP32_SUMS}, reshard_after_forward: RANKS, quantize: {{gather: int8, reduce: int4}}}}",
 }
 # Hosts share no memory, either.
 APART = ("unshare", "--mount", "--mount-proc", "--ipc", "--uts", "--pid", "--fork", "sh", "-c",
@@ -85,7 +88,8 @@ def disconnect():
 
 
 def recipe_flags(options, setting):
-    return ["--config", str(HERE / "gpt2_124m.yaml"), "--set", f"fsdp={SETTINGS[setting]}",
+    fsdp = SETTINGS[setting].replace("RANKS", str(options.ranks))
+    return ["--config", str(HERE / "gpt2_124m.yaml"), "--set", f"fsdp={fsdp}",
             "--set", f"data.seq_len={options.seq_len}", "--set",
             f"train={{steps: {options.steps}, micro_batch_size: 1, global_batch_size: {2 * options.ranks}}}",
             "--set", "run.threads=1", "--set", "log.trace_steps=[]",
