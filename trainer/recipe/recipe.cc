@@ -356,8 +356,13 @@ std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string
     const auto given = model.fields.find(name);
     if (given == model.fields.end() || known.Find(name) != nullptr) continue;
     if (of.field.is_dropout && std::get<double>(given->second) == 0) continue;
-    conflicts.push_back({{"model." + name, "model.family"},
-                         a + " has no such " + (of.field.is_dropout ? "dropout" : "field")});
+    const auto meant = std::ranges::find_if(known.fields(), [&](const Field& field) {
+      return std::ranges::find(field.elsewhere, name) != field.elsewhere.end();
+    });
+    conflicts.push_back(
+        {{"model." + name, "model.family"},
+         a + " has no such " + (of.field.is_dropout ? "dropout" : "field") +
+             (meant == known.fields().end() ? "" : "; did you mean `" + meant->name + "`?")});
   }
   return conflicts;
 }
