@@ -41,14 +41,18 @@ std::vector<int64_t> IdxSizes(const FileContents& file) {
   }
   std::vector<int64_t> sizes;
   double all = 1;
+  std::string said;
   for (size_t i = 0; i < rank; ++i) {
     sizes.push_back(BigEndian(bytes, 4 + 4 * i));
     all *= static_cast<double>(sizes.back());
+    said += (i == 0 ? "" : " x ") + std::to_string(sizes.back());
+  }
+  if (std::find(sizes.begin() + 1, sizes.end(), 0) != sizes.end()) {
+    Refuse(file.path(), "holds nothing: its header says " + said);
   }
   if (all != static_cast<double>(bytes.size() - 4 - 4 * rank)) {
     Refuse(file.path(), "has " + std::to_string(bytes.size() - 4 - 4 * rank) +
-                            " bytes behind its header, which says that there are " +
-                            std::to_string(static_cast<int64_t>(all)));
+                            " bytes behind its header, which says that there are " + said);
   }
   return sizes;
 }

@@ -185,10 +185,12 @@ TEST_F(ImageStores, SayWhatIsWrong) {
   EXPECT_EQ(Refusal({images}, {Write("few", Idx({2}, {1, 2}))}),
             "data: few: has 2 labels, and images 3 images");
   EXPECT_EQ(Refusal({Write("short", Idx({3, 1, 2}, Counting(5)))}, {labels}),
-            "data: short: has 5 bytes behind its header, which says that there are 6");
-  EXPECT_EQ(Refusal({Write("huge", Idx({0xffffffff, 0xffffffff, 0xffffffff}, "x"))}, {labels})
-                .find("data: huge: has 1 bytes behind its header, which says that there are "),
-            0u);
+            "data: short: has 5 bytes behind its header, which says that there are 3 x 1 x 2");
+  EXPECT_EQ(Refusal({Write("flat", Idx({3, 0, 2}, ""))}, {labels}),
+            "data: flat: holds nothing: its header says 3 x 0 x 2");
+  EXPECT_EQ(Refusal({Write("huge", Idx({0xffffffff, 0xffffffff, 0xffffffff}, "x"))}, {labels}),
+            "data: huge: has 1 bytes behind its header, which says that there are 4294967295 x "
+            "4294967295 x 4294967295");
   EXPECT_EQ(Refusal({Write("five", Number(0x805))}, {labels}),
             "data: five: is no IDX file of labels or images: 5 dimensions, or cut off");
   EXPECT_EQ(Refusal({Write("text", "some text")}).find("data: text: is neither an IDX file"), 0u);
