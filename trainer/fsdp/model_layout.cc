@@ -156,12 +156,10 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.unit_of_segment = layout.unit_of_segment;
   PlaceUnits(options, layout, schedule);
   schedule.backward_from = FirstTrainable(model);
-  const bool shares = std::ranges::any_of(
-      model.segments(), [](const ModelSegment& segment) { return !segment.reads.empty(); });
   for (const ModelSegment& segment : model.segments()) {
     const int s = static_cast<int>(schedule.recomputed.size());
-    const bool holds = s == 0 && shares;  // The root, for those behind it.
-    if (!segment.read_in_backward && !holds) schedule.not_read_backward.insert(s);
+    if (!segment.read_in_backward) schedule.not_read_backward.insert(s);
+    if (layout.reads_root[s]) schedule.reads_root.insert(s);
     schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
   }
   // Of blocks; what the last segments keep is needed again at once.

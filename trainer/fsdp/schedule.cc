@@ -197,6 +197,8 @@ class Builder {
                   .micro_batch = m,
                   .reads = {batch}};  // Blocks look at positions.
     if (runs_.Reads(run)) action.reads.push_back(Value(u));
+    const bool of_root = u != 0 && runs_.Reads(run, 0);
+    if (of_root) action.reads.push_back(Value(0));
     const bool last = run.segment == segments_ - 1;
     if (gradient) action.writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) {
@@ -210,7 +212,8 @@ class Builder {
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
-    LetGo(r);
+    LetGo(r, u);
+    if (of_root) LetGo(r, 0);
     if (!run.backward()) return;
     if (pre) PrefetchForBackward(r, {});
     if (o_.backward_prefetch == BackwardPrefetch::kPost) PrefetchForBackward(r, {index});
@@ -220,12 +223,12 @@ class Builder {
     if (o_.backward_prefetch == BackwardPrefetch::kNone) PrefetchForBackward(r, pacing);
   }
 
-  // Behind run r, the last of its visit: what of the unit nobody reads before it is gathered again.
-  void LetGo(size_t r) {
+  // Behind run r, its visit's last: what of unit u nobody reads before it is gathered again.
+  void LetGo(size_t r, int u) {
     const ScheduledRun& run = runs_[r];
-    const int m = run.micro_batch, u = run.unit;
+    const int m = run.micro_batch;
     const bool kept = caching_ && HasOwnValue(u) && !Freed(u);
-    if (!resident_[u] || !(kept ? runs_.IsLastRead(r) : Freed(u))) return;
+    if (!resident_[u] || !(kept ? runs_.IsLastRead(r, u) : Freed(u))) return;
     if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
       Add(ActionKind::kMove, StreamId::kCompute, u, m,
           {.reads = {Value(u)}, .writes = {{Resource::kSecondary, u}}});

@@ -69,6 +69,7 @@ struct ScheduleOptions : FsdpOptions {
   std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
   std::vector<bool> recomputed = {};      // By segment: run again before its backward.
   std::set<int> not_read_backward = {};   // Segments whose backward reads no parameters.
+  std::set<int> reads_root = {};          // Segments that read what the root holds for several.
   std::set<int> frozen_units = {};        // Without gradients.
   std::set<int> cast_units = {};          // With F = 1: whose gather is a cast, once a step.
   std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.

@@ -19,10 +19,9 @@ ScheduledRuns::ScheduledRuns(const ScheduleOptions& options) : options_(options)
   }
 }
 
-bool ScheduledRuns::IsLastRead(size_t r) const {
-  return std::none_of(
-      runs_.begin() + static_cast<std::ptrdiff_t>(r) + 1, runs_.end(),
-      [&](const ScheduledRun& run) { return run.unit == runs_[r].unit && Reads(run); });
+bool ScheduledRuns::IsLastRead(size_t r, int unit) const {
+  return std::none_of(runs_.begin() + static_cast<std::ptrdiff_t>(r) + 1, runs_.end(),
+                      [&](const ScheduledRun& run) { return Reads(run, unit); });
 }
 
 bool ScheduledRuns::IsReadBackward(size_t r) const {

@@ -28,12 +28,15 @@ class ScheduledRuns {
   size_t size() const { return runs_.size(); }
   const ScheduledRun& operator[](size_t r) const { return runs_[r]; }
 
-  // Whether the run reads its unit's parameters.
-  bool Reads(const ScheduledRun& run) const {
+  // Whether the run reads parameters of its unit, or of another.
+  bool Reads(const ScheduledRun& run) const { return Reads(run, run.unit); }
+  bool Reads(const ScheduledRun& run, int unit) const {
+    if (unit == 0 && options_.reads_root.contains(run.segment)) return true;
+    if (run.unit != unit) return false;
     return run.pass != Pass::kBackward || options_.not_read_backward.count(run.segment) == 0;
   }
   // Nothing in the step reads the unit's parameters after run r.
-  bool IsLastRead(size_t r) const;
+  bool IsLastRead(size_t r, int unit) const;
   // The unit of forward run r is read again on the way back, in its micro-batch.
   bool IsReadBackward(size_t r) const;
   // Of the next run after r of another unit that takes part in prefetching, in the same pass

@@ -87,6 +87,23 @@ TEST_P(T5Runs, RanksAndMicroBatchesDropTheSame) {
   ExpectRanksAndMicroBatchesAgree(RunOf(Config(/*dropout=*/0.2)));
 }
 
+// The root, whose table of biases the encoder's first block reads last, trains nothing.
+TEST_P(T5Runs, AFrozenRootStaysWhileBlocksReadIt) {
+  TinyRun run = RunOf(Config());
+  run.options.optimizer.groups = {{"encoder.block.*.wi*", {}, 1, false}, {"*", {}, 1, true}};
+  for (const int world : {1, 3}) {
+    run.world = world;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      run.options.executor.recompute = recompute;
+      run.options.executor.limiter = FsdpOptions::Limiter::kHost;
+      run.options.executor.buffers = FsdpOptions::Buffers::kSlots;
+      const TinyResult slots = Train(run);
+      run.options.executor.buffers = FsdpOptions::Buffers::kCaching;
+      EXPECT_EQ(FirstDifference(Train(run), slots), "") << "world " << world;
+    }
+  }
+}
+
 TEST_P(T5Runs, GradientIsThatOfDifferences) {
   ExpectGradientOfDifferences(RunOf(Config(/*dropout=*/0.2)));
 }
