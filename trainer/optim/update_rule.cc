@@ -1,6 +1,5 @@
 #include "trainer/optim/update_rule.h"
 
-#include "trainer/core/check.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/ops/sgd.h"
 
@@ -19,7 +18,6 @@ std::vector<KeptState> KeptStates(const OptimizerOptions& options) {
 
 void UpdateShard(Stream& stream, const OptimizerOptions& o, uint64_t seed,
                  const ShardOperands& of) {
-  FSDP_CHECK_EQ(of.kept.size(), KeptStates(o).size());
   const UpdateExtras extras{seed, of.copy, o.ema ? of.kept.back() : View(), o.ema.value_or(0)};
   switch (o.kind) {
     case OptimizerKind::kAdamW:
