@@ -220,7 +220,9 @@ std::string HowGradientsAreSummed(const SessionOptions& options, const HostPlace
     return "gradients, quantised, are summed in one hop: the ranks that share a copy are unequally "
            "many on their hosts";
   }
-  if (e.inside == 1 || e.inside == shards) return "";
+  if (e.inside == 1 || e.inside == shards) {
+    return "gradients, quantised, are summed in one hop, over " + std::to_string(shards) + " ranks";
+  }
   return "gradients, quantised, are summed in two hops: over " + std::to_string(e.inside) +
          " ranks of each host, then over " + std::to_string(shards / e.inside) + " hosts";
 }

@@ -290,11 +290,9 @@ std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
     advice.push_back(
         recipe.Mistake("fsdp.quantize.gather", "one rank gathers nothing: nothing is quantised"));
   }
-  if (recipe.fsdp.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone &&
-      (world_size == 1 ||
-       (IsHybrid(recipe.fsdp.sharding_strategy) && recipe.fsdp.shard_size == 1))) {
-    advice.push_back(recipe.Mistake("fsdp.quantize.reduce",
-                                    "a rank alone has no shards to sum: nothing is quantised"));
+  if (recipe.fsdp.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone && world_size == 1) {
+    advice.push_back(
+        recipe.Mistake("fsdp.quantize.reduce", "one rank sums nothing: nothing is quantised"));
   }
   const int64_t warmup = recipe.schedule.warmup_steps;
   if (train.steps > 0 && warmup > train.steps) {

@@ -151,9 +151,10 @@ TEST(ResolvedRun, SaysInWhichHopsGradientsAreSummed) {
   EXPECT_EQ(said(unequal[0]),
             "gradients, quantised, are summed in one hop: the ranks that share a copy are "
             "unequally many on their hosts");
-  EXPECT_EQ(said(ToPlan(recipe, 2)), "");
+  const std::string one_hop = "gradients, quantised, are summed in one hop, over 2 ranks";
+  EXPECT_EQ(said(ToPlan(recipe, 2)), one_hop);
   const Recipe copies = Tiny({"fsdp={sharding_strategy: hybrid_shard, quantize: {reduce: int4}}"});
-  EXPECT_EQ(said(ToPlan(copies, 4)), "");
+  EXPECT_EQ(said(ToPlan(copies, 4)), one_hop);
   EXPECT_EQ(said(ToPlan(copies, 2)),
             "gradients: each rank has a copy of its own, so nothing is quantised");
 }
