@@ -1122,47 +1122,6 @@ TEST(LoadRecipe, ReportsWhatACheckFindsAmongItsOwnMistakes) {
   }
 }
 
-TEST(Advice, NamesAMicroBatchThatNoRankFills) {
-  const Recipe recipe = Parse(kGood, {"train.micro_batch_size=8", "train.global_batch_size=12"});
-  EXPECT_TRUE(Advice(recipe, 1).empty());
-  EXPECT_EQ(
-      Advice(recipe, 2),
-      std::vector<std::string>{
-          "--set train.micro_batch_size=8: train.micro_batch_size: micro-batches of 8, but of "
-          "the 12 sequences of a step a rank of 2 has at most 6: the rest of each "
-          "micro-batch is computed for nothing"});
-}
-
-TEST(Advice, NamesWhatARankAloneDoesNotQuantise) {
-  const auto advice = [](const std::string& fsdp, int64_t world) {
-    return Advice(Parse(kGood, {"fsdp=" + fsdp, "train.micro_batch_size=1"}), world);
-  };
-  const std::string both = "{quantize: {gather: int8, reduce: int4}}";
-  EXPECT_EQ(advice(both, 1),
-            (std::vector<std::string>{
-                "--set fsdp=" + both +
-                    ": fsdp.quantize.gather: one rank gathers nothing: nothing is quantised",
-                "--set fsdp=" + both +
-                    ": fsdp.quantize.reduce: one rank sums nothing: nothing is quantised"}));
-  EXPECT_TRUE(advice(both, 2).empty());
-}
-
-TEST(Advice, NamesAWarmUpThatTheRunCutsShort) {
-  EXPECT_TRUE(Advice(Parse(kGood, {"schedule.warmup_steps=10", "train.steps=10"}), 1).empty());
-  EXPECT_EQ(Advice(Parse(kGood, {"schedule.warmup_steps=11", "train.steps=10"}), 1),
-            std::vector<std::string>{
-                "--set schedule.warmup_steps=11: schedule.warmup_steps: a warm-up of 11 steps, but "
-                "the run has 10: this start warms up over all of them"});
-}
-
-TEST(CheckWorld, AScheduleHasAnEnd) {
-  const Recipe recipe =
-      Parse(kGood, {"train.micro_batch_size=1", "train.global_batch_size=2147483647"});
-  EXPECT_THROW(CheckWorld(recipe, 1, 1), ConfigError);
-  EXPECT_NO_THROW(CheckWorld(recipe, 1 << 20, 1));
-  EXPECT_NO_THROW(CheckWorld(Parse(kGood), 1, 1));
-}
-
 TEST(LoadRecipe, FilesOfAnotherFamilyAreRefused) {
   const Recipe recipe =
       Parse("model: {family: llama, init_from: hf}\ndata: {train: {paths: [x]}}\n");
@@ -1229,60 +1188,6 @@ TEST(LoadRecipe, ReadsFiles) {
   std::ofstream(dir + "/empty.yaml");
   EXPECT_EQ(mistakes({dir + "/empty.yaml"}), dir + "/empty.yaml:1:1: model.family: required\n" +
                                                  dir + "/empty.yaml:1:1: data.train: required");
-}
-
-TEST(CheckReshard, WantsADivisorBelowTheShards) {
-  const auto mistake = [](const std::string& k, int64_t shards) -> std::string {
-    try {
-      CheckReshard(Parse(kGood, {"fsdp.reshard_after_forward=" + k}), shards);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(mistake("null", 6), "");
-  EXPECT_EQ(mistake("2", 6), "");
-  EXPECT_EQ(mistake("3", 6), "");
-  const std::string where = "--set fsdp.reshard_after_forward=4: fsdp.reshard_after_forward: ";
-  EXPECT_EQ(mistake("4", 6), where +
-                                 "want null or a divisor of the 6 ranks that share a copy, smaller "
-                                 "than that: 2 or 3; got 4");
-  EXPECT_EQ(mistake("4", 1), where +
-                                 "want null or a divisor of the 1 ranks that share a copy, smaller "
-                                 "than that: there is none; got 4");
-  EXPECT_NE(mistake("6", 6), "");
-  EXPECT_NE(mistake("2", 2), "");
-}
-
-TEST(CheckWorld, ShardSizeIsTheWorldOrHybrid) {
-  const auto mistake = [](const std::vector<std::string>& overrides, int64_t world) -> std::string {
-    try {
-      CheckWorld(Parse(kGood, overrides), world, 1);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(mistake({}, 4), "");
-  EXPECT_EQ(mistake({"fsdp.shard_size=4"}, 4), "");
-  EXPECT_EQ(mistake({"fsdp.sharding_strategy=no_shard", "fsdp.shard_size=1"}, 4), "");
-  EXPECT_EQ(mistake({"fsdp.shard_size=2"}, 4),
-            "--set fsdp.shard_size=2: fsdp.shard_size: want null or the world size 4 for "
-            "`full_shard`, got 2; sharding in groups is `hybrid_shard`");
-  EXPECT_NE(mistake({"fsdp.shard_size=8", "fsdp.sharding_strategy=shard_grad_op"}, 4)
-                .find("`hybrid_shard_grad_op`"),
-            std::string::npos);
-  for (const char* strategy : {"hybrid_shard", "hybrid_shard_grad_op"}) {
-    const std::string hybrid = std::string("fsdp.sharding_strategy=") + strategy;
-    for (const char* size : {"null", "1", "2", "3", "6"}) {
-      EXPECT_EQ(mistake({hybrid, std::string("fsdp.shard_size=") + size}, 6), "");
-    }
-    EXPECT_EQ(mistake({hybrid, "fsdp.shard_size=4"}, 6),
-              "--set fsdp.shard_size=4: fsdp.shard_size: want a divisor of the world size 6: 1, 2, "
-              "3 or 6; got 4");
-    EXPECT_NE(mistake({hybrid, "fsdp.shard_size=12"}, 6), "");
-  }
-  EXPECT_THROW(CheckWorld(Parse(kGood), 1, 2), std::invalid_argument);
 }
 
 }  // namespace
