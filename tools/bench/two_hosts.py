@@ -96,25 +96,29 @@ def recipe_flags(options, setting):
             "--set", "checkpoint={every: null, resume: none}"]
 
 
-# The time of a step, and what the ranks of a host put into the link in one: rank 0, which is counted, as much as each.
-def run(options, setting):
+# The records of a run with `ranks` ranks on each host, whose recipe the flags give.
+def records_of(binary, ranks, flags):
     with tempfile.TemporaryDirectory() as directory:
         launches = []
         for i, host in enumerate(HOSTS):
             launches.append(subprocess.Popen(
-                ["ip", "netns", "exec", host, *APART, options.binary, "launch", "--nnodes", "2", "--node-rank", str(i),
-                 "--nproc-per-node", str(options.ranks),
-                 "--rdzv-endpoint", "10.98.0.1:29500", "--", *recipe_flags(options, setting),
+                ["ip", "netns", "exec", host, *APART, binary, "launch", "--nnodes", "2", "--node-rank", str(i),
+                 "--nproc-per-node", str(ranks), "--rdzv-endpoint", "10.98.0.1:29500", "--", *flags,
                  "--set", f"run.dir={directory}/run"],
                 env={**os.environ, "FSDP_TRAIN_SECRET": "two hosts of one machine"}, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True))
         said = [launch.communicate()[0] for launch in launches]
         if any(launch.returncode for launch in launches):
-            sys.exit(f"{setting}: a host failed\n{said[0]}\n{said[1]}")
-        records = map(json.loads, (pathlib.Path(directory) / "run/metrics.jsonl").open())
-        steps = [record for record in records if "step_time_s" in record]
-        sent = options.ranks * steps[-1]["communication"]["network_bytes"]
-        return statistics.median(step["step_time_s"] for step in steps[2:]), sent
+            sys.exit(f"{' '.join(flags)}: a host failed\n{said[0]}\n{said[1]}")
+        return [json.loads(line) for line in (pathlib.Path(directory) / "run/metrics.jsonl").open()]
+
+
+# The time of a step, and what the ranks of a host put into the link in one: rank 0, which is counted, as much as each.
+def run(options, setting):
+    records = records_of(options.binary, options.ranks, recipe_flags(options, setting))
+    steps = [record for record in records if "step_time_s" in record]
+    sent = options.ranks * steps[-1]["communication"]["network_bytes"]
+    return statistics.median(step["step_time_s"] for step in steps[2:]), sent
 
 
 def main():
