@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "trainer/core/check.h"
@@ -64,6 +66,19 @@ int64_t BatchBytes(const BatchSpec& spec, int64_t rows) {
     bytes += Padded(View(nullptr, dtype, shape));
   });
   return bytes;
+}
+
+void RequireBatch(const char* who, const BatchSpec& spec, int64_t rows, const Batch& batch) {
+  const Batch want = CarveBatch(spec, rows, nullptr);
+  bool alike = batch.inputs.size() == want.inputs.size() &&
+               batch.sample_keys.shape == want.sample_keys.shape;
+  for (size_t i = 0; alike && i < want.inputs.size(); ++i) {
+    alike = batch.inputs[i].dtype == want.inputs[i].dtype &&
+            batch.inputs[i].shape == want.inputs[i].shape && batch.inputs[i].data != nullptr;
+  }
+  if (!alike) {
+    throw std::invalid_argument("[" + std::string(who) + "] a batch of another model");
+  }
 }
 
 }  // namespace fsdp

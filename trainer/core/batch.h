@@ -64,6 +64,8 @@ void ForEachAddress(Batch& batch, const Visit& visit) {
 // a multiple of 64 bytes from `begin`.
 Batch CarveBatch(const BatchSpec& spec, int64_t rows, std::byte* begin);
 int64_t BatchBytes(const BatchSpec& spec, int64_t rows);
+// Throws std::invalid_argument, "[who] ...", for views of another shape or dtype than `rows` rows.
+void RequireBatch(const char* who, const BatchSpec& spec, int64_t rows, const Batch& batch);
 
 }  // namespace fsdp
 

@@ -50,13 +50,7 @@ PairRowSource::PairRowSource(const PairLengths& lengths, const std::vector<doubl
       mixture_(weights, seed) {}
 
 void PairRowSource::CheckViews(const Batch& out, int64_t rows) const {
-  const Batch want = CarveBatch(spec_, rows, nullptr);
-  bool alike = out.inputs.size() == want.inputs.size();
-  for (size_t i = 0; alike && i < want.inputs.size(); ++i) {
-    alike = out.inputs[i].dtype == want.inputs[i].dtype &&
-            out.inputs[i].shape == want.inputs[i].shape && out.inputs[i].data != nullptr;
-  }
-  if (!alike) throw std::invalid_argument("[PairRows] a batch of another model");
+  RequireBatch("PairRows", spec_, rows, out);
 }
 
 void PairRowSource::Fill(int64_t sample, int64_t row, const Batch& out) const {

@@ -48,14 +48,7 @@ SyntheticRows::SyntheticRows(const BatchSpec& spec, std::vector<Source> sources,
     : spec_(Checked(spec)), sources_(std::move(sources)), mixture_(WeightsOf(sources_), seed) {}
 
 void SyntheticRows::CheckViews(const Batch& out, int64_t rows) const {
-  const Batch want = CarveBatch(spec_, rows, nullptr);
-  bool alike =
-      out.inputs.size() == want.inputs.size() && out.sample_keys.shape == want.sample_keys.shape;
-  for (size_t i = 0; alike && i < want.inputs.size(); ++i) {
-    alike = out.inputs[i].dtype == want.inputs[i].dtype &&
-            out.inputs[i].shape == want.inputs[i].shape && out.inputs[i].data != nullptr;
-  }
-  if (!alike) throw std::invalid_argument("[SyntheticRows] a batch of another model");
+  RequireBatch("SyntheticRows", spec_, rows, out);
 }
 
 void SyntheticRows::Fill(int64_t sample, int64_t row, const Batch& out) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/make_model.h"
+#include "tests/testing/model_promises.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
@@ -98,21 +99,8 @@ TinyRun RunOf(bool tied, bool norms) {
 // Promise 1 of docs/design.md, section 5.
 TEST(Llama, StrategyAndRecomputationChangeNoBit) {
   for (const bool tied : {false, true}) {
-    for (const int world : {1, 3}) {
-      TinyRun run = RunOf(tied, /*norms=*/tied);
-      run.world = world;
-      run.options.executor.sharding_strategy = Strategy::kShardGradOp;
-      const TinyResult plain = Train(run);
-      for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
-        for (const Recompute recompute :
-             {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-          run.options.executor.sharding_strategy = strategy;
-          run.options.executor.recompute = recompute;
-          EXPECT_EQ(FirstDifference(Train(run), plain), "")
-              << tied << " world " << world << " recompute " << static_cast<int>(recompute);
-        }
-      }
-    }
+    SCOPED_TRACE(tied);
+    ExpectStrategyAndRecomputationChangeNoBit(RunOf(tied, /*norms=*/tied));
   }
 }
 
