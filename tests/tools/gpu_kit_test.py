@@ -309,9 +309,9 @@ class KitTest(unittest.TestCase):
         process = subprocess.Popen([TESTS, "--gtest_filter=*Cast*", "--gtest_repeat=-1"], text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertTrue(process.stdout.readline())
-        process.stdout.close()
-        process.terminate()
+        process.terminate()  # Before its output has no reader, which would end it without a word.
         self.assertRegex(process.stderr.read(), r"gpu_op_tests_emulated\(\+0x\w+\)")
+        process.stdout.close()
         process.stderr.close()
         self.assertEqual(process.wait(), 128 + signal.SIGTERM)
 
