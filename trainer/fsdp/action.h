@@ -44,9 +44,9 @@ enum class ActionKind {
   kSumSquares,     // compute   Adds the squares of the unit's gradient shard; with offload: leave.
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
   kClip,           // compute   Gradient norm and coefficient.
-  kOptimizer,      // compute   Updates the unit's shard; of host_units: update, a host's stream.
-  kDrop,           // compute   Activations that have left give their memory back.
-  kEnd             // compute   Publishes the scalars to the host.
+  kOptimizer,  // compute   Updates the unit's shard; of units on the host: update, a host's stream.
+  kDrop,       // compute   Activations that have left give their memory back.
+  kEnd         // compute   Publishes the scalars to the host.
 };
 
 // Memory that actions read, write, take and give back. Two uses of one memory on two streams need a

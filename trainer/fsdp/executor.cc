@@ -35,7 +35,7 @@ Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPoli
 // Threads of the stream kUpdate; 1 where the host updates nothing.
 int UpdateThreads(const ScheduleOptions& train, int compute_threads) {
   const auto asked = static_cast<int>(train.cpu_offload.threads);
-  return train.host_units.empty() ? 1 : asked > 0 ? asked : compute_threads;
+  return !train.Any(&UnitRow::on_host) ? 1 : asked > 0 ? asked : compute_threads;
 }
 
 }  // namespace

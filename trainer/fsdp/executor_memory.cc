@@ -46,7 +46,7 @@ ExecutorMemory::ExecutorMemory(PhasedAllocator& allocator, const Layout& layout,
   }
   TakeShards(allocator, layout);
   TakeStep(allocator, model, options, kernels);
-  if (!scheduled.host_units.empty()) {
+  if (scheduled.Any(&UnitRow::on_host)) {
     host_coefficient =
         NewPersistent(allocator, divisor > 1 ? 2 : 1,
                       {MemoryKind::kActivations, MemoryPlace::kPinned}, DType::kFloat32);

@@ -1,6 +1,7 @@
 #include "trainer/fsdp/host_updates.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace fsdp {
@@ -18,28 +19,29 @@ int Slots(int64_t asked, int64_t most) { return static_cast<int>(std::min(asked,
 std::vector<int> OrderOfUpdates(const ScheduleOptions& options, const std::set<int>& units) {
   std::set<int> left = units;
   std::vector<int> order;
-  for (const int u : options.unit_of_segment) {
-    if (left.erase(u) > 0) order.push_back(u);
+  for (const SegmentRow& segment : options.segments) {
+    if (left.erase(segment.unit) > 0) order.push_back(segment.unit);
   }
   return order;
 }
 
 HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
     : o_(options), list_(list) {
-  if (o_.mode == Mode::kTrain && o_.fetched_units.empty()) {
-    const auto in_memory = [&](int u) { return o_.spilled_units.count(u) == 0; };
-    update_slots_ = Slots(kUpdateSlots, std::ranges::count_if(o_.copied_units, in_memory));
+  if (o_.mode == Mode::kTrain && !o_.Any(&UnitRow::fetched)) {
+    const auto copied = [](const UnitRow& unit) { return unit.copied && unit.spilled.empty(); };
+    update_slots_ = Slots(kUpdateSlots, std::ranges::count_if(o_.units, copied));
   }
-  if (o_.spilled_units.empty()) return;
   std::set<int> units;
   std::vector<int> sizes;
-  for (const auto& [unit, parts] : o_.spilled_units) {
-    units.insert(unit);
-    sizes.push_back(static_cast<int>(parts.size()));
+  for (int u = 0; u < std::ssize(o_.units); ++u) {
+    if (o_.units[u].spilled.empty()) continue;
+    units.insert(u);
+    sizes.push_back(static_cast<int>(o_.units[u].spilled.size()));
   }
+  if (units.empty()) return;
   for (const int u : OrderOfUpdates(o_, units)) {
     first_part_[u] = static_cast<int>(parts_.size());
-    for (int part = 0; part < std::ssize(o_.spilled_units.at(u)); ++part) {
+    for (int part = 0; part < std::ssize(o_.units[u].spilled); ++part) {
       parts_.push_back({.what = Resource::kSpilled, .of = u, .part = part});
     }
   }
@@ -69,9 +71,8 @@ void HostUpdates::ReadAheadOf(size_t n) {
 }
 
 void HostUpdates::Update(int unit) {
-  const auto spilled = o_.spilled_units.find(unit);
-  if (spilled == o_.spilled_units.end()) return UpdateInMemory(unit);
-  const std::vector<bool>& copied = spilled->second;
+  const std::vector<bool>& copied = o_.units[unit].spilled;
+  if (copied.empty()) return UpdateInMemory(unit);
   for (size_t part = 0; part < copied.size(); ++part) {
     UpdateSpilled(first_part_.at(unit) + part, copied[part]);
   }
@@ -94,8 +95,8 @@ void HostUpdates::AddReturn(int unit, const Use& from) {
 }
 
 void HostUpdates::UpdateInMemory(int unit) {
-  const bool fetched = o_.fetched_units.count(unit) > 0;
-  const bool copied = !fetched && o_.copied_units.count(unit) > 0;
+  const bool fetched = o_.units[unit].fetched;
+  const bool copied = !fetched && o_.units[unit].copied;
   const int slot = copied ? next_update_slot_++ % update_slots_ : -1;
   const Use master{Resource::kMaster, unit}, compute{Resource::kComputeShard, unit};
   const Use copy{Resource::kUpdated, unit, slot};
@@ -112,7 +113,7 @@ void HostUpdates::UpdateSpilled(size_t n, bool copied) {
   const Use& on_disk = parts_[n];
   const Use in_memory = in_memory_[n], compute{Resource::kComputeShard, on_disk.of};
   const Use copy{Resource::kSpillCopy, in_memory.of, in_memory.slot, in_memory.part};
-  const bool fetched = o_.fetched_units.count(on_disk.of) > 0;
+  const bool fetched = o_.units[on_disk.of].fetched;
   std::vector<Use> writes{in_memory};
   if (fetched) writes.push_back(compute);
   if (copied) writes.push_back(copy);

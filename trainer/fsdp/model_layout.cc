@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -105,40 +107,30 @@ Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<in
 
 namespace {
 
-// Where units are updated, what comes back of that, and what is cast where nothing is gathered.
-void PlaceUnits(const ExecutorOptions& options, const Layout& layout, ScheduleOptions& schedule) {
-  const int units = static_cast<int>(layout.units.size());
-  for (int u = 0; u < units; ++u) {
-    if (layout.TrainableFlatParameters(u).empty()) schedule.frozen_units.insert(u);
-  }
-  schedule.host_units = UnitsOnHost(options, layout);
-  schedule.fetched_units = UnitsFetched(options, layout, schedule.mode);
+// Where the unit is updated, what comes back of that, and what is cast where nothing is gathered.
+UnitRow RowOfUnit(const ExecutorOptions& options, const Layout& layout, int u,
+                  const ScheduleOptions& schedule, bool on_host, bool fetched) {
   const bool cast_in_gather =
       options.mixed_precision.cast == FsdpOptions::MixedPrecision::CastIn::kGather;
   const auto is_cast = [&](int f) {
     const DTypes& d = layout.flat_parameters[f].dtypes;
     return d.compute != d.master;
   };
-  for (const int u : schedule.host_units) {
-    const bool averages = options.averages && schedule.fetched_units.count(u) > 0;
-    if (options.cpu_offload.spill && (schedule.mode == Mode::kTrain || averages)) {
-      const bool returns = !options.cpu_offload.params && !cast_in_gather;
-      for (const ShardPart& part : PartsOfUnit(layout, u, options.spill_part)) {
-        schedule.spilled_units[u].push_back(returns && is_cast(part.flat));
-      }
-    }
-    if (!cast_in_gather && std::ranges::any_of(layout.TrainableFlatParameters(u), is_cast)) {
-      schedule.copied_units.insert(u);
-    }
-  }
-  for (int u = 0; schedule.shards == 1 && cast_in_gather && u < units; ++u) {
-    if (schedule.host_units.count(u) > 0 || schedule.fetched_units.count(u) > 0) continue;
-    if (std::ranges::none_of(layout.units[u].flat_parameters, is_cast)) continue;
-    schedule.cast_units.insert(u);
-    if (std::ranges::none_of(layout.TrainableFlatParameters(u), is_cast)) {
-      schedule.frozen_cast_units.insert(u);
+  const std::span<const int> trained = layout.TrainableFlatParameters(u);
+  const bool casts_trained = std::ranges::any_of(trained, is_cast);
+  UnitRow row{.trains = !trained.empty(), .on_host = on_host, .fetched = fetched};
+  row.copied = on_host && !cast_in_gather && casts_trained;
+  const bool spills = schedule.mode == Mode::kTrain || (options.averages && fetched);
+  if (on_host && options.cpu_offload.spill && spills) {
+    const bool returns = !options.cpu_offload.params && !cast_in_gather;
+    for (const ShardPart& part : PartsOfUnit(layout, u, options.spill_part)) {
+      row.spilled.push_back(returns && is_cast(part.flat));
     }
   }
+  row.cast = schedule.shards == 1 && cast_in_gather && !on_host && !fetched &&
+             std::ranges::any_of(layout.units[u].flat_parameters, is_cast);
+  row.cast_frozen = row.cast && !casts_trained;
+  return row;
 }
 
 }  // namespace
@@ -153,20 +145,26 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.inside = mesh.inside_size();
   const Layout layout =
       MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, schedule.shards);
-  schedule.unit_of_segment = layout.unit_of_segment;
-  PlaceUnits(options, layout, schedule);
-  schedule.backward_from = FirstTrainable(model);
-  for (const ModelSegment& segment : model.segments()) {
-    const int s = static_cast<int>(schedule.recomputed.size());
-    if (!segment.read_in_backward) schedule.not_read_backward.insert(s);
-    if (layout.reads_root[s]) schedule.reads_root.insert(s);
-    schedule.recomputed.push_back(options.recompute == Recompute::kFull && segment.is_block);
+  const std::set<int> on_host = UnitsOnHost(options, layout);
+  const std::set<int> fetched = UnitsFetched(options, layout, mode);
+  for (int u = 0; u < std::ssize(layout.units); ++u) {
+    schedule.units.push_back(
+        RowOfUnit(options, layout, u, schedule, on_host.contains(u), fetched.contains(u)));
   }
-  // Of blocks; what the last segments keep is needed again at once.
+  schedule.backward_from = FirstTrainable(model);
+  // What the last segments keep is needed again at once.
   const int last = static_cast<int>(model.segments().size()) - 2;
-  for (int s = schedule.backward_from; s < last; ++s) {
-    if (options.activation_offload == ActivationOffload::kNone || mode != Mode::kTrain) break;
-    if (model.segments()[s].is_block) schedule.offloaded_segments.insert(s);
+  const bool offloads =
+      options.activation_offload != ActivationOffload::kNone && mode == Mode::kTrain;
+  for (const ModelSegment& segment : model.segments()) {
+    const int s = static_cast<int>(schedule.segments.size());
+    const bool trained = s >= schedule.backward_from && s < last;
+    schedule.segments.push_back(
+        {.unit = layout.unit_of_segment[s],
+         .recomputed = options.recompute == Recompute::kFull && segment.is_block,
+         .read_in_backward = segment.read_in_backward,
+         .reads_root = layout.reads_root[s],
+         .offloaded = offloads && segment.is_block && trained});
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
   schedule.poison = options.poison;

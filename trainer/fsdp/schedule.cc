@@ -20,9 +20,7 @@ namespace {
 
 int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
 
-int Units(const ScheduleOptions& o) {
-  return 1 + *std::max_element(o.unit_of_segment.begin(), o.unit_of_segment.end());
-}
+int Units(const ScheduleOptions& o) { return static_cast<int>(o.units.size()); }
 
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
@@ -36,14 +34,14 @@ class Builder {
         leaving_(leaving),
         updates_(o_, list_),
         runs_(o_),
-        segments_(static_cast<int>(o_.unit_of_segment.size())),
+        segments_(static_cast<int>(o_.segments.size())),
         units_(Units(o_)),
         caching_(o_.buffers == FsdpOptions::Buffers::kCaching),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
         hybrid_(sharded_ && o_.replicas > 1),
-        offloads_(o_.mode == Mode::kTrain && !o_.host_units.empty()),
-        freed_((sharded_ || !o_.fetched_units.empty()) &&
+        offloads_(o_.mode == Mode::kTrain && o_.Any(&UnitRow::on_host)),
+        freed_((sharded_ || o_.Any(&UnitRow::fetched)) &&
                (o_.sharding_strategy == Strategy::kFullShard ||
                 o_.sharding_strategy == Strategy::kHybridShard)),
         slotted_gradients_((sharded_ || offloads_) &&
@@ -51,8 +49,9 @@ class Builder {
         slot_of_(units_, -1),
         resident_(units_, !sharded_),
         gradient_slot_of_(units_, -1) {
-    for (const int unit : o_.cast_units) resident_[unit] = false;
-    for (const int unit : o_.fetched_units) resident_[unit] = false;
+    for (int unit = 0; unit < units_; ++unit) {
+      if (o_.units[unit].cast || o_.units[unit].fetched) resident_[unit] = false;
+    }
     const int others = units_ - 1;
     if (freed_ && !caching_) {
       gather_slots_ = o_.limit_all_gathers == 0 ? others : Slots(o_.limit_all_gathers, others);
@@ -81,8 +80,8 @@ class Builder {
   }
 
  private:
-  bool IsOnHost(int unit) const { return offloads_ && o_.host_units.count(unit) > 0; }
-  bool IsFetched(int unit) const { return o_.fetched_units.count(unit) > 0; }
+  bool IsOnHost(int unit) const { return offloads_ && o_.units[unit].on_host; }
+  bool IsFetched(int unit) const { return o_.units[unit].fetched; }
   // Besides its shards on the device, while it is in use: in a slot, its own, or taken for it.
   bool HasOwnValue(int unit) const { return sharded_ || IsFetched(unit); }
   bool HasOwnGradient(int unit) const { return sharded_ || IsOnHost(unit); }
@@ -97,12 +96,12 @@ class Builder {
   }
   // The shard that a gather, or a fetch, copies.
   Use Source(int unit) const {
-    if (!Trains(unit) || o_.frozen_cast_units.count(unit) > 0) return {Resource::kConstant, unit};
+    if (!Trains(unit) || o_.units[unit].cast_frozen) return {Resource::kConstant, unit};
     const bool copied = sharded_ || IsFetched(unit);
     return {copied ? Resource::kComputeShard : Resource::kMaster, unit};
   }
 
-  bool Trains(int unit) const { return o_.frozen_units.count(unit) == 0; }
+  bool Trains(int unit) const { return o_.units[unit].trains; }
 
   // Whether the unit takes a slot when gathered and gives it back after a pass.
   bool Freed(int unit) const { return freed_ && unit != 0 && HasOwnValue(unit); }
@@ -145,12 +144,12 @@ class Builder {
       if (first) uses.takes = uses.writes;
       return Add(ActionKind::kMove, StreamId::kFetch, unit, micro_batch, std::move(uses), pacing);
     };
-    const auto spilled = o_.spilled_units.find(unit);
-    if (o_.mode == Mode::kTrain || spilled == o_.spilled_units.end()) {
+    const auto parts = static_cast<int>(o_.units[unit].spilled.size());
+    if (o_.mode == Mode::kTrain || parts == 0) {
       return add(Source(unit), /*first=*/true);
     }
     int first = -1;
-    for (int part = 0; part < std::ssize(spilled->second); ++part) {
+    for (int part = 0; part < parts; ++part) {
       const int fetch = add(updates_.ReadSpilled(unit, part), part == 0);
       if (first < 0) first = fetch;
     }
@@ -250,11 +249,11 @@ class Builder {
       if (IsOffloaded(s)) action.reads.push_back(own);
       return;
     }
-    if (IsOffloaded(s) && !o_.recomputed[s]) action.writes.push_back(own);
+    if (IsOffloaded(s) && !o_.segments[s].recomputed) action.writes.push_back(own);
     if (IsOffloaded(s + 1)) action.writes.push_back(next);
   }
 
-  bool IsOffloaded(int segment) const { return o_.offloaded_segments.count(segment) > 0; }
+  bool IsOffloaded(int segment) const { return o_.segments[segment].offloaded; }
 
   // Behind forward of `segment`, beside that of the next. Their memory, given back or taken, is the
   // compute stream's, whose uses of it the list does not know: waits for it are not found by uses.
@@ -403,7 +402,7 @@ class Builder {
       }
       Uses uses{.reads = {scalars, {Resource::kGradientShard, u}},
                 .writes = {{Resource::kMaster, u}}};
-      if (o_.cast_units.count(u) == 0) uses.writes.push_back({Resource::kComputeShard, u});
+      if (!o_.units[u].cast) uses.writes.push_back({Resource::kComputeShard, u});
       Add(ActionKind::kOptimizer, StreamId::kCompute, u, /*m=*/-1, std::move(uses));
     }
   }

@@ -43,9 +43,9 @@
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULE_H_
 
+#include <algorithm>
 #include <cstdint>
-#include <map>
-#include <set>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -60,34 +60,45 @@ enum class Mode { kTrain, kEval };  // kEval: forward only, also for sampling.
 // Micro-batches times segments: actions are a list in the host's memory, about 1 KiB a run.
 inline constexpr int64_t kMaxScheduledRuns = int64_t{1} << 17;
 
+// A unit, as the schedule sees it. Unit 0 is the root.
+struct UnitRow {
+  bool trains = true;        // Has gradients.
+  bool on_host = false;      // Updated on the host.
+  bool fetched = false;      // Its shards are in host memory when they are gathered.
+  bool copied = false;       // on_host: what comes back is in another dtype.
+  bool cast = false;         // shards = 1: its gather is a cast, once a step.
+  bool cast_frozen = false;  // cast: nothing that is cast trains.
+  // The parts in which what is spilled is read, updated and written, in kTrain of units that are
+  // on_host, in kEval of those that are fetched, where averages are read; and of each part, whether
+  // what comes back of it is in another dtype. Empty: nothing is spilled.
+  std::vector<bool> spilled = {};
+};
+
+struct SegmentRow {
+  int unit = 0;
+  bool recomputed = false;       // Run again before its backward.
+  bool read_in_backward = true;  // Its backward reads parameters.
+  bool reads_root = false;       // It reads what the root holds for several.
+  bool offloaded = false;        // Its activations wait for backward in host memory.
+};
+
 struct ScheduleOptions : FsdpOptions {
   Mode mode = Mode::kTrain;
-  int shards = 1;                         // F. With 1 nothing is gathered, but for cast_units.
-  int replicas = 1;                       // Ranks that hold the same shard: world / F.
-  int secondary = 1;                      // k: of a copy for backward; 1: there is none.
-  int inside = 1;                         // Shards of a host, whose ranks reduce together first.
-  std::vector<int> unit_of_segment = {};  // Layout's unit_of_segment. Unit 0 is the root.
-  std::vector<bool> recomputed = {};      // By segment: run again before its backward.
-  std::set<int> not_read_backward = {};   // Segments whose backward reads no parameters.
-  std::set<int> reads_root = {};          // Segments that read what the root holds for several.
-  std::set<int> frozen_units = {};        // Without gradients.
-  std::set<int> cast_units = {};          // With F = 1: whose gather is a cast, once a step.
-  std::set<int> frozen_cast_units = {};   // Of those: where nothing that is cast trains.
-  std::set<int> host_units = {};          // Updated on the host.
-  std::set<int> fetched_units = {};       // Whose shards are in host memory when they are gathered.
-  std::set<int> copied_units = {};        // Of host_units: what comes back is in another dtype.
-  // Of host_units: the parts in which what is spilled of a unit is read, updated and written; and
-  // of each, whether what comes back of it is in another dtype. kEval: of fetched_units, where
-  // averages are read.
-  std::map<int, std::vector<bool>> spilled_units = {};
-  std::set<int> offloaded_segments = {};  // Whose activations wait for backward in host memory.
+  int shards = 1;     // F. With 1 nothing is gathered, but what is cast.
+  int replicas = 1;   // Ranks that hold the same shard: world / F.
+  int secondary = 1;  // k: of a copy for backward; 1: there is none.
+  int inside = 1;     // Shards of a host, whose ranks reduce together first.
+  std::vector<UnitRow> units = {};
+  std::vector<SegmentRow> segments = {};
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 
+  bool Any(bool UnitRow::*has) const { return std::ranges::any_of(units, std::identity(), has); }
   // Whether a training step has work on the streams kLeave, kUpdate and kFetch.
   bool offloads() const {
-    return !host_units.empty() || !fetched_units.empty() || !offloaded_segments.empty();
+    return Any(&UnitRow::on_host) || Any(&UnitRow::fetched) ||
+           std::ranges::any_of(segments, &SegmentRow::offloaded);
   }
 };
 

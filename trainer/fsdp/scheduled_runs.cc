@@ -5,15 +5,15 @@
 namespace fsdp {
 
 ScheduledRuns::ScheduledRuns(const ScheduleOptions& options) : options_(options) {
-  const int segments = static_cast<int>(options.unit_of_segment.size());
+  const int segments = static_cast<int>(options.segments.size());
   const auto add = [&](int m, int s, Pass pass) {
-    runs_.push_back({m, s, options.unit_of_segment[s], pass});
+    runs_.push_back({m, s, options.segments[s].unit, pass});
   };
   for (int m = 0; m < options.micro_batches; ++m) {
     for (int s = 0; s < segments; ++s) add(m, s, Pass::kForward);
     if (options.mode != Mode::kTrain) continue;
     for (int s = segments - 1; s >= options.backward_from; --s) {
-      if (options.recomputed[s]) add(m, s, Pass::kRecompute);
+      if (options.segments[s].recomputed) add(m, s, Pass::kRecompute);
       add(m, s, Pass::kBackward);
     }
   }
@@ -47,8 +47,7 @@ int ScheduledRuns::NextUnit(size_t r) const {
 int ScheduledRuns::NextGradient(size_t r) const {
   for (size_t n = r + 1; n < runs_.size() && runs_[n].micro_batch == runs_[r].micro_batch; ++n) {
     const bool another = runs_[n].unit != runs_[r].unit || !runs_[r].backward();
-    if (runs_[n].pass == Pass::kBackward && another &&
-        options_.frozen_units.count(runs_[n].unit) == 0) {
+    if (runs_[n].pass == Pass::kBackward && another && options_.units[runs_[n].unit].trains) {
       return runs_[n].unit;
     }
   }

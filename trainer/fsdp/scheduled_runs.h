@@ -16,7 +16,8 @@ struct ScheduledRun {
   bool backward() const { return pass != Pass::kForward; }
   // The first of its segment on the way back.
   bool comes_back(const ScheduleOptions& options) const {
-    return pass == Pass::kRecompute || (pass == Pass::kBackward && !options.recomputed[segment]);
+    return pass == Pass::kRecompute ||
+           (pass == Pass::kBackward && !options.segments[segment].recomputed);
   }
 };
 
@@ -31,9 +32,9 @@ class ScheduledRuns {
   // Whether the run reads parameters of its unit, or of another.
   bool Reads(const ScheduledRun& run) const { return Reads(run, run.unit); }
   bool Reads(const ScheduledRun& run, int unit) const {
-    if (unit == 0 && options_.reads_root.contains(run.segment)) return true;
+    if (unit == 0 && options_.segments[run.segment].reads_root) return true;
     if (run.unit != unit) return false;
-    return run.pass != Pass::kBackward || options_.not_read_backward.count(run.segment) == 0;
+    return run.pass != Pass::kBackward || options_.segments[run.segment].read_in_backward;
   }
   // Nothing in the step reads the unit's parameters after run r.
   bool IsLastRead(size_t r, int unit) const;

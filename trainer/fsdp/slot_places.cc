@@ -175,7 +175,8 @@ SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout) {
   // What is frozen waits for no update. Where two streams fill the slots as well, one may be ahead
   // of what the other has waited for, where a step begins: only slots of one size are safe then.
   const ScheduleOptions& o = schedule.options;
-  const bool wraps = !o.frozen_units.empty() || !o.frozen_cast_units.empty();
+  const bool wraps =
+      !std::ranges::all_of(o.units, &UnitRow::trains) || o.Any(&UnitRow::cast_frozen);
   if (wraps && streams.size() > 1) {
     int64_t largest = 0;
     for (const Take& take : takes) largest = std::max(largest, take.bytes);

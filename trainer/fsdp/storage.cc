@@ -72,21 +72,21 @@ Storage::Storage(const Layout& layout, const Schedule& train, bool averages, con
 void Storage::AddShards(int unit, int f, const ScheduleOptions& train) {
   const FlatParameter& flat = layout_.flat_parameters[f];
   const DTypes& d = flat.dtypes;
-  const bool fetched = train.fetched_units.count(unit) > 0;
-  const bool on_host = train.host_units.count(unit) > 0 && !flat.frozen;
+  const bool fetched = train.units[unit].fetched;
+  const bool on_host = train.units[unit].on_host && !flat.frozen;
   const MemoryPlace update = fetched || on_host ? MemoryPlace::kPinned : MemoryPlace::kDevice;
   const MemoryPlace copy = fetched ? MemoryPlace::kPinned : MemoryPlace::kDevice;
   // A cast where it is gathered, or fetched, needs no copy.
   const bool cast_on_the_way = CastInGather(train) && (layout_.shards > 1 || fetched);
   const bool shared = update == copy && (d.compute == d.master || cast_on_the_way);
-  const bool spilled = on_host && train.spilled_units.count(unit) > 0;
+  const bool spilled = on_host && !train.units[unit].spilled.empty();
   const auto shard = [&](MemoryPlace place, DType dtype) {
     return StorageRow{
         .home = Home::kRun, .place = place, .form = {dtype}, .elements = flat.shard_size};
   };
   Row(Resource::kMaster, f) = shard(spilled && !shared ? MemoryPlace::kDisk : update, d.master);
   Row(Resource::kComputeShard, f) = shared ? SameAs(Resource::kMaster) : shard(copy, d.compute);
-  const bool cast_in_step = train.cast_units.count(unit) > 0;
+  const bool cast_in_step = train.units[unit].cast;
   if (cast_in_step && !shared) Row(Resource::kComputeShard, f).home = Home::kStep;
   Row(Resource::kConstant, f) = SameAs(cast_in_step ? Resource::kMaster : Resource::kComputeShard);
   if (flat.frozen) return;
@@ -97,7 +97,7 @@ void Storage::AddShards(int unit, int f, const ScheduleOptions& train) {
   Row(Resource::kHostGradient, f) = SameAs(Resource::kGradientShard);
   if (!on_host || fetched) return;
   Row(Resource::kUpdated, f) = SameAs(Resource::kMaster);
-  if (train.copied_units.count(unit) > 0 && d.compute != d.master) {
+  if (train.units[unit].copied && d.compute != d.master) {
     Row(Resource::kUpdated, f) = shard(MemoryPlace::kPinned, d.compute);
     Row(Resource::kUpdated, f).home = Home::kSlot;
   }
@@ -113,7 +113,7 @@ void Storage::AddInUse(int unit, int f, const ScheduleOptions& train) {
                       .elements = extent == ShardExtent::kWhole ? flat.size : flat.shard_size};
   };
   const bool sharded = layout_.shards > 1;
-  const bool gathered = sharded || train.fetched_units.count(unit) > 0;
+  const bool gathered = sharded || train.units[unit].fetched;
   Row(Resource::kValue, f) =
       gathered ? in_use(flat.dtypes.compute, ShardExtent::kWhole) : SameAs(Resource::kComputeShard);
   Row(Resource::kGatherWire, f) = SameAs(Resource::kValue);
@@ -123,7 +123,7 @@ void Storage::AddInUse(int unit, int f, const ScheduleOptions& train) {
     wire.form.code = kQuantizedCode;
   }
   if (flat.frozen) return;
-  const bool on_host = train.host_units.count(unit) > 0;
+  const bool on_host = train.units[unit].on_host;
   Row(Resource::kGradient, f) = sharded || on_host ? in_use(flat.dtypes.grad, ShardExtent::kWhole)
                                                    : SameAs(Resource::kGradientShard);
   const auto wire = [&](DType from, Resource lies, ShardExtent extent) {

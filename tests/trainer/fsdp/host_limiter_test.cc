@@ -11,21 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/block_schedule.h"
 #include "trainer/fsdp/schedule.h"
 
 namespace fsdp {
 namespace {
 
-// Embedding and head in the root, `blocks` blocks that are units of their own.
 ScheduleOptions Blocks(int blocks, FsdpOptions::Buffers buffers) {
-  ScheduleOptions options;
-  options.shards = 2;
+  ScheduleOptions options = OfBlocks(blocks, /*shards=*/2);
   options.limiter = FsdpOptions::Limiter::kHost;
   options.buffers = buffers;
-  options.unit_of_segment.push_back(0);
-  for (int i = 1; i <= blocks; ++i) options.unit_of_segment.push_back(i);
-  options.unit_of_segment.push_back(0);
-  options.recomputed.assign(blocks + 2, false);
   return options;
 }
 constexpr auto kSlots = FsdpOptions::Buffers::kSlots;
@@ -43,7 +38,7 @@ std::vector<ScheduleOptions> Settings(FsdpOptions::Buffers buffers) {
         o.micro_batches = bits & 2 ? 3 : 1;
         o.communicators = bits & 4 ? 1 : 2;
         o.poison = bits & 8;
-        if (bits & 16) o.recomputed.assign(blocks + 2, true);
+        if (bits & 16) SetAll(o.segments, &SegmentRow::recomputed);
         if (bits & 32) o.secondary = 2;
         settings.push_back(o);
       }
@@ -75,7 +70,7 @@ TEST(HostLimiter, WithCachingItIsAWindowOverFrees) {
   for (const ScheduleOptions& o : Settings(kCaching)) {
     const Schedule s = MakeSchedule(o);
     const int most =
-        static_cast<int>(std::min<int64_t>(o.limit_all_gathers, std::ssize(o.unit_of_segment) - 2));
+        static_cast<int>(std::min<int64_t>(o.limit_all_gathers, std::ssize(o.segments) - 2));
     std::deque<At> queue;
     int waits = 0;
     for (int step = 0; step < 6; ++step) {
@@ -176,7 +171,7 @@ TEST(CachingBuffers, KeptUnitsAreFreedBehindTheirLastUse) {
     for (int i = 0; i < static_cast<int>(s.actions.size()); ++i) {
       const Action& a = s.actions[i];
       if (a.kind == ActionKind::kGather) ++gathers[a.unit];
-      if (a.kind == ActionKind::kRun) last_run[o.unit_of_segment[a.segment]] = i;
+      if (a.kind == ActionKind::kRun) last_run[o.segments[a.segment].unit] = i;
       if (a.kind != ActionKind::kFree) continue;
       ++frees[a.unit];
       last_free[a.unit] = i;
@@ -187,10 +182,10 @@ TEST(CachingBuffers, KeptUnitsAreFreedBehindTheirLastUse) {
     for (const auto& [unit, i] : last_free) EXPECT_GT(i, last_run[unit]);
     // On one rank what is fetched is.
     o.shards = 1;
-    o.host_units = {0, 1, 2, 3};
+    SetAll(o.units, &UnitRow::on_host);
     frees.clear();
     EXPECT_EQ(Count(MakeSchedule(o), ActionKind::kFree), 0);
-    o.fetched_units = o.host_units;
+    SetAll(o.units, &UnitRow::fetched);
     for (const Action& a : MakeSchedule(o).actions) frees[a.unit] += a.kind == ActionKind::kFree;
     frees.erase(-1);
     EXPECT_EQ(frees, gathers);
@@ -221,8 +216,8 @@ std::vector<ScheduleOptions> Offloaded(int shards) {
       ScheduleOptions o = Blocks(5, kCaching);
       o.shards = shards;
       o.limit_all_gathers = limit;
-      o.host_units = {0, 1, 2, 3, 4, 5};
-      if (bits & 1) o.fetched_units = o.host_units;
+      SetAll(o.units, &UnitRow::on_host);
+      SetAll(o.units, &UnitRow::fetched, bits & 1);
       o.micro_batches = bits & 2 ? 3 : 1;
       if (bits & 4) o.gradient_accumulation = Accumulation::kUnsharded;
       if (bits & 8) o.sharding_strategy = Strategy::kShardGradOp;
@@ -254,7 +249,7 @@ TEST(HostLimiter, WithCachingAGradientWaitsForTheCopyOfAnEarlierOne) {
         ASSERT_TRUE(limited) << i << "\n" << s.ToString();
         // What the host has waited for before a gather may have been behind it, and what is of no
         // step but the last is long ago.
-        const bool known = before.waits.empty() && !o.fetched_units.empty();
+        const bool known = before.waits.empty() && o.Any(&UnitRow::fetched);
         if (step >= 4 && queue.front().first >= step - 1 && !known) {
           EXPECT_EQ(TargetOf(before, step), queue.front()) << i << "\n" << s.ToString();
           EXPECT_TRUE(before.waits[0].pacing);
@@ -292,7 +287,8 @@ TEST(CachingBuffers, WhatComesFromTheHostIsWaitedForThere) {
 // What is on its way in host memory has slots there, and waits for them.
 TEST(CachingBuffers, HostMemoryHasSlots) {
   ScheduleOptions o = Blocks(5, kCaching);
-  o.host_units = o.copied_units = {0, 1, 2, 3, 4, 5};
+  SetAll(o.units, &UnitRow::on_host);
+  SetAll(o.units, &UnitRow::copied);
   const Schedule s = MakeSchedule(o);
   EXPECT_EQ(s.update_slots, 2);
   EXPECT_EQ(s.shard_slots, 0);

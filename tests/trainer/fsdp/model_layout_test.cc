@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -51,13 +52,15 @@ TEST(ModelLayout, TheScheduleKnowsWhatIsFrozen) {
   const Mesh mesh = MeshFor({}, /*rank=*/1, /*world=*/2);
   const Schedule all = ScheduleFor({}, model, mesh, Mode::kTrain);
   EXPECT_EQ(all.options.backward_from, 0);
-  EXPECT_TRUE(all.options.frozen_units.empty());
+  EXPECT_TRUE(std::ranges::all_of(all.options.units, &UnitRow::trains));
   for (int s = 0; s < 2; ++s) {
     for (Parameter* p : model.segments()[s].parameters) p->Freeze();
   }
   const Schedule some = ScheduleFor({}, model, mesh, Mode::kTrain);
   EXPECT_EQ(some.options.backward_from, 2);
-  EXPECT_EQ(some.options.frozen_units, (std::set<int>{1}));  // The root holds the last norm.
+  for (size_t u = 0; u < some.options.units.size(); ++u) {
+    EXPECT_EQ(some.options.units[u].trains, u != 1) << u;  // The root holds the last norm.
+  }
 }
 
 }  // namespace

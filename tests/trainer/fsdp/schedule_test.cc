@@ -8,21 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "tests/testing/block_schedule.h"
 #include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {
-
-// Embedding and head in the root, `blocks` blocks that are units of their own.
-ScheduleOptions Blocks(int blocks, int shards) {
-  ScheduleOptions options;
-  options.shards = shards;
-  options.unit_of_segment.push_back(0);
-  for (int i = 1; i <= blocks; ++i) options.unit_of_segment.push_back(i);
-  options.unit_of_segment.push_back(0);
-  options.recomputed.assign(blocks + 2, false);
-  return options;
-}
 
 bool Is(const Action& action, const std::string& name) { return NameOf(action) == name; }
 
@@ -92,7 +82,7 @@ Priced Price(const Schedule& s, const Prices& prices, int steps = 1) {
 }
 
 TEST(Schedule, FullShardGathersTwiceAndReducesOnce) {
-  const Schedule s = MakeSchedule(Blocks(5, 4));
+  const Schedule s = MakeSchedule(OfBlocks(5, 4));
   EXPECT_EQ(Count(s, ActionKind::kGather), 1 + 2 * 5);  // The root once: it is kept.
   EXPECT_EQ(Count(s, ActionKind::kReduce), 6);
   EXPECT_EQ(Count(s, ActionKind::kFree), 10);
@@ -101,7 +91,7 @@ TEST(Schedule, FullShardGathersTwiceAndReducesOnce) {
 }
 
 TEST(Schedule, ShardGradOpGathersOnceAStep) {
-  ScheduleOptions o = Blocks(5, 4);
+  ScheduleOptions o = OfBlocks(5, 4);
   o.sharding_strategy = Strategy::kShardGradOp;
   o.micro_batches = 3;
   const Schedule s = MakeSchedule(o);
@@ -113,7 +103,7 @@ TEST(Schedule, ShardGradOpGathersOnceAStep) {
 }
 
 TEST(Schedule, UnshardedAccumulationReducesOnce) {
-  ScheduleOptions o = Blocks(3, 2);
+  ScheduleOptions o = OfBlocks(3, 2);
   o.micro_batches = 4;
   o.gradient_accumulation = Accumulation::kUnsharded;
   const Schedule s = MakeSchedule(o);
@@ -123,7 +113,7 @@ TEST(Schedule, UnshardedAccumulationReducesOnce) {
 }
 
 TEST(Schedule, NoShardNeverGathersAndAllReducesOnce) {
-  ScheduleOptions o = Blocks(3, 1);
+  ScheduleOptions o = OfBlocks(3, 1);
   o.sharding_strategy = Strategy::kNoShard;
   o.replicas = 4;
   o.micro_batches = 2;
@@ -134,7 +124,7 @@ TEST(Schedule, NoShardNeverGathersAndAllReducesOnce) {
 }
 
 TEST(Schedule, OneRankTalksToNobody) {
-  const Schedule s = MakeSchedule(Blocks(3, 1));
+  const Schedule s = MakeSchedule(OfBlocks(3, 1));
   EXPECT_EQ(Count(s, ActionKind::kGather) + Count(s, ActionKind::kReduce) +
                 Count(s, ActionKind::kReduceScalars),
             0);
@@ -145,7 +135,7 @@ TEST(Schedule, PreLetsTheNextGatherStartWhileAUnitComputes) {
   for (const BackwardPrefetch prefetch :
        {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
     for (const int communicators : {1, 2}) {
-      ScheduleOptions o = Blocks(blocks, 4);
+      ScheduleOptions o = OfBlocks(blocks, 4);
       o.backward_prefetch = prefetch;
       o.communicators = communicators;
       const Schedule s = MakeSchedule(o);
@@ -165,7 +155,7 @@ TEST(Schedule, PreLetsTheNextGatherStartWhileAUnitComputes) {
 }
 
 TEST(Schedule, PrefetchIsWorthWhatTheTimelineSays) {
-  ScheduleOptions o = Blocks(12, 4);
+  ScheduleOptions o = OfBlocks(12, 4);
   const double pre = Price(MakeSchedule(o), {.gather = 0.8}).total;
   o.backward_prefetch = BackwardPrefetch::kPost;
   const double post = Price(MakeSchedule(o), {.gather = 0.8}).total;
@@ -177,7 +167,7 @@ TEST(Schedule, PrefetchIsWorthWhatTheTimelineSays) {
 
 TEST(Schedule, LimitBoundsHowFarGathersRunAhead) {
   for (const int limit : {1, 2, 3, 0}) {
-    ScheduleOptions o = Blocks(6, 2);
+    ScheduleOptions o = OfBlocks(6, 2);
     o.limit_all_gathers = limit;
     const Schedule s = MakeSchedule(o);
     EXPECT_EQ(s.gather_slots, limit == 0 ? 6 : limit);
@@ -200,7 +190,7 @@ TEST(Schedule, LimitBoundsHowFarGathersRunAhead) {
 }
 
 TEST(Schedule, OneSlotMeansNoPrefetch) {
-  ScheduleOptions o = Blocks(4, 2);
+  ScheduleOptions o = OfBlocks(4, 2);
   o.limit_all_gathers = 1;
   const Schedule s = MakeSchedule(o);
   const Priced priced = Price(s, {.gather = 0.5});
@@ -213,7 +203,7 @@ TEST(Schedule, OneSlotMeansNoPrefetch) {
 }
 
 TEST(Schedule, OneCommunicatorIsOneQueue) {
-  ScheduleOptions o = Blocks(4, 2);
+  ScheduleOptions o = OfBlocks(4, 2);
   o.communicators = 1;
   for (const Action& a : MakeSchedule(o).actions) EXPECT_NE(a.stream, StreamId::kReduce);
   // With one queue the place in the list counts: the next gather goes out before the reduction.
@@ -226,9 +216,9 @@ TEST(Schedule, OneCommunicatorIsOneQueue) {
 }
 
 TEST(Schedule, RecomputeRunsBeforeItsBackwardAndGathersNothingMore) {
-  ScheduleOptions o = Blocks(3, 2);
+  ScheduleOptions o = OfBlocks(3, 2);
   const Schedule plain = MakeSchedule(o);
-  for (int i = 1; i <= 3; ++i) o.recomputed[i] = true;
+  for (int i = 1; i <= 3; ++i) o.segments[i].recomputed = true;
   const Schedule s = MakeSchedule(o);
   EXPECT_EQ(Count(s, ActionKind::kGather), Count(plain, ActionKind::kGather));
   for (int i = 1; i <= 3; ++i) {
@@ -239,7 +229,7 @@ TEST(Schedule, RecomputeRunsBeforeItsBackwardAndGathersNothingMore) {
 
 TEST(Schedule, GradientSlotIsTakenAgainOnlyAfterItsReduction) {
   for (const int buffers : {1, 2, 3}) {
-    ScheduleOptions o = Blocks(6, 2);
+    ScheduleOptions o = OfBlocks(6, 2);
     o.reduce_buffers = buffers;
     const Schedule s = MakeSchedule(o);
     EXPECT_EQ(s.gradient_slots, buffers);
@@ -257,7 +247,7 @@ TEST(Schedule, GradientSlotIsTakenAgainOnlyAfterItsReduction) {
 }
 
 TEST(Schedule, EvalOnlyRunsForward) {
-  ScheduleOptions o = Blocks(3, 2);
+  ScheduleOptions o = OfBlocks(3, 2);
   o.mode = Mode::kEval;
   const Schedule s = MakeSchedule(o);
   EXPECT_EQ(Count(s, ActionKind::kRun), 5);
@@ -269,7 +259,7 @@ TEST(Schedule, EvalOnlyRunsForward) {
 TEST(Schedule, OnlyPostAndNonePace) {
   for (const BackwardPrefetch prefetch :
        {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
-    ScheduleOptions o = Blocks(5, 2);
+    ScheduleOptions o = OfBlocks(5, 2);
     o.backward_prefetch = prefetch;
     int pacing = 0;
     for (const Action& a : MakeSchedule(o).actions) {
@@ -280,7 +270,7 @@ TEST(Schedule, OnlyPostAndNonePace) {
 }
 
 TEST(Schedule, HashTellsSettingsApart) {
-  ScheduleOptions o = Blocks(3, 2);
+  ScheduleOptions o = OfBlocks(3, 2);
   const uint64_t hash = MakeSchedule(o).Hash();
   EXPECT_EQ(hash, MakeSchedule(o).Hash());
   o.reduce_buffers = 1;
@@ -297,7 +287,7 @@ std::vector<int> UnitsOf(const Schedule& s, ActionKind kind) {
 }
 
 TEST(Schedule, UpdatesAreInTheOrderOfTheNextForward) {
-  const Schedule s = MakeSchedule(Blocks(4, 2));
+  const Schedule s = MakeSchedule(OfBlocks(4, 2));
   EXPECT_EQ(UnitsOf(s, ActionKind::kSumSquares), (std::vector<int>{4, 3, 2, 1, 0}));
   EXPECT_EQ(UnitsOf(s, ActionKind::kOptimizer), (std::vector<int>{0, 1, 2, 3, 4}));
 }
@@ -308,9 +298,9 @@ TEST(Schedule, AStepWaitsForTheNeededPartsOfTheOneBefore) {
   for (const Strategy strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
     for (const int communicators : {1, 2}) {
-      ScheduleOptions o = Blocks(4, strategy == Strategy::kNoShard ? 1 : 2);
+      ScheduleOptions o = OfBlocks(4, strategy == Strategy::kNoShard ? 1 : 2);
       o.sharding_strategy = strategy;
-      if (strategy == Strategy::kNoShard) o.cast_units = {0, 1, 2, 3, 4}, o.replicas = 2;
+      if (strategy == Strategy::kNoShard) SetAll(o.units, &UnitRow::cast), o.replicas = 2;
       o.communicators = communicators;
       o.limit_all_gathers = 0;  // Or a later unit's slot waits for an earlier one of this step.
       o.micro_batches = 2;
@@ -345,7 +335,7 @@ TEST(Schedule, AStepWaitsForTheNeededPartsOfTheOneBefore) {
 
 // A first step begins with the root's gather and nothing beside it, the others do not.
 TEST(Schedule, GathersOverlapTheUpdateBefore) {
-  ScheduleOptions o = Blocks(6, 2);
+  ScheduleOptions o = OfBlocks(6, 2);
   o.limit_all_gathers = 0;
   const Schedule s = MakeSchedule(o);
   const Prices prices{.gather = 1, .update = 1};
@@ -356,9 +346,9 @@ TEST(Schedule, GathersOverlapTheUpdateBefore) {
 // An untied embedding looks rows up: it is gathered forward alone, and its gradient reduced all the
 // same.
 TEST(Schedule, ATableIsNotGatheredBackward) {
-  ScheduleOptions o = Blocks(3, 4);
-  o.unit_of_segment[0] = 4;
-  o.not_read_backward = {0};
+  ScheduleOptions o = OfBlocks(3, 4);
+  o.units.emplace_back();
+  o.segments[0] = {.unit = 4, .read_in_backward = false};
   o.micro_batches = 2;
   for (const int secondary : {1, 2}) {
     for (const BackwardPrefetch prefetch :
@@ -384,10 +374,10 @@ TEST(Schedule, ATableIsNotGatheredBackward) {
 // Units 0 (embedding and head), 1 and 2 are frozen; 3 and 4 train.
 TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
-    ScheduleOptions o = Blocks(4, 2);
+    ScheduleOptions o = OfBlocks(4, 2);
     o.sharding_strategy = strategy;
     o.micro_batches = 2;
-    o.frozen_units = {0, 1, 2};
+    for (const int u : {0, 1, 2}) o.units[u].trains = false;
     o.backward_from = 3;
     const Schedule s = MakeSchedule(o);
     for (const Action& a : s.actions) {
@@ -412,7 +402,7 @@ TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
 
 // Four ranks in two groups.
 ScheduleOptions Hybrid(Strategy strategy) {
-  ScheduleOptions o = Blocks(3, 2);
+  ScheduleOptions o = OfBlocks(3, 2);
   o.sharding_strategy = strategy;
   o.replicas = 2;
   return o;
@@ -472,7 +462,7 @@ TEST(Schedule, HybridAllReducesBehindTheNextReduction) {
 
 // Forward gathers over all, backward over the neighbours, from what each forward kept.
 TEST(Schedule, ASecondaryCopyServesBackward) {
-  ScheduleOptions o = Blocks(4, 4);
+  ScheduleOptions o = OfBlocks(4, 4);
   o.secondary = 2;
   o.micro_batches = 2;
   o.backward_from = 2;  // Nothing trains in the embedding and the first block.
@@ -493,9 +483,9 @@ TEST(Schedule, ASecondaryCopyServesBackward) {
 // of tomorrow, waits included, unless somebody means to change it.
 // On one rank, of what is offloaded: beside the backward of the block behind, if there is a slot.
 TEST(Schedule, SumsComeBackAheadOfTheirBackward) {
-  ScheduleOptions options = Blocks(4, 1);
+  ScheduleOptions options = OfBlocks(4, 1);
   options.micro_batches = 2;
-  options.host_units = {0, 1, 2, 3, 4};
+  SetAll(options.units, &UnitRow::on_host);
   for (const int slots : {1, 2}) {
     options.reduce_buffers = slots;
     const Schedule s = MakeSchedule(options);
@@ -519,7 +509,7 @@ TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
     for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
       for (int bits = 0; bits < 64; ++bits) {
         const bool replicated = strategy == Strategy::kNoShard;
-        ScheduleOptions o = Blocks(4, replicated ? 1 : 3);
+        ScheduleOptions o = OfBlocks(4, replicated ? 1 : 3);
         o.mode = mode;
         o.sharding_strategy = strategy;
         o.replicas = replicated ? 3 : 1;
@@ -530,7 +520,10 @@ TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
         o.limit_all_gathers = bits & 8 ? 0 : 2;
         o.micro_batches = bits & 16 && mode == Mode::kTrain ? 3 : 1;
         o.poison = bits & 16;
-        if (bits & 32) o.frozen_units = {1, 3}, o.recomputed.assign(6, true);
+        if (bits & 32) {
+          o.units[1].trains = o.units[3].trains = false;
+          SetAll(o.segments, &SegmentRow::recomputed);
+        }
         all += MakeSchedule(o).ToString();
       }
     }
@@ -540,13 +533,13 @@ TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
 
 TEST(Schedule, RefusesOptionsOutOfRange) {
   const auto refused = [](const std::function<void(ScheduleOptions&)>& change) {
-    ScheduleOptions o = Blocks(3, 2);
+    ScheduleOptions o = OfBlocks(3, 2);
     change(o);
     EXPECT_THROW(MakeSchedule(o), std::invalid_argument);
   };
-  refused([](ScheduleOptions& o) { o.unit_of_segment.clear(); });
+  refused([](ScheduleOptions& o) { o.segments.clear(); });
   refused([](ScheduleOptions& o) { o.backward_from = 100; });
-  refused([](ScheduleOptions& o) { o.recomputed.pop_back(); });
+  refused([](ScheduleOptions& o) { o.units.pop_back(); });
   refused([](ScheduleOptions& o) { o.shards = 0; });
   refused([](ScheduleOptions& o) { o.sharding_strategy = Strategy::kNoShard; });
   refused([](ScheduleOptions& o) { o.replicas = 2; });  // Of full_shard.

@@ -137,13 +137,13 @@ TEST(SlotPlaces, TwoStreamsWithFrozenUnitsHaveSlotsOfOneSize) {
     ScheduleOptions o;
     o.sharding_strategy = Strategy::kFullShard;
     o.shards = 4;
-    o.unit_of_segment = layout.unit_of_segment;
-    o.recomputed.assign(4, false);
-    if (frozen) o.frozen_units = {1};
-    if (fetches) {
-      o.secondary = 2;
-      o.fetched_units = {1, 2, 3};
-      o.host_units = {2, 3};
+    o.units.resize(layout.units.size());
+    for (const int unit : layout.unit_of_segment) o.segments.push_back({.unit = unit});
+    o.units[1].trains = !frozen;
+    o.secondary = fetches ? 2 : 1;
+    for (const int unit : {1, 2, 3}) {
+      o.units[unit].fetched = fetches;
+      o.units[unit].on_host = fetches && unit > 1;
     }
     return PlacesOfGathers(MakeSchedule(o), layout).bytes;
   };

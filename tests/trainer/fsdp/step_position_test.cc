@@ -30,8 +30,8 @@ TEST(StepPosition, SaysPartsForTraces) {
   options.shards = 2;
   options.replicas = 2;
   options.sharding_strategy = Strategy::kHybridShard;
-  options.unit_of_segment = layout.unit_of_segment;
-  options.recomputed = {false, false, false};
+  options.units.resize(layout.units.size());
+  for (const int unit : layout.unit_of_segment) options.segments.push_back({.unit = unit});
   options.micro_batches = 2;
   const Schedule schedule = MakeSchedule(options);
   std::map<ActionKind, std::set<std::string>> parts;
@@ -68,8 +68,9 @@ TEST(StepPosition, SaysStepPassAndUnit) {
                                    {}, /*shards=*/2);
   ScheduleOptions options;
   options.shards = 2;
-  options.unit_of_segment = layout.unit_of_segment;
-  options.recomputed = {false, false, true};
+  options.units.resize(layout.units.size());
+  for (const int unit : layout.unit_of_segment) options.segments.push_back({.unit = unit});
+  options.segments.back().recomputed = true;
   const Schedule schedule = MakeSchedule(options);
   const auto words = [&](size_t action, Mode mode = Mode::kTrain) {
     return Describe({mode, 12, action}, schedule, layout);
