@@ -97,7 +97,7 @@ class KitTest(unittest.TestCase):
             status = [one["status"] for one in rows]
             self.assertEqual(status, ["ok"] * (len(rows) - (name == "nccl")) +
                              ["refused"] * (name == "nccl"), name)
-        self.assertEqual(len(self.rows()["losses"]), 9)
+        self.assertEqual(len(self.rows()["losses"]), 12)
         self.assertEqual([one["name"] for one in self.rows()["peers"]],
                          ["tiny eager", "tiny compile", "tiny losses"])
         losses = self.rows()["peers"][2]["numbers"]
@@ -275,7 +275,7 @@ class KitTest(unittest.TestCase):
         (self.directory / "go").write_text("")
         code, out = self.run_kit("devices", "losses", program=slow)
         self.assertEqual(code, 0, out)
-        self.assertEqual(len(self.rows()["losses"]), 9)
+        self.assertEqual(len(self.rows()["losses"]), 12)
         # One that was cut off is the only one that ran twice.
         self.assertEqual((self.directory / "gpu_runs").read_text().count("x"), 10)
 

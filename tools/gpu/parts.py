@@ -164,7 +164,7 @@ def op_tests(kit):
 
 
 def losses(kit):
-    """the losses of two models in three precisions, against the CPU device"""
+    """the losses of four models in three precisions, against the CPU device"""
     for model in MODELS:
         for precision, formats in PRECISIONS.items():
             def make(model=model, precision=precision, formats=formats):

@@ -26,6 +26,9 @@ MODELS = {
              "  vocab_size: 1021, max_position_embeddings: 64}\n" + DATA,
     "t5": "model: {family: t5, gated_mlp: true, hidden_size: 128, intermediate_size: 256,\n"
           "  num_hidden_layers: 2, num_attention_heads: 4, head_dim: 32, vocab_size: 1021}\n" + DATA,
+    "vit": "model: {family: vit, image_size: 32, patch_size: 8, hidden_size: 128, intermediate_size: 256,\n"
+           "  num_hidden_layers: 2, num_attention_heads: 4, num_labels: 10}\n"
+           "data: {train: {source: synthetic}, valid: null}\n",
 }
 # Where two orders of the sums of a CPU stay within 1e-6 in 50 steps of fp32; at 3.0e-3 they are 1e-2
 # apart, in "qwen2".
