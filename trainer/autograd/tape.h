@@ -17,6 +17,7 @@
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/autograd/segment.h"
+#include "trainer/autograd/table_vectors.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
@@ -97,6 +98,10 @@ class Tape {
   }
   AttentionBackend attention() const { return attention_; }
   bool documents() const { return documents_; }
+
+  // Where the micro-batch's ids are looked up. Null: the model has no tables.
+  void LookUpIn(TableVectors* tables) { tables_ = tables; }
+  TableVectors* tables() const { return tables_; }
 
   // [1], fp32: what the gradients of the loss are multiplied by, where the loss is not.
   void ScaleGradients(const ConstView& scale) { loss_scale_ = scale; }
@@ -180,6 +185,7 @@ class Tape {
   KvCache* cache_ = nullptr;
   AttentionBackend attention_ = AttentionBackend::kOwn;
   bool documents_ = true;
+  TableVectors* tables_ = nullptr;
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.

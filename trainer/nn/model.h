@@ -12,6 +12,7 @@
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/eval_metric.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/nn/table.h"
 #include "trainer/ops/linear.h"
 
 namespace fsdp {
@@ -61,6 +62,9 @@ class Model {
   virtual const EvalMetric* eval_metric() const { return nullptr; }
   // Null: nothing can be generated from it.
   virtual const Autoregressive* autoregressive() const { return nullptr; }
+
+  // Its embedding tables, whose rows its first segment reads by PooledVectors().
+  virtual std::vector<EmbeddingTable> tables() const { return {}; }
 
   // How the weights of all its linear layers lie.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
