@@ -122,6 +122,11 @@ struct DeviceWeight {
     ReadAs<T>(first, count, packs, to);
   }
 
+  __device__ float At(int64_t i) const {
+    if (!std::is_same_v<T, float> && is_float) return static_cast<const float*>(data)[i];
+    return ToFloat(static_cast<const T*>(data)[i]);
+  }
+
  private:
   template <typename W, int n>
   __device__ void ReadAs(int64_t first, int64_t count, bool packs, float (&to)[n]) const {

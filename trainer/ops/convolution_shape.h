@@ -1,0 +1,72 @@
+// The sizes of a convolution (convolution.h), as checks and kernels of all devices use them.
+// Tests: tests/trainer/ops/convolution_test.cc
+#ifndef FSDP_TRAIN_TRAINER_OPS_CONVOLUTION_SHAPE_H_
+#define FSDP_TRAIN_TRAINER_OPS_CONVOLUTION_SHAPE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace fsdp {
+
+// How a kernel passes over an image. Padding is zeros on both sides.
+struct ConvolutionWindow {
+  int64_t stride = 1;  // Pixels, in both directions.
+  int64_t padding_height = 0, padding_width = 0;
+  int64_t groups = 1;  // Of channels; outputs of a group see its inputs alone.
+
+  bool operator==(const ConvolutionWindow&) const = default;
+};
+
+// Pixels of a side that `kernel` makes of `size`; less than 1: the kernel does not fit.
+inline int64_t ConvolvedSide(int64_t size, int64_t kernel, int64_t stride, int64_t padding) {
+  const int64_t free = size + 2 * padding - kernel;
+  return free < 0 ? 0 : free / stride + 1;
+}
+
+struct ConvolutionShape {
+  int64_t samples, height, width, in, out;
+  int64_t kernel_height, kernel_width;
+  ConvolutionWindow window;
+
+  int64_t out_height() const {
+    return ConvolvedSide(height, kernel_height, window.stride, window.padding_height);
+  }
+  int64_t out_width() const {
+    return ConvolvedSide(width, kernel_width, window.stride, window.padding_width);
+  }
+  int64_t in_pixels() const { return samples * height * width; }
+  int64_t out_pixels() const { return samples * out_height() * out_width(); }
+  int64_t taps() const { return kernel_height * kernel_width; }
+  int64_t group_in() const { return in / window.groups; }
+  int64_t group_out() const { return out / window.groups; }
+  int64_t terms() const { return taps() * group_in(); }  // Of a sum.
+  int64_t weights() const { return out * terms(); }
+
+  // A product of matrices as they lie; or one of every stride-th pixel.
+  bool is_pointwise() const {
+    return taps() == 1 && window.groups == 1 && window.padding_height == 0 &&
+           window.padding_width == 0;
+  }
+  bool is_product() const { return is_pointwise() && window.stride == 1; }
+
+  // Parts of the pixels whose share of dw is summed by itself, in fp32; the parts are then added up
+  // in order. There are several where `tiles`, which may be computed at a time, are fewer than
+  // `wanted`; no more than 64 MiB of sums, and no fewer than 256 pixels a part.
+  int64_t WeightSlices(int64_t tiles, int64_t wanted) const {
+    constexpr int64_t kMostBytes = int64_t{64} << 20, kFewestPixels = 256;
+    const int64_t bytes = std::max<int64_t>(1, weights() * int64_t{sizeof(float)});
+    const int64_t most = std::min(kMostBytes / bytes, out_pixels() / kFewestPixels);
+    return std::clamp<int64_t>((wanted + tiles - 1) / std::max<int64_t>(1, tiles), 1,
+                               std::max<int64_t>(1, most));
+  }
+  int64_t WeightSlicesOnCpu() const { return WeightSlices(window.groups, 8); }
+  int64_t WeightSlicesOnCuda() const {
+    constexpr int64_t kTile = 64;
+    const int64_t down = (group_out() + kTile - 1) / kTile, right = (terms() + kTile - 1) / kTile;
+    return WeightSlices(window.groups * down * right, 256);
+  }
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_CONVOLUTION_SHAPE_H_
