@@ -1,0 +1,31 @@
+// Row-wise Adagrad (Duchi, Hazan, Singer 2011, with one sum a row, as FBGEMM's
+// exact_row_wise_adagrad has it) of the rows of a table whose gradients several ranks have sent.
+// Row `id` gets, once, with g the sum of its gradients in the order of ranks:
+//   g = (g_0 + g_1 + ...) mean_scale / loss_scale
+//   sums[id] += mean over the row of g^2
+//   table[id, :] -= lr_scale lr g / (sqrt(sums[id]) + eps)
+// ids int64 [W, C]: of each rank the rows by rising RowKey() (table_rows.h), each once, then -1;
+// gradients [W, C, width], fp32, those of -1 not looked at: the op works in them. table [rows,
+// width], fp32 or bf16, sums [rows], fp32. factors: UpdateFactors (step_parameters.h), of which lr
+// and the number of the update count. coefficient, mean_scale, loss_scale [1], fp32; where
+// `coefficient` is not finite nothing changes but `gradients`.
+//
+// Arithmetic is fp32. A bf16 table is rounded stochastically (update.h): a draw is keyed by (seed,
+// number of the update, row `id` * world + rank, element), so it belongs to the row of the whole
+// table. No result depends on the number of threads. No workspace.
+// Throws std::invalid_argument before anything is enqueued.
+// Tests: tests/trainer/ops/row_adagrad_test.cc
+#ifndef FSDP_TRAIN_TRAINER_OPS_ROW_ADAGRAD_H_
+#define FSDP_TRAIN_TRAINER_OPS_ROW_ADAGRAD_H_
+
+#include "trainer/ops/row_adagrad_operands.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+void RowAdagrad(Stream& stream, const RowAdagradOptions& options,
+                const RowAdagradOperands& operands);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPS_ROW_ADAGRAD_H_

@@ -1,0 +1,80 @@
+#include "trainer/ops/table_rows.h"
+
+#include <utility>
+
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/table_rows_cpu.h"
+#include "trainer/ops/cuda/table_rows_cuda.h"
+
+namespace fsdp {
+namespace {
+
+// `placed`, which the places name rows of, and `listed`, a row for each place.
+Cost CheckRows(const Arguments& args, const char* placed_name, const ConstView& placed,
+               const ConstView& places, const char* listed_name, const ConstView& listed) {
+  args.CheckDType(listed_name, listed.dtype, {DType::kFloat32, DType::kBFloat16});
+  args.CheckRank(listed_name, listed, listed.dtype, 2);
+  args.CheckRank(placed_name, placed, listed.dtype, 2);
+  args.Check("places", places, DType::kInt64, {listed.shape[0]});
+  args.Check(placed_name, placed, listed.dtype, {placed.shape[0], listed.shape[1]});
+  args.CheckDisjoint(listed_name, listed, placed_name, placed);
+  return {.bytes_read = static_cast<double>(places.bytes() + listed.bytes()),
+          .bytes_written = static_cast<double>(listed.bytes())};
+}
+
+}  // namespace
+
+void TakeRows(Stream& stream, ConstView from, ConstView places, View to) {
+  constexpr const char* kOp = "take_rows";
+  const Arguments args(kOp);
+  const Cost cost = CheckRows(args, "from", from, places, "to", to);
+  args.CheckDisjoint("to", to, "places", places);
+  stream.Enqueue({kOp,
+                  {from, places},
+                  {to},
+                  {cost},
+                  {.cpu = OnCpu(TakeRowsCpu, from, places, to),
+                   .cuda = OnCuda(TakeRowsCuda, from, places, to)}});
+}
+
+void PutRows(Stream& stream, ConstView from, ConstView places, View to) {
+  constexpr const char* kOp = "put_rows";
+  const Arguments args(kOp);
+  const Cost cost = CheckRows(args, "to", to, places, "from", from);
+  args.CheckDisjoint("to", to, "places", places);
+  // What stays is read, too: the checker is told that `to` is, and not only written.
+  stream.Enqueue({kOp,
+                  {from, places, to},
+                  {to},
+                  {cost},
+                  {.cpu = OnCpu(PutRowsCpu, from, places, to),
+                   .cuda = OnCuda(PutRowsCuda, from, places, to)}});
+}
+
+void PlacesOfRound(Stream& stream, const ExchangeRound& round, ConstView rows, ConstView owners,
+                   View places, View ids) {
+  constexpr const char* kOp = "places_of_round";
+  const Arguments args(kOp);
+  args.Require(round.log2_rounds >= 0 && round.log2_rounds <= 62, "log2_rounds, want in [0, 62]");
+  args.Require(round.round >= 0 && round.round >> round.log2_rounds == 0,
+               "round, want in [0, 2^log2_rounds)");
+  args.CheckRank("rows", rows, DType::kInt64, 1);
+  args.CheckRank("places", places, DType::kInt64, 2);
+  args.Check("ids", ids, DType::kInt64, places.shape);
+  args.Check("owners", owners, DType::kInt32, {places.shape[0] + 1});
+  for (const auto& [name, view] : {std::pair("rows", rows), std::pair("owners", owners)}) {
+    args.CheckDisjoint("places", places, name, view);
+    args.CheckDisjoint("ids", ids, name, view);
+  }
+  args.CheckDisjoint("places", places, "ids", ids);
+  const Cost cost{.bytes_read = static_cast<double>(ids.bytes() + owners.bytes()),
+                  .bytes_written = static_cast<double>(places.bytes() + ids.bytes())};
+  stream.Enqueue({kOp,
+                  {rows, owners},
+                  {places, ids},
+                  {cost},
+                  {.cpu = OnCpu(PlacesOfRoundCpu, round, rows, owners, places, ids),
+                   .cuda = OnCuda(PlacesOfRoundCuda, round, rows, owners, places, ids)}});
+}
+
+}  // namespace fsdp
