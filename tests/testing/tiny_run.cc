@@ -293,8 +293,10 @@ class TinyRank {
     executor.Initialize([this](const Parameter& p, int64_t begin, std::span<float> values) {
       run_.initial(p, begin, values);
     });
+    if (executor.tables()) executor.tables()->Initialize(executor.compute(), run_.initial_rows);
     executor.Synchronize();
     Collect("initial/", [&](int unit) { return executor.master(unit); });
+    CollectTables("initial/");
 
     std::vector<float> logits;
     for (const auto& [sample, column] : run_.logits) {
@@ -327,8 +329,12 @@ class TinyRank {
         executor.Synchronize();
         cpu().Park();
       }
-      session_.Train(step, Targets(step), {},
-                     [this, step](int m, const Batch& batch) { Fill(step, m, batch); });
+      session_.Train(
+          step, Targets(step), {},
+          [this, step](int m, const Batch& batch) { Fill(step, m, batch); },
+          step < run_.steps
+              ? Session::Load([this, step](int m, const Batch& batch) { Fill(step + 1, m, batch); })
+              : nullptr);
       if (run_.park && (step % 2 == 0 || step == run_.steps)) cpu().Release();
     }
     for (int64_t step = std::max(1, run_.steps - 1); step <= run_.steps; ++step) collect(step);
@@ -355,6 +361,7 @@ class TinyRank {
         [&](int unit) {
           return run_.mean ? gradient_scale * executor.gradient_divisor(unit) : 1.0f;
         });
+    CollectTables("parameter/", "state/rows/");
     for (const ShardState& state : session_.optimizer().state()) {
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }
@@ -365,8 +372,31 @@ class TinyRank {
   }
 
   void SayTraffic(int64_t step, int64_t index) {
-    if (!run_.on_traffic) return;
-    run_.on_traffic(rank_.rank, step, session_.executor().Account(index).traffic);
+    if (!run_.on_traffic && !run_.on_table_rounds) return;
+    const StepAccount account = session_.executor().Account(index);
+    if (run_.on_traffic) run_.on_traffic(rank_.rank, step, account.traffic);
+    if (run_.on_table_rounds) run_.on_table_rounds(rank_.rank, step, account.table_rounds);
+  }
+
+  // This rank's rows of embedding tables, and the sums that Adagrad keeps of them.
+  void CollectTables(const std::string& rows_prefix, const std::string& sums_prefix = "") {
+    const TableExchange* const tables = session_.executor().tables();
+    if (tables == nullptr) return;
+    const TableLayout& layout = tables->layout();
+    const std::vector<float> rows = Floats(tables->rows()), sums = Floats(tables->sums());
+    const int64_t width = layout.width();
+    for (int64_t own = 0; own < layout.own_rows(); ++own) {
+      const std::span<const float> values(rows.data() + own * width, static_cast<size_t>(width));
+      const auto row = layout.At(tables->position(), own);
+      if (!row) {
+        Require(std::ranges::all_of(values, [](float v) { return v == 0; }), "a row is nobody's");
+        continue;
+      }
+      const EmbeddingTable& table = layout.tables[row->table];
+      report_.Add(rows_prefix + table.name, table.rows * width, row->row * width, values);
+      if (sums_prefix.empty()) continue;
+      report_.Add(sums_prefix + table.name, table.rows, row->row, {&sums[own], 1});
+    }
   }
 
   void FillRow(int64_t step, int64_t sample, int64_t row, const TokenBatch& batch) const {
@@ -567,6 +597,12 @@ TinyResult Train(const TinyRun& given) {
   if (!run.initial) {
     run.initial = [seed = run.seed](const Parameter& p, int64_t begin, std::span<float> values) {
       RandomInitial(seed, p, begin, values);
+    };
+  }
+  if (!run.initial_rows) {
+    run.initial_rows = [seed = run.seed](const EmbeddingTable& table, int64_t begin,
+                                         std::span<float> values) {
+      FillInitial(table, seed, begin, values);
     };
   }
   run.sample = SampleOf(run);

@@ -53,6 +53,7 @@ struct TinyRun {
   // What the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
   Initial initial;
+  TableExchange::Fill initial_rows;  // The same of embedding tables; random where null.
   // Sequence `sample` of step `step` (from 1): tokens [seq_len + 1], weights [seq_len] of targets.
   using Sample = std::function<void(int64_t step, int64_t sample, std::span<int32_t> tokens,
                                     std::span<float> weights)>;
@@ -65,6 +66,9 @@ struct TinyRun {
   // after the last one: step 0. Called on the ranks' threads.
   using OnTraffic = std::function<void(int rank, int64_t step, const TrafficBytes&)>;
   OnTraffic on_traffic = nullptr;
+
+  // How many rounds each rank counts, as above.
+  std::function<void(int rank, int64_t step, int64_t rounds)> on_table_rounds = nullptr;
 
   bool mean = true;  // False: gradients are reported as they are summed.
 
@@ -88,11 +92,11 @@ struct TinyResult {
   float eval_second_sum = 0;  // Of the model's eval_metric(), over the evaluation's samples.
   std::vector<float> logits;  // [logits.size(), vocab].
   // Whole, by the names of slices:
-  Tensors initial;     // Parameters before the first step.
+  Tensors initial;     // Parameters before the first step, and embedding tables, as the next.
   Tensors parameters;  // After the last step.
   Tensors gradients;   // Of the last step, mean over its targets.
-  Tensors state;       // Of the optimizer, after the last step: "m/<parameter>", ...
-  Tensors buffers;     // Of the model, after the evaluation behind the last step.
+  Tensors state;    // Of the optimizer, after the last step: "m/<parameter>", ...; "rows/<table>".
+  Tensors buffers;  // Of the model, after the evaluation behind the last step.
 };
 
 // Bytes that the plan has for activations: of what a micro-batch keeps, above all.

@@ -35,7 +35,11 @@ std::vector<StateFormat> FormatsOf(const std::vector<CheckpointState>& states) {
     format.grid = state.grid;
     for (const View& shard : state.shards) format.dtypes.push_back(shard.dtype);
     for (const CheckpointState::Tensor& t : state.tensors) {
-      format.tensors.push_back({t.name, t.owner, t.value.dtype, t.value.shape});
+      Shape shape = t.value.shape;
+      if (state.grid == Grid::kRows) {
+        shape = shape.rank() == 1 ? Shape{t.rows} : Shape{t.rows, shape[1]};
+      }
+      format.tensors.push_back({t.name, t.owner, t.value.dtype, shape});
     }
   }
   return formats;
@@ -66,7 +70,7 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
         !names.insert(state.name).second) {
       wrong("state '" + state.name + "' has no name of its own, or a '/' in it");
     }
-    const bool own = state.grid == Grid::kTensor;
+    const bool own = HasOwnTensors(state.grid);
     const size_t shards = own ? 0 : layout.flat_parameters.size();
     if (state.shards.size() != shards || (!own && !state.tensors.empty())) {
       wrong("state '" + state.name + "' has " + std::to_string(state.shards.size()) +
@@ -87,7 +91,8 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
     std::set<std::string> tensors;
     for (const CheckpointState::Tensor& t : state.tensors) {
       if (t.name.empty() || !tensors.insert(t.name).second ||
-          !IsStateDType(t.value.dtype, state.grid) || t.value.NumElements() == 0) {
+          !IsStateDType(t.value.dtype, state.grid) ||
+          (state.grid == Grid::kTensor && t.value.NumElements() == 0)) {
         wrong("state '" + state.name + "': tensor '" + t.name + "' has no name of its own, is " +
               "empty, or of dtype " + std::string(Name(t.value.dtype)));
       }
@@ -123,6 +128,7 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
     View values;
     if (slice.tensor >= 0) {
       values = state.tensors[slice.tensor].value;
+      if (state.grid == Grid::kRows) values = values.Reshape(Shape{values.NumElements()});
       if (values.data == nullptr) {
         throw std::invalid_argument("[SaveCheckpoint] rank " + std::to_string(place.rank) +
                                     " does not hold tensor '" + state.tensors[slice.tensor].name +
@@ -349,6 +355,9 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
     }
   }
   for (const StateFormat& want : FormatsOf(states)) {
+    for (int t = 0; want.grid == Grid::kRows && t < std::ssize(want.tensors); ++t) {
+      reader.ReadRows(want, t, 0, 1, 0, Nothing(want.tensors[t].dtype));
+    }
     if (want.grid != Grid::kTensor) continue;
     std::set<std::string> names;
     for (const OwnTensor& tensor : want.tensors) {
@@ -366,14 +375,13 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
   }
 }
 
-void CheckNoMoreBuffers(const CheckpointReader& reader,
+void CheckNoMoreTensors(const CheckpointReader& reader, const char* name, const char* kind,
                         const std::vector<CheckpointState>& states) {
-  const StateFormat* const there = reader.manifest().FindState(kBuffersState);
-  const bool asked = std::any_of(states.begin(), states.end(), [](const CheckpointState& state) {
-    return state.name == kBuffersState;
-  });
+  const StateFormat* const there = reader.manifest().FindState(name);
+  const bool asked =
+      std::ranges::any_of(states, [&](const CheckpointState& state) { return state.name == name; });
   if (there == nullptr || asked || there->tensors.empty()) return;
-  throw CheckpointError(reader.directory() + ": holds buffer '" + there->tensors[0].name +
+  throw CheckpointError(reader.directory() + ": holds " + kind + " '" + there->tensors[0].name +
                         "', which the model does not have");
 }
 
@@ -411,7 +419,8 @@ LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layo
   CheckArguments("LoadCheckpoint", layout, place, states);
   CheckpointReader reader(directory);
   CheckContents(reader, layout, states);
-  CheckNoMoreBuffers(reader, states);
+  CheckNoMoreTensors(reader, kBuffersState, "buffer", states);
+  CheckNoMoreTensors(reader, kRowsState, "table", states);
   std::unique_ptr<SpillBlock> spill_block;
   for (const CheckpointState& state : states) {
     for (size_t u = 0; u < state.shards.size(); ++u) {
@@ -430,6 +439,15 @@ LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layo
         ReadShard(reader, state, flat, place.shard, begin, in_memory);
         state.spill->Write(in_memory, part);
       }
+    }
+    if (state.grid == Grid::kRows) {
+      const StateFormat format = FormatsOf({state})[0];
+      for (int t = 0; t < std::ssize(state.tensors); ++t) {
+        const View& rows = state.tensors[t].value;
+        reader.ReadRows(format, t, place.rank, place.world, 0,
+                        rows.Reshape(Shape{rows.NumElements()}));
+      }
+      continue;
     }
     for (const CheckpointState::Tensor& t : state.tensors) {
       if (t.value.data == nullptr) continue;

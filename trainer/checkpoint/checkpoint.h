@@ -40,11 +40,12 @@ namespace fsdp {
 // a frozen flat parameter for all states but "master"; of these, any may lie in `spill`, and go to
 // and fro in blocks: 1 MiB of memory for a save, 4 MiB for a load. `tensors`, of kTensor: the same
 // on all ranks but for the values, which those that neither write one (rank_file.h) nor hold it
-// leave null.
+// leave null; or, of kRows, this rank's rows of each table, without what is nobody's.
 struct CheckpointState {
   struct Tensor {
     std::string name, owner;  // OwnTensor's.
     View value;
+    int64_t rows = 0;  // kRows: of the whole table.
   };
   std::string name;  // "master", "m", "v", ...; no '/' in it.
   std::vector<View> shards;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -33,6 +34,8 @@ const char* Describe(Grid grid) {
       return "a value a block";
     case Grid::kTensor:
       return "tensors of its own";
+    case Grid::kRows:
+      return "rows of tables";
   }
   return "";
 }
@@ -175,6 +178,46 @@ void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& ten
   RequireRange("ReadTensor", tensor.name, begin, out.NumElements(), tensor.shape.NumElements());
   if (out.NumElements() == 0) return;
   ReadValues(extents_.at({state, tensor.name}), it->dtype, /*value=*/1, begin, out);
+}
+
+void CheckpointReader::ReadRows(const StateFormat& want, int table, int position, int world,
+                                int64_t first, View out) {
+  const StateFormat& format = Require(want.name, Grid::kRows);
+  const auto named = [](const OwnTensor& a, const OwnTensor& b) {
+    return a.name == b.name && a.shape == b.shape;
+  };
+  if (!std::ranges::equal(format.tensors, want.tensors, named)) {
+    throw CheckpointError(directory() + ": state '" + want.name +
+                          "' has other tables, or of other sizes, or in another order, than '" +
+                          want.tensors[table].name + "' and those beside it here");
+  }
+  const OwnTensor& stored = format.tensors[table];
+  RequireDType(want.name, stored.name, stored.dtype, out.dtype);
+  const int64_t row = stored.shape.NumElements() / stored.shape[0];
+  const int64_t rows = out.NumElements() / row;
+  const RowDeal here = DealOf(want, world), there = DealOf(format, manifest_.world);
+  const RowDeal::Stretch own = here.RowsOf(table, position);
+  RequireRange("ReadRows", stored.name, first, rows, own.count);
+  if (rows == 0) return;
+  const std::vector<Extent>& extents = extents_.at({want.name, stored.name});
+  int64_t before = 0;  // Elements of the ranks before.
+  for (int rank = 0; rank < there.world; ++rank) {
+    const RowDeal::Stretch source = there.RowsOf(table, rank);
+    // Of ours the first that this rank has had, and how far apart they are.
+    const int64_t step = world == there.world ? 1 : there.world / std::gcd(world, there.world);
+    const auto row_of_all = [&](int64_t i) { return (own.begin + first + i) * world + position; };
+    int64_t i = 0;
+    while (i < std::min(step, rows) && row_of_all(i) % there.world != rank) ++i;
+    if (world == there.world && i < rows && row_of_all(i) % there.world == rank) {
+      ReadValues(extents, stored.dtype, /*value=*/1, before + first * row, out);
+      i = rows;
+    }
+    for (; i < rows && row_of_all(i) % there.world == rank; i += step) {
+      const int64_t at = row_of_all(i) / there.world - source.begin;
+      ReadValues(extents, stored.dtype, /*value=*/1, before + at * row, out.Slice(i * row, row));
+    }
+    before += source.count * row;
+  }
 }
 
 void CheckpointReader::RequireDType(const std::string& state, const std::string& of, DType stored,

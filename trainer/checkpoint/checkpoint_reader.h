@@ -51,6 +51,11 @@ class CheckpointReader {
   void ReadBlocks(const std::string& state, const FlatParameter& flat, int64_t begin, View out);
   // Elements [begin, begin + n) of a tensor of its own.
   void ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin, View out);
+  // Of a state of kRows, as `want` has it: rows from the `first` of those that the rank at
+  // `position` of `world` has of table `table`, one behind the other. All of them at once read each
+  // byte of the files once.
+  void ReadRows(const StateFormat& want, int table, int position, int world, int64_t first,
+                View out);
 
  private:
   struct Location {

@@ -30,8 +30,11 @@ void ReadFlatParameter(const FlatParameter& flat, const std::string& state, int6
   }
 }
 
-// The values of a slice from its element `at` on.
-using ReadSlice = std::function<void(const RankFileWriter::Slice& slice, int64_t at, View out)>;
+// The values of a slice of that rank's file, from its element `at` on.
+using ReadSlice =
+    std::function<void(const RankFileWriter::Slice& slice, int rank, int64_t at, View out)>;
+
+int64_t RowOf(const OwnTensor& table) { return table.shape.NumElements() / table.shape[0]; }
 
 // All ranks' files and the manifest, of which `files` are still to come.
 SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& layout,
@@ -65,7 +68,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
         return View(blocks[b].data(), slice.dtype, Shape{count});
       };
       const auto read_block = [&](int b, int64_t at, int64_t count) {
-        read(slice, at * (slice.count / slice.values), in_block(b, count));
+        read(slice, rank, at * (slice.count / slice.values), in_block(b, count));
       };
       const auto append = [&](int b, int64_t, int64_t count) {
         const View values = in_block(b, count);
@@ -73,7 +76,10 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
         done += values.bytes();
         if (progress) progress(done, total);
       };
-      ReadAhead(slice.values, kBlock, read_block, append);
+      // Of rows whole ones.
+      const StateFormat& state = manifest.states[slice.state];
+      const int64_t row = state.grid == Grid::kRows ? RowOf(state.tensors[slice.tensor]) : 1;
+      ReadAhead(slice.values, std::max<int64_t>(kBlock / row, 1) * row, read_block, append);
     }
     manifest.files.push_back(file.Finish());
   }
@@ -102,7 +108,7 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
   };
   return Write(
       out, std::move(manifest), checkpoint.layout,
-      [&](const RankFileWriter::Slice& slice, int64_t at, View values) {
+      [&](const RankFileWriter::Slice& slice, int, int64_t at, View values) {
         if (slice.tensor >= 0) return read_buffer(checkpoint.buffers[slice.tensor], at, values);
         ReadFlatParameter(checkpoint.layout.flat_parameters[slice.flat],
                           checkpoint.states[slice.state], slice.begin + at, values, read_view);
@@ -146,7 +152,7 @@ SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
                                  int64_t begin, View values) {
     reader.Read(state, parameter.name, parameter.shape, begin, values);
   };
-  const auto read = [&](const RankFileWriter::Slice& slice, int64_t at, View values) {
+  const auto read = [&](const RankFileWriter::Slice& slice, int rank, int64_t at, View values) {
     const StateFormat& state = from.states[slice.state];
     const int64_t begin = slice.begin + at;
     switch (state.grid) {
@@ -157,6 +163,10 @@ SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
         return reader.ReadBlocks(state.name, layout.flat_parameters[slice.flat], begin, values);
       case Grid::kTensor:
         return reader.ReadTensor(state.name, state.tensors[slice.tensor], begin, values);
+      case Grid::kRows: {
+        const int64_t row = RowOf(state.tensors[slice.tensor]);
+        return reader.ReadRows(state, slice.tensor, rank, world, at / row, values);
+      }
     }
   };
   return Write(out, std::move(manifest), layout, read, progress);

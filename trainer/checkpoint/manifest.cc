@@ -128,13 +128,16 @@ StateFormat ParseFormat(const JsonValue& node, const std::string& name,
   const std::optional<Grid> known = FindGrid(grid.Text());
   if (!known) grid.Refuse("no grid is called " + Quote(grid.Text()));
   state.grid = *known;
-  if (state.grid == Grid::kTensor) {
+  if (HasOwnTensors(state.grid)) {
     std::set<std::string_view> names, parameters;
     for (const FlatParameter& flat : flats) {
       for (const Placement& p : flat.parameters) parameters.insert(p.name);
     }
     for (const JsonValue& tensor : node.At("tensors").Elements()) {
       state.tensors.push_back(ParseOwnTensor(tensor));
+      if (state.grid == Grid::kRows && state.tensors.back().shape.rank() == 0) {
+        tensor.Refuse("has no rows");
+      }
       const std::string& owner = state.tensors.back().owner;
       if (!owner.empty() && parameters.count(owner) == 0) {
         tensor.Refuse("its owner " + Quote(owner) + " is no parameter");
@@ -248,7 +251,7 @@ void CheckSlices(const JsonValue& document, const Manifest& manifest) {
     const StateFormat* state = manifest.FindState(slice.state);
     if (state == nullptr) document.Refuse("no state " + Quote(slice.state));
     const std::string of = "a slice of state " + Quote(slice.state);
-    const bool own = state->grid == Grid::kTensor;
+    const bool own = HasOwnTensors(state->grid);
     if (own == slice.tensor.empty()) {
       document.Refuse(of + " is none of its grid, " + std::string(Name(state->grid)));
     }
@@ -267,6 +270,22 @@ void CheckSlices(const JsonValue& document, const Manifest& manifest) {
   };
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestSlice& slice : file.slices) check(slice);
+  }
+}
+
+// That each file has the rows that its rank was dealt.
+void CheckDeal(const JsonValue& document, const Manifest& manifest, const StateFormat& state,
+               const Extents& extents) {
+  const RowDeal deal = DealOf(state, manifest.world);
+  for (int t = 0; t < std::ssize(state.tensors); ++t) {
+    const OwnTensor& table = state.tensors[t];
+    const int64_t row = table.shape.NumElements() / table.shape[0];
+    int last = -1;
+    for (const Extent& e : extents.at({state.name, table.name})) {
+      const bool dealt = e.file > last && e.count == deal.RowsOf(t, e.file).count * row;
+      if (!dealt) document.Refuse("the rows of " + Quote(table.name) + " are dealt otherwise");
+      last = e.file;
+    }
   }
 }
 
@@ -292,11 +311,13 @@ void CheckCoverage(const JsonValue& document, const Manifest& manifest) {
   for (const StateFormat& state : manifest.states) {
     for (const OwnTensor& tensor : state.tensors) {
       check(state.name, "tensor", tensor.name, tensor.shape.NumElements());
-      if (extents.at({state.name, tensor.name}).size() != 1) {
+      const bool whole = state.grid != Grid::kRows;
+      if (whole && extents.at({state.name, tensor.name}).size() != 1) {
         document.Refuse("tensor " + Quote(tensor.name) + " is in parts");
       }
     }
-    if (state.grid == Grid::kTensor) continue;
+    if (state.grid == Grid::kRows) CheckDeal(document, manifest, state, extents);
+    if (HasOwnTensors(state.grid)) continue;
     for (const FlatParameter& flat : manifest.flat_parameters) {
       check(state.name, "unit", flat.name, FlatHasState(flat, state.name) ? flat.size : 0);
     }
@@ -346,7 +367,6 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   if (!checksum || *checksum != Checksum(text.substr(head))) {
     refuse("is damaged: its contents do not have its checksum");
   }
-
   const JsonValue document = ParseJson(text, path, kErrors);
   if (const std::string& format = document.At("format").Text(); format != kManifestFormat) {
     refuse("has the format " + Quote(format) + ", want '" + kManifestFormat + "'");

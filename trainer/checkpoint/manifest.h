@@ -40,6 +40,9 @@
 //
 // Version 1 had no formats and no bytes: every state was one of fp32 per element. Version 3 is
 // written where the model has buffers: they are the tensors of the state "buffers", fp32 or int64.
+// Version 4 is written where it has embedding tables: states "rows" and "row_sums" of the grid
+// "rows", whose tensors, tables [rows, width] and [rows], are in parts: the elements of a table
+// count through rank by rank, in each by its rows (fsdp/row_deal.h).
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -120,9 +123,9 @@ struct Manifest {
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kManifestFormat[] = "fsdp-train checkpoint";
-// The newest that is read. Written is the oldest one that says all there is: 3 where there are
-// buffers, otherwise 2.
-inline constexpr int64_t kManifestVersion = 3;
+// The newest that is read. Written is the oldest one that says all there is: 4 where there are
+// tables, 3 where there are buffers, otherwise 2.
+inline constexpr int64_t kManifestVersion = 4;
 // Around the checksum of what follows, which stands first.
 inline constexpr std::string_view kManifestBeforeChecksum = "{\"checksum\": \"",
                                   kManifestAfterChecksum = "\",\n";

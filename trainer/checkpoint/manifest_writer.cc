@@ -1,5 +1,6 @@
 #include "trainer/checkpoint/manifest_writer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -44,7 +45,7 @@ Json ToJson(const Shape& shape) {
 }
 
 Json ToJson(const StateFormat& state, const std::vector<FlatParameter>& flats) {
-  if (state.grid == Grid::kTensor) {
+  if (HasOwnTensors(state.grid)) {
     Json tensors = Json::array();
     for (const OwnTensor& tensor : state.tensors) {
       Json json = Json::object();
@@ -109,7 +110,9 @@ std::string ManifestToText(const Manifest& manifest) {
     rest.append(rest.empty() ? "\"" : ",\n\"").append(key).append("\": ").append(value);
   };
   add("format", Dump(kManifestFormat));
-  add("version", std::to_string(manifest.FindState(kBuffersState) ? kManifestVersion : 2));
+  const bool rows = std::ranges::any_of(
+      manifest.states, [](const StateFormat& state) { return state.grid == Grid::kRows; });
+  add("version", rows ? "4" : manifest.FindState(kBuffersState) ? "3" : "2");
   add("world", std::to_string(manifest.world));
   add("shards", std::to_string(manifest.shards));
   add("step", std::to_string(meta.step));

@@ -66,6 +66,10 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     }
     slice = {};
     slice.state = static_cast<int>(s);
+    if (state.grid == Grid::kRows) {
+      AddRows(state, slice, place);
+      continue;
+    }
     for (size_t t = 0; t < state.tensors.size(); ++t) {
       const OwnTensor& tensor = state.tensors[t];
       if (WriterOf(layout, tensor.owner) != place.rank) continue;
@@ -90,8 +94,7 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     entries.push_back({tensors_.back(), ToSafetensorsType(slice.dtype), {}});
     SafetensorsEntry& entry = entries.back();
     if (own) {
-      const Shape& shape = states[slice.state].tensors[slice.tensor].shape;
-      for (int i = 0; i < shape.rank(); ++i) entry.shape.push_back(shape[i]);
+      entry.shape = ShapeInFile(states[slice.state], slice.tensor, slice.values);
     } else {
       entry.shape = {slice.values};
     }
@@ -105,6 +108,29 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
   checksums_->Update(std::as_bytes(std::span(writer_->header())));
   for (size_t i = 0; i < slices_.size(); ++i) file_.slices[i].at = writer_->Info(tensors_[i]).begin;
   reached_ = static_cast<int64_t>(writer_->header().size());
+}
+
+// This rank's rows of each table that it has some of; `slice` says which state it is.
+void RankFileWriter::AddRows(const StateFormat& state, Slice slice, const ShardPlace& place) {
+  const RowDeal deal = DealOf(state, place.world);
+  for (int t = 0; t < std::ssize(state.tensors); ++t) {
+    const OwnTensor& table = state.tensors[t];
+    const int64_t row = table.shape.NumElements() / table.shape[0];
+    slice.tensor = t;
+    slice.begin = 0;
+    for (int rank = 0; rank < place.rank; ++rank) slice.begin += deal.RowsOf(t, rank).count * row;
+    slice.count = slice.values = deal.RowsOf(t, place.rank).count * row;
+    slice.dtype = table.dtype;
+    if (slice.count > 0) slices_.push_back(slice);
+  }
+}
+
+std::vector<int64_t> ShapeInFile(const StateFormat& state, int tensor, int64_t values) {
+  const Shape& shape = state.tensors[tensor].shape;
+  std::vector<int64_t> dims;
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  if (state.grid == Grid::kRows) dims[0] = values / (shape.NumElements() / shape[0]);
+  return dims;
 }
 
 void RankFileWriter::Append(size_t index, ConstView values) {
@@ -143,7 +169,8 @@ std::string RankFileWriter::DescribeNotFiniteValue(const Slice& slice, int64_t i
       return say("unit " + layout_.flat_parameters[slice.flat].name, "block",
                  slice.begin / kGridBlock + index);
     case Grid::kTensor:
-      return say(state.tensors[slice.tensor].name, "element", index);
+    case Grid::kRows:
+      return say(state.tensors[slice.tensor].name, "element", slice.begin + index);
   }
   FSDP_CHECK(false) << "grid " << static_cast<int>(state.grid);
 }

@@ -30,6 +30,9 @@ struct ShardPlace {
 };
 ShardPlace PlaceOn(const Mesh& mesh);  // Of its own rank.
 
+// Of a slice of `values` of a tensor of its own.
+std::vector<int64_t> ShapeInFile(const StateFormat& state, int tensor, int64_t values);
+
 class RankFileWriter {
  public:
   // A tensor of the file: the values of elements [begin, begin + count) of a flat parameter, or a
@@ -67,6 +70,7 @@ class RankFileWriter {
 
  private:
   std::string DescribeNotFiniteValue(const Slice& slice, int64_t index, float value) const;
+  void AddRows(const StateFormat& state, Slice slice, const ShardPlace& place);
   void ReadBack() const;
 
   const Layout& layout_;

@@ -12,12 +12,14 @@ std::string_view Name(Grid grid) {
       return "block";
     case Grid::kTensor:
       return "tensor";
+    case Grid::kRows:
+      return "rows";
   }
   FSDP_CHECK(false) << "grid " << static_cast<int>(grid);
 }
 
 std::optional<Grid> FindGrid(std::string_view name) {
-  for (const Grid grid : {Grid::kElement, Grid::kBlock, Grid::kTensor}) {
+  for (const Grid grid : {Grid::kElement, Grid::kBlock, Grid::kTensor, Grid::kRows}) {
     if (Name(grid) == name) return grid;
   }
   return std::nullopt;
@@ -41,6 +43,12 @@ std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, si
     states.push_back({name, Grid::kElement, std::vector<DType>(flats, DType::kFloat32), {}});
   }
   return states;
+}
+
+RowDeal DealOf(const StateFormat& state, int world) {
+  RowDeal deal{.world = world};
+  for (const OwnTensor& table : state.tensors) deal.AddTable(table.shape[0]);
+  return deal;
 }
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state) {

@@ -12,6 +12,7 @@
 #include "trainer/core/dtype.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
+#include "trainer/fsdp/row_deal.h"
 
 namespace fsdp {
 
@@ -19,12 +20,15 @@ enum class Grid : uint8_t {
   kElement,  // A value an element of the flat parameter: weights, moments.
   kBlock,    // A value each kGridBlock elements of it, from its begin: scales of 8-bit state.
   kTensor,   // Tensors of their own: factors of a parameter, its scales, running statistics.
+  // Tables [rows, ...] whose rows are dealt over the ranks (fsdp/row_deal.h), in their order: each
+  // rank writes its rows of each, which in files follow those of the rank before.
+  kRows,
 };
 
 constexpr int64_t kGridBlock = 256;  // Elements.
 static_assert(kShardAlignment % kGridBlock == 0, "a block must not lie on two ranks");
 
-std::string_view Name(Grid grid);  // "element", "block", "tensor".
+std::string_view Name(Grid grid);  // "element", "block", "tensor", "rows".
 std::optional<Grid> FindGrid(std::string_view name);
 
 int64_t ElementsOfValue(Grid grid);  // Of a flat parameter; of a tensor of its own.
@@ -36,8 +40,14 @@ std::optional<DType> FindStateDType(std::string_view name, Grid grid);
 // The state, of kTensor, whose tensors are the model's buffers, by their names, without an owner.
 inline constexpr char kBuffersState[] = "buffers";
 
-// A tensor of no flat parameter. It has one value in the whole job, so it means the same at any
-// world: what ranks hold apart (statistics of their own batches) they make one before a save.
+// Those of kRows: embedding tables, and what their updates keep of a row, both without owners.
+inline constexpr char kRowsState[] = "rows", kRowSumsState[] = "row_sums";
+
+inline bool HasOwnTensors(Grid grid) { return grid == Grid::kTensor || grid == Grid::kRows; }
+
+// A tensor of no flat parameter. Of kTensor, it has one value in the whole job, so it means the
+// same at any world: what ranks hold apart (statistics of their own batches) they make one before a
+// save.
 struct OwnTensor {
   std::string name;   // Of its state's tensors, this one's.
   std::string owner;  // The parameter that it belongs to; empty: the whole model.
@@ -48,9 +58,12 @@ struct OwnTensor {
 struct StateFormat {
   std::string name;  // "master", "m", ...; no '/' in it.
   Grid grid = Grid::kElement;
-  std::vector<DType> dtypes;       // By flat parameter; kTensor: none.
-  std::vector<OwnTensor> tensors;  // kTensor alone.
+  std::vector<DType> dtypes;       // By flat parameter; of tensors of their own: none.
+  std::vector<OwnTensor> tensors;  // Where HasOwnTensors().
 };
+
+// How the rows of a state of kRows are dealt over a world.
+RowDeal DealOf(const StateFormat& state, int world);
 
 // fp32 per element: all that version 1 knew.
 std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);

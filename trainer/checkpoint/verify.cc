@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/rank_file.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/state_format.h"
 #include "trainer/core/dtype.h"
@@ -78,14 +79,14 @@ std::string ReadAt(int fd, int64_t begin, std::span<std::byte> out) {
 // The tensor of its file that a slice should be (manifest.h).
 SafetensorsEntry TensorOf(const Manifest& manifest, const ManifestSlice& slice) {
   const StateFormat& state = *manifest.FindState(slice.state);
-  const bool own = state.grid == Grid::kTensor;
+  const bool own = HasOwnTensors(state.grid);
   SafetensorsEntry entry;
   DType dtype = DType::kFloat32;
   if (own) {
     const auto tensor = std::find_if(state.tensors.begin(), state.tensors.end(),
                                      [&](const OwnTensor& t) { return t.name == slice.tensor; });
     dtype = tensor->dtype;
-    for (int i = 0; i < tensor->shape.rank(); ++i) entry.shape.push_back(tensor->shape[i]);
+    entry.shape = ShapeInFile(state, static_cast<int>(tensor - state.tensors.begin()), slice.count);
   } else {
     const auto& flats = manifest.flat_parameters;
     const auto flat = std::find_if(flats.begin(), flats.end(),

@@ -43,7 +43,15 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   FSDP_CHECK(!options.eval_ema || options.optimizer.ema) << "no averaged weights to evaluate";
   executor_.TakeSpillSlots();
   PlaceOnHost();
-  PlaceBuffersOnHost();
+  const ModelBuffers& buffers = executor_.buffers();
+  for (size_t i = 0; i < buffers.values().size(); ++i) {
+    buffers_.push_back({buffers.buffers()[i]->name(), buffers.values()[i]});
+  }
+  PlaceOnHost(buffers_, host_buffers_, buffers_snapshot_);
+  if (const TableExchange* const tables = executor_.tables()) {
+    rows_ = {{"rows", tables->rows()}, {"sums of rows", tables->sums()}};
+  }
+  PlaceOnHost(rows_, host_rows_, rows_snapshot_);
   NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -89,25 +97,22 @@ void Session::PlaceOnHost() {
   }
 }
 
-void Session::PlaceBuffersOnHost() {
-  const ModelBuffers& buffers = executor_.buffers();
-  for (size_t i = 0; i < buffers.values().size(); ++i) {
-    buffers_.push_back({buffers.buffers()[i]->name(), buffers.values()[i]});
-  }
-  const auto copies = [this](bool in_place) {
-    std::vector<BufferState> on_host = buffers_;
+void Session::PlaceOnHost(const std::vector<BufferState>& values, std::vector<BufferState>& host,
+                          std::vector<BufferState>& snapshot) {
+  const auto copies = [&](bool in_place) {
+    std::vector<BufferState> on_host = values;
     for (auto& [name, value] : on_host) {
       const View copy = in_place
-                            ? *device_.OnHost(value)
+                            ? device_.OnHost(value).value_or(value)
                             : executor_.NewBuffer(value.NumElements(), value.dtype,
                                                   {MemoryKind::kSnapshot, MemoryPlace::kPinned});
       value = copy.Reshape(value.shape);
     }
     return on_host;
   };
-  const bool shared = device_.type() == DeviceType::kCpu;
-  host_buffers_ = copies(shared);
-  buffers_snapshot_ = options_.snapshot && shared ? copies(false) : host_buffers_;
+  const bool shared = device_.kernel_type() == DeviceType::kCpu;
+  host = copies(shared);
+  snapshot = options_.snapshot && shared ? copies(false) : host;
 }
 
 void Session::NameSpilled() const {
@@ -138,7 +143,7 @@ bool Session::IsOnHost(size_t flat) const {
          executor_.PlaceOf(static_cast<int>(flat)) != MemoryPlace::kDevice;
 }
 
-void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
+void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Load load_next) {
   const double full = static_cast<double>(FullTargets());
   Executor::Step run;
   run.mode = Mode::kTrain;
@@ -156,6 +161,10 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load) {
   run.optimize = [this](Stream& stream, const ShardUpdate& update) {
     optimizer_.Step(stream, update);
   };
+  run.update_rows = [this](Stream& stream, const RowUpdate& update) {
+    optimizer_.StepRows(stream, update);
+  };
+  run.load_next = std::move(load_next);
   executor_.Run(run);
 }
 
@@ -229,11 +238,13 @@ void Session::CopyOnCompute(const std::vector<ShardState>& from, const std::vect
 void Session::ToHost() {
   CopyOnCompute(state_, host_state_, !std::exchange(frozen_on_host_, true));
   CopyBuffers(executor_.compute(), buffers_, host_buffers_);
+  CopyBuffers(executor_.compute(), rows_, host_rows_);
 }
 
 void Session::ToDevice() {
   CopyOnCompute(host_state_, state_, /*frozen=*/true);
   CopyBuffers(executor_.compute(), host_buffers_, buffers_);
+  CopyBuffers(executor_.compute(), host_rows_, rows_);
   frozen_on_host_ = true;
 }
 
@@ -245,6 +256,8 @@ Session::Snapshot Session::TakeSnapshot() {
   const bool frozen = !std::exchange(frozen_on_host_, true);
   CopyBuffers(*snapshots_, buffers_, buffers_snapshot_);
   if (!buffers_.empty()) executor_.buffers().Hold(snapshots_->Record());
+  CopyBuffers(*snapshots_, rows_, rows_snapshot_);
+  if (executor_.tables()) executor_.tables()->Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.
   for (const int u : executor_.layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;
@@ -255,7 +268,7 @@ Session::Snapshot Session::TakeSnapshot() {
     executor_.HoldUpdate(u, (on_host ? of_host : *snapshots_).Record());
   }
   if (host_snapshots_) snapshots_->Wait(of_host.Record());
-  return {snapshot_, buffers_snapshot_, snapshots_->Record()};
+  return {snapshot_, buffers_snapshot_, rows_snapshot_, snapshots_->Record()};
 }
 
 }  // namespace fsdp

@@ -33,7 +33,7 @@ struct SessionOptions {
   bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
 };
 
-// A buffer of the model.
+// A buffer of the model, or this rank's rows of embedding tables.
 struct BufferState {
   std::string name;
   View value;
@@ -57,7 +57,9 @@ class Session {
     return options_.executor.micro_batch_size * targets_ * executor_.mesh().data_size();
   }
   // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
-  void Train(int64_t step, int64_t targets, Wishes wishes, Load load);
+  // `load_next` loads the step behind it, of which a model with embedding tables reads the ids a
+  // step ahead; without it, as in the last step, that one begins by reading them.
+  void Train(int64_t step, int64_t targets, Wishes wishes, Load load, Load load_next = nullptr);
   // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
   // weights x cross-entropy, times `scale`; second_sum() that of eval_metric(), not scaled; `stop`
   // is this rank's wish, as in Train().
@@ -79,6 +81,9 @@ class Session {
   // (Executor::spilled()).
   const std::vector<ShardState>& state() const { return host_state_; }
   const std::vector<BufferState>& buffers() const { return host_buffers_; }
+  // Of all embedding tables, one behind the other: rows and what is kept of them, as the tables'
+  // (fsdp/table_exchange.h); empty where the model has none.
+  const std::vector<BufferState>& rows() const { return host_rows_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where that is the same memory. What is frozen never changes: it goes to the host once.
   void ToHost();
@@ -88,7 +93,7 @@ class Session {
   // next, or the next ToHost() where state() is a copy already.
   struct Snapshot {
     const std::vector<ShardState>& state;
-    const std::vector<BufferState>& buffers;
+    const std::vector<BufferState>&buffers, &rows;
     EventPtr taken;
   };
   Snapshot TakeSnapshot();
@@ -107,7 +112,9 @@ class Session {
   Optimizer optimizer_;
   // Make host_state_ and snapshot_, and the same of buffers.
   void PlaceOnHost();
-  void PlaceBuffersOnHost();
+  // Puts copies of `values` for the host, and for snapshots, where they belong.
+  void PlaceOnHost(const std::vector<BufferState>& values, std::vector<BufferState>& host,
+                   std::vector<BufferState>& snapshot);
   void NameSpilled() const;          // For messages of a disk.
   bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
   // A unit's: on one stream what lies on the device, on the other what lies elsewhere.
@@ -120,6 +127,7 @@ class Session {
   std::vector<View> ema_;
   std::vector<ShardState> state_, host_state_, snapshot_;
   std::vector<BufferState> buffers_, host_buffers_, buffers_snapshot_;
+  std::vector<BufferState> rows_, host_rows_, rows_snapshot_;
   bool frozen_on_host_ = false;  // In host_state_.
   // For options().snapshot; of what lies in host memory, if anything does.
   std::unique_ptr<Stream> snapshots_, host_snapshots_;

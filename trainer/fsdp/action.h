@@ -45,8 +45,16 @@ enum class ActionKind {
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
   kClip,           // compute   Gradient norm and coefficient.
   kOptimizer,  // compute   Updates the unit's shard; of units on the host: update, a host's stream.
-  kDrop,       // compute   Activations that have left give their memory back.
-  kEnd         // compute   Publishes the scalars to the host.
+  kTableTurn,  // reduce    Of embedding tables, as the next: table_actions.h says what they do.
+  kTableFetch,   // reduce
+  kTableRoute,   // data
+  kTableAgree,   // reduce
+  kTableClear,   // compute
+  kTableCheck,   // compute
+  kTableSend,    // reduce
+  kTableUpdate,  // reduce
+  kDrop,         // compute   Activations that have left give their memory back.
+  kEnd           // compute   Publishes the scalars to the host.
 };
 
 // Memory that actions read, write, take and give back. Two uses of one memory on two streams need a
@@ -80,6 +88,13 @@ enum class Resource {
   kReplicaWire,      // A gradient's shard, between replicas.
   kReplicaArrived,   // What has come of others' shards, where it is summed afterwards.
   kStaging,
+  kTableRows,      // This rank's, and what their updates keep.
+  kTableVectors,   // The rows that the step asks for.
+  kTableGradient,  // The sums of their gradients.
+  kTableRound,     // What travels of a round.
+  kTableRounds,    // How many rounds each rank needs.
+  kRoute,          // Where the ids of the step lead,
+  kNextRoute,      // and in host memory those of the next.
   kScalars,
   kBatch
 };

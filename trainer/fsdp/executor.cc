@@ -32,6 +32,24 @@ Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPoli
   return layout;
 }
 
+// Null where the model has none.
+std::unique_ptr<TableExchange> MakeTables(Device& device, PhasedAllocator& allocator,
+                                          const Model& model, const ExecutorOptions& options,
+                                          const MeshCommunicators& communicators) {
+  const std::vector<EmbeddingTable> tables = model.tables();
+  if (tables.empty()) return nullptr;
+  const Mesh& mesh = communicators.mesh();
+  return std::make_unique<TableExchange>(
+      device, allocator,
+      MakeTableLayout(tables, mesh.world_size(), options.micro_batch_size, options.micro_batches),
+      model.Inputs(options.sample_length), mesh.position(), communicators.Over(Group::kWorld));
+}
+
+// Of what goes over the world.
+StreamId WorldStream(const ExecutorOptions& options) {
+  return options.communicators == 1 ? StreamId::kGather : StreamId::kReduce;
+}
+
 // Threads of the stream kUpdate; 1 where the host updates nothing.
 int UpdateThreads(const ScheduleOptions& train, int compute_threads) {
   const auto asked = static_cast<int>(train.cpu_offload.threads);
@@ -55,6 +73,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       memory_(allocator, layout_, schedules_[0], schedules_[1], model, options,
               device.kernel_type()),
       parameters_(layout_.flat_parameters.size()),
+      tables_(MakeTables(device, allocator, model, options, communicators)),
       copied_(layout_.units.size()) {
   if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
@@ -93,6 +112,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   if (options.add_moves) options.add_moves(moves_);
   memory_.quantized =
       MakeQuantizedTables(allocator, compute(), layout_, memory_.storage, mesh(), options.quantize);
+  if (tables_) tables_->Begin(stream(WorldStream(options)), compute());
   if (scales_loss()) {
     ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
   }
@@ -264,6 +284,7 @@ void Executor::Run(const Step& step) {
   if (caching()) caching()->TakePeaks();  // Those of what was between the steps.
   traffic_[steps_ % 2].Clear();
   communicators_.CountIn(&traffic_[steps_ % 2]);
+  PrepareTables();
   events_before_ = std::move(events_);
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;
@@ -282,6 +303,8 @@ void Executor::Run(const Step& step) {
               options_.mixed_precision.param_dtype);
     tape_ = &tape;
     tape.AttendWith(options_.attention, options_.documents);
+    if (tables_) tables_->Bind(m);
+    tape.LookUpIn(tables_.get());
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
     const Batch& batch = memory_.batches[m % 2].device;
     if (step.forward) {
@@ -317,7 +340,8 @@ StepScalars Executor::Result(int64_t index) {
 StepAccount Executor::Account(int64_t index) {
   FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
   ends_[index % 2]->Synchronize();
-  return {clocks_[index % 2].Read(), traffic_[index % 2].Read(), peaks_[index % 2]};
+  return {clocks_[index % 2].Read(), tables_ ? tables_->rounds_of(index) : 0,
+          traffic_[index % 2].Read(), peaks_[index % 2]};
 }
 
 void Executor::Synchronize() {
@@ -401,6 +425,10 @@ Stream& Executor::compute() {
   trained_ = false;
   for (EventPtr& copied : copied_) streams_[0]->Wait(std::exchange(copied, nullptr));
   buffers().WaitForCopies(*streams_[0]);
+  if (tables_) {
+    streams_[0]->Wait(tables_->TakeCopied());
+    streams_[0]->Wait(tables_->Exchanged());
+  }
   JoinOthers();
   return *streams_[0];
 }
@@ -414,6 +442,7 @@ Stream& Executor::host() {
 
 void Executor::WaitUntilLanded(Stream& other) {
   other.Wait(streams_[0]->Record());
+  if (tables_) other.Wait(tables_->Exchanged());
   for (const StreamId id : {StreamId::kUpdate, StreamId::kSpillWrite}) {
     const auto& stream = streams_[static_cast<int>(id)];
     if (stream) other.Wait(stream->Record());

@@ -23,6 +23,7 @@
 #include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/step_position.h"
+#include "trainer/fsdp/table_exchange.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
@@ -74,6 +75,7 @@ class Executor final : public SegmentHooks {
   const View& gradient(int flat) const { return memory_.Shard(Resource::kGradientShard, flat); }
   float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
   ModelBuffers& buffers() { return memory_.buffers; }
+  TableExchange* tables() const { return tables_.get(); }  // Null: the model has none.
   // Another one of each flat parameter that trains, in a dtype by its own, in the place of its
   // state: persistent memory, zero.
   std::vector<View> NewShards(MemoryKind kind, const std::function<DType(const DTypes&)>& dtype);
@@ -89,7 +91,6 @@ class Executor final : public SegmentHooks {
   void MastersWritten();
   // Enqueues what it, if in use, goes on from.
   void ResumeLossScaler(const LossScalerState& state);
-
   using Step = ExecutorStep;
   // Enqueues a whole step. First waits, and for nothing else, until the step before the last one is
   // done; its scalars are then to be had from Result().
@@ -97,14 +98,12 @@ class Executor final : public SegmentHooks {
   int64_t steps() const { return steps_; }  // Enqueued so far.
   // Scalars of step `index`, from 0, of the last two. Blocks until they are; throws what failed it.
   StepScalars Result(int64_t index);
-  StepAccount Account(int64_t index);  // Likewise.
+  StepAccount Account(int64_t index);  // The same of these.
   void Synchronize();                  // Blocks until everything enqueued is done.
-
   // What the streams are in, or what they failed in: "step 12, backward of unit 5
   // (transformer.h.4), op reduce_scatter", several joined by "; ". Streams that wait for others are
   // left out where there is one that does not. Empty: all are idle, or the device cannot tell.
   std::string Where() const;
-
   void Enter(int segment, Pass pass) override;
   void Leave(int segment, Pass pass) override;
   bool HasBackward(int segment) const override;
@@ -160,7 +159,8 @@ class Executor final : public SegmentHooks {
   void ReduceScalars(const Action& action);
   void Clip(Stream& stream);
   void Update(const Action& action);
-
+  void RunTables(const Action& action);  // executor_tables.cc, as the next.
+  void PrepareTables();  // How many rounds the step has: blocks until all ranks agree.
   Device& device_;
   PhasedAllocator& allocator_;
   Model& model_;
@@ -175,6 +175,7 @@ class Executor final : public SegmentHooks {
   ExecutorMemory memory_;
   Moves moves_;
   std::vector<std::vector<Parameter*>> parameters_;  // By flat parameter, as the layout's.
+  std::unique_ptr<TableExchange> tables_;
   std::vector<EventPtr> copied_;  // By unit. Null: nobody copies, or its update waits already.
   bool joined_ = true;            // compute() knows of all that was offloaded.
   bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.

@@ -37,10 +37,9 @@ void Executor::Execute(const Action& action) {
       Gather(action);
       break;
     case ActionKind::kFree:  // Tests poison it.
-      FillAll(action, std::numeric_limits<float>::quiet_NaN());
-      break;
     case ActionKind::kClear:
-      FillAll(action, 0);
+      FillAll(action,
+              action.kind == ActionKind::kFree ? std::numeric_limits<float>::quiet_NaN() : 0);
       break;
     case ActionKind::kReduce:
       Reduce(action);
@@ -72,6 +71,8 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kEnd:
       Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
       break;
+    default:
+      RunTables(action);
   }
   memory_.Give(action);
 }

@@ -36,6 +36,10 @@ struct ExecutorStep {
   std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
   // kTrain: enqueues the update on `stream`. It writes the copy, too.
   std::function<void(Stream& stream, const ShardUpdate& update)> optimize;
+  // kTrain: enqueues the update of a round of rows of embedding tables on `stream`.
+  std::function<void(Stream& stream, const RowUpdate& update)> update_rows;
+  // kTrain: as `load`, of the next step, whose ids this one reads. Null: nobody knows it yet.
+  std::function<void(int micro_batch, const Batch& batch)> load_next;
   // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
   // the way where another dtype is computed with. Null: those.
   const std::vector<View>* weights = nullptr;
@@ -48,7 +52,8 @@ struct ExecutorStep {
 // Of one rank.
 struct StepAccount {
   StepTimes times;
-  TrafficBytes traffic;  // What other ranks have taken of this one for what the step issued.
+  int64_t table_rounds = 0;  // Of an exchange of rows of embedding tables; 0: there are none.
+  TrafficBytes traffic;      // What other ranks have taken of this one for what the step issued.
   // Peaks of a caching allocator from the step's first action to its last, which the host enqueues
   // at most two steps ahead of the device. Empty: memory is planned.
   std::optional<CachingStatistics> memory;

@@ -16,6 +16,7 @@ namespace {
 // The first segment with a parameter to train; the last where there is none (evaluation alone).
 int FirstTrainable(const Model& model) {
   const std::vector<ModelSegment>& segments = model.segments();
+  if (!model.tables().empty()) return 0;  // The first segment reads them.
   const auto trains = [](const Parameter* p) { return p->trainable(); };
   for (const ModelSegment& segment : segments) {  // Its gradient is whole with the first segment's.
     if (std::ranges::any_of(segment.reads, trains)) return 0;
@@ -167,6 +168,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
          .offloaded = offloads && segment.is_block && trained});
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
+  schedule.tables = !model.tables().empty();
   schedule.poison = options.poison;
   return MakeSchedule(schedule);
 }

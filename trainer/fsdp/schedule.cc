@@ -4,23 +4,28 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "trainer/core/check.h"
-#include "trainer/core/philox.h"
 #include "trainer/fsdp/action_list.h"
 #include "trainer/fsdp/host_limiter.h"
 #include "trainer/fsdp/host_updates.h"
 #include "trainer/fsdp/schedule_check.h"
 #include "trainer/fsdp/scheduled_runs.h"
+#include "trainer/fsdp/table_actions.h"
 
 namespace fsdp {
 namespace {
 
-int Slots(int64_t asked, int units) { return static_cast<int>(std::min<int64_t>(asked, units)); }
+int Slots(int64_t asked, int units) {
+  const int64_t most = units;
+  return static_cast<int>(std::min(asked, most));
+}
 
-int Units(const ScheduleOptions& o) { return static_cast<int>(o.units.size()); }
+int Units(const ScheduleOptions& o) {
+  const size_t units = o.units.size();
+  return static_cast<int>(units);
+}
 
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
@@ -33,6 +38,7 @@ class Builder {
         limiter_(limiter),
         leaving_(leaving),
         updates_(o_, list_),
+        tables_(o_, list_),
         runs_(o_),
         segments_(static_cast<int>(o_.segments.size())),
         units_(Units(o_)),
@@ -71,11 +77,10 @@ class Builder {
 
   void AddStep() {
     list_.Add({.kind = ActionKind::kBegin, .writes = {{Resource::kScalars}}});
+    tables_.Begin();
     if (o_.mode == Mode::kTrain) updates_.Begin();
     for (size_t r = 0; r < runs_.size(); ++r) AddRun(r);
-    const bool train = o_.mode == Mode::kTrain;
-    if (train) AddUpdate();
-    if (!train && reduced_) AddScalarReduction();
+    o_.mode == Mode::kTrain ? AddUpdate() : AddScalarReduction();
     list_.Add({.kind = ActionKind::kEnd, .reads = {{Resource::kScalars}}});
   }
 
@@ -204,9 +209,9 @@ class Builder {
       action.writes.push_back({Resource::kScalars});
     }
     UseActivations(run, action);
-    const int index = list_.Add(std::move(action));
-
-    last_run_ = index;
+    tables_.Before(run, action);
+    const int index = last_run_ = list_.Add(std::move(action));
+    tables_.Behind(run);
     if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
     const bool ends =
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
@@ -381,6 +386,7 @@ class Builder {
   }
 
   void AddScalarReduction() {
+    if (!reduced_) return;
     Add(ActionKind::kReduceScalars, StreamId::kReduce, /*unit=*/-1, /*m=*/-1,
         {.writes = {{Resource::kScalars}}});
   }
@@ -391,10 +397,12 @@ class Builder {
       if (offloads_) break;  // It has been done.
       SumSquares(u, {Resource::kGradientShard, u}, StreamId::kCompute);
     }
-    if (reduced_) AddScalarReduction();
+    tables_.BeforeNorm();
+    AddScalarReduction();
     Action clip{.kind = ActionKind::kClip, .writes = {scalars}};
     if (offloads_) clip.writes.push_back({Resource::kFactors});
     list_.Add(std::move(clip));
+    tables_.Update();
     for (const int u : OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()})) {
       if (IsOnHost(u)) {
         updates_.Update(u);
@@ -427,6 +435,7 @@ class Builder {
   ActionList& list_;
   HostLimiter &limiter_, &leaving_;
   HostUpdates updates_;
+  TableActions tables_;
   const ScheduledRuns runs_;
   const int segments_, units_;
   const bool caching_;            // No slots.
@@ -480,20 +489,5 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
             list.Take()};
   }
 }
-
-std::string Schedule::ToString() const {
-  std::ostringstream out;
-  out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots;
-  if (shard_slots > 0) out << ", shard slots " << shard_slots;
-  if (update_slots > 0) out << ", update slots " << update_slots;
-  if (spill_slots > 0) out << ", spill slots " << spill_slots;
-  out << "\n";
-  for (size_t i = 0; i < actions.size(); ++i) {
-    out << i << " " << fsdp::ToString(actions[i]) << "\n";
-  }
-  return out.str();
-}
-
-uint64_t Schedule::Hash() const { return HashBytes(ToString()); }
 
 }  // namespace fsdp

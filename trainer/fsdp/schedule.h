@@ -92,6 +92,7 @@ struct ScheduleOptions : FsdpOptions {
   std::vector<SegmentRow> segments = {};
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
+  bool tables = false;  // Embedding tables outside the units: table_actions.h.
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 
   bool Any(bool UnitRow::*has) const { return std::ranges::any_of(units, std::identity(), has); }

@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
 
 #include <functional>
+#include <optional>
 
 #include "trainer/core/view.h"
 
@@ -22,6 +23,16 @@ struct ShardUpdate {
 
   // Of NewShards(): what is updated.
   View Shard(const View& shard) const { return in_memory ? in_memory(shard) : shard; }
+};
+
+// Of the rows of embedding tables that this rank has: what a round of an exchange has brought for
+// them, as ops/row_adagrad.h takes it.
+struct RowUpdate {
+  ConstView ids;
+  View gradients, table, sums;
+  int position = 0, world = 1;
+  ConstView coefficient = {}, mean_scale = {};
+  std::optional<ConstView> loss_scale = {};
 };
 
 }  // namespace fsdp

@@ -30,7 +30,9 @@ StepClock::Part PartOf(const Action& action) {
     case ActionKind::kBegin:
       return &StepTimes::forward;
     case ActionKind::kClear:
+    case ActionKind::kTableClear:
       return &StepTimes::backward;
+    case ActionKind::kTableCheck:
     case ActionKind::kSumSquares:
     case ActionKind::kClip:
     case ActionKind::kOptimizer:

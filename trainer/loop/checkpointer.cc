@@ -14,13 +14,38 @@
 namespace fsdp {
 namespace {
 
-std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state,
+// This rank's rows, and what is kept of them, table by table.
+void AddRows(const TableExchange& tables, const std::vector<BufferState>& rows,
+             std::vector<CheckpointState>& states) {
+  const TableLayout& layout = tables.layout();
+  for (const auto& [name, value] :
+       {std::pair(kRowsState, rows[0].value), std::pair(kRowSumsState, rows[1].value)}) {
+    CheckpointState& state = states.emplace_back();
+    state.name = name;
+    state.grid = Grid::kRows;
+    const int64_t row = value.NumElements() / layout.own_rows();
+    const View all = value.Reshape(Shape{value.NumElements()});
+    for (int t = 0; t < std::ssize(layout.tables); ++t) {
+      const auto [begin, count] = layout.RowsOf(t, tables.position());
+      const View part = all.Slice(begin * row, count * row);
+      const EmbeddingTable& table = layout.tables[t];
+      state.tensors.push_back({table.name, "",
+                               value.shape.rank() == 1 ? part : part.Reshape(Shape{count, row}),
+                               table.rows});
+    }
+  }
+}
+
+std::vector<CheckpointState> ForCheckpoint(const Executor& executor,
+                                           const std::vector<ShardState>& state,
                                            const std::vector<BufferState>& buffers,
-                                           SpillMemory* spill) {
+                                           const std::vector<BufferState>& rows) {
+  SpillMemory* const spill = executor.spill();
   std::vector<CheckpointState> states;
   for (const ShardState& s : state) {
     states.push_back({.name = s.name, .shards = s.shards, .spill = spill});
   }
+  if (executor.tables()) AddRows(*executor.tables(), rows, states);
   if (buffers.empty()) return states;
   CheckpointState& own = states.emplace_back();
   own.name = kBuffersState;
@@ -30,7 +55,8 @@ std::vector<CheckpointState> ForCheckpoint(const std::vector<ShardState>& state,
 }
 
 std::vector<Range> RangesOf(const std::vector<ShardState>& state,
-                            const std::vector<BufferState>& buffers) {
+                            const std::vector<BufferState>& buffers,
+                            const std::vector<BufferState>& rows) {
   std::vector<Range> ranges;
   for (const ShardState& s : state) {
     for (const View& shard : s.shards) {
@@ -38,6 +64,7 @@ std::vector<Range> RangesOf(const std::vector<ShardState>& state,
     }
   }
   for (const auto& [name, value] : buffers) ranges.emplace_back(value);
+  for (const auto& [name, value] : rows) ranges.emplace_back(value);
   return ranges;
 }
 
@@ -52,10 +79,10 @@ Checkpointer::Checkpointer(const Recipe& recipe, const Job& job, const RunDirect
 CheckpointMeta Checkpointer::Load(const std::string& from) {
   const std::vector<ShardState>& state = session_.state();
   try {
-    DeclareHostUse("load", {}, RangesOf(state, session_.buffers()));
+    DeclareHostUse("load", {}, RangesOf(state, session_.buffers(), session_.rows()));
     LoadedCheckpoint loaded =
         LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()),
-                       ForCheckpoint(state, session_.buffers(), executor().spill()));
+                       ForCheckpoint(executor(), state, session_.buffers(), session_.rows()));
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
@@ -93,20 +120,22 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   CheckpointMeta all = meta;
   all.records = recorder_.Sync();
   const auto save = [this, all, attempt = saves_++](const std::vector<ShardState>& state,
-                                                    const std::vector<BufferState>& buffers) {
+                                                    const std::vector<BufferState>& buffers,
+                                                    const std::vector<BufferState>& rows) {
     return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
-                          ForCheckpoint(state, buffers, executor().spill()), all, *job_.store,
+                          ForCheckpoint(executor(), state, buffers, rows), all, *job_.store,
                           attempt, {recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_best});
   };
   saved_step_ = meta.step;
   last_wish_ = std::chrono::steady_clock::now();
   if (saver_ && !last) {
-    const auto [snapshot, buffers, taken] = session_.TakeSnapshot();
-    saver_->Start([save, &state = snapshot, &buffers = buffers] { return save(state, buffers); },
-                  RangesOf(snapshot, buffers), taken);
+    const auto [snapshot, buffers, rows, taken] = session_.TakeSnapshot();
+    saver_->Start([save, &state = snapshot, &buffers = buffers,
+                   &rows = rows] { return save(state, buffers, rows); },
+                  RangesOf(snapshot, buffers, rows), taken);
   } else {
     FetchState("save");
-    RecordSaved(save(session_.state(), session_.buffers()));
+    RecordSaved(save(session_.state(), session_.buffers(), session_.rows()));
   }
   recorder_.Continue({.step = meta.step, .checkpoint = recorder_.Now() - begin});
 }
@@ -158,9 +187,11 @@ std::string Checkpointer::NotFinite() {
       if (!wrong.empty()) return wrong;
     }
   }
-  for (const auto& [name, value] : session_.buffers()) {
-    std::string wrong = DescribeNotFinite(name, 0, value);
-    if (!wrong.empty()) return wrong;
+  for (const auto* const values : {&session_.buffers(), &session_.rows()}) {
+    for (const auto& [name, value] : *values) {
+      std::string wrong = DescribeNotFinite(name, 0, value);
+      if (!wrong.empty()) return wrong;
+    }
   }
   return "";
 }
@@ -169,7 +200,7 @@ std::string Checkpointer::NotFinite() {
 void Checkpointer::FetchState(const char* name) {
   session_.ToHost();
   executor().Synchronize();
-  DeclareHostUse(name, RangesOf(session_.state(), session_.buffers()), {});
+  DeclareHostUse(name, RangesOf(session_.state(), session_.buffers(), session_.rows()), {});
 }
 
 // To the stream checker: what the host itself reads and writes of the device's memory.

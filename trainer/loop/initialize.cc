@@ -63,6 +63,13 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
   } else {
     executor.Initialize(draw);
   }
+  if (executor.tables()) {
+    executor.tables()->Initialize(
+        executor.compute(),
+        [seed](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
+          FillInitial(table, seed, begin, values);
+        });
+  }
   session.InitializeEma();
   executor.Synchronize();
 }

@@ -247,9 +247,14 @@ class Trainer {
                        " steps are in the air; it stands at " + Where());
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
-    session().Train(step, targets, wishes, [this, step](int m, const Batch& batch) {
-      data_.train->MicroBatch(step, m, run_.mesh.data_coordinate(), batch);
-    });
+    const auto load = [this](int64_t of) {
+      return [this, of](int m, const Batch& batch) {
+        data_.train->MicroBatch(of, m, run_.mesh.data_coordinate(), batch);
+      };
+    };
+    const bool last = step == recipe_.train.steps;
+    session().Train(step, targets, wishes, load(step),
+                    last ? Session::Load(nullptr) : load(step + 1));
     pending_.push_back({step, executor().steps() - 1, targets});
     step_ = step;
   }

@@ -6,12 +6,16 @@
 #include <span>
 
 #include "trainer/nn/parameter.h"
+#include "trainer/nn/table.h"
 
 namespace fsdp {
 
 // Fills a parameter's elements from `begin` on with the initial values of its slices: see Init. An
 // element's value depends on seed, slice and place in it alone.
 void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values);
+// The same of an embedding table's elements.
+void FillInitial(const EmbeddingTable& table, uint64_t seed, int64_t begin,
+                 std::span<float> values);
 
 }  // namespace fsdp
 

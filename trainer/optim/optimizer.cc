@@ -7,6 +7,7 @@
 
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/row_adagrad.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
@@ -114,6 +115,22 @@ void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
     operands.kept.push_back(update.Shard(state.shards[update.flat]));
   }
   UpdateShard(stream, options_, seed_, operands);
+}
+
+void Optimizer::StepRows(Stream& stream, const RowUpdate& update) const {
+  RowAdagrad(stream,
+             {.lr_scale = options_.table_lr_scale,
+              .seed = seed_,
+              .rank = update.position,
+              .world = update.world},
+             {.ids = update.ids,
+              .gradients = update.gradients,
+              .factors = factors_,
+              .coefficient = update.coefficient,
+              .mean_scale = update.mean_scale,
+              .loss_scale = update.loss_scale,
+              .table = update.table,
+              .sums = update.sums});
 }
 
 }  // namespace fsdp

@@ -35,6 +35,8 @@ class Optimizer {
   // Enqueues an update, on a stream of the device or, of what lies in host memory, of the host: one
   // pass, which also writes the copy and the average.
   void Step(Stream& stream, const ShardUpdate& update);
+  // The same of rows of embedding tables, by row-wise Adagrad, whatever the kind.
+  void StepRows(Stream& stream, const RowUpdate& update) const;
   const std::vector<ShardState>& state() const { return state_; }
 
  private:

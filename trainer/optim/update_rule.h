@@ -27,7 +27,8 @@ struct OptimizerOptions {
   std::optional<double> ema;                     // Decay of the averaged masters; none without.
   double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
   std::vector<ParameterGroup> groups;
-  uint64_t seed = 0;  // Of the rounding of what is kept in bf16 (ops/update.h).
+  double table_lr_scale = 1;  // Of rows of embedding tables (ops/row_adagrad.h): times lr.
+  uint64_t seed = 0;          // Of the rounding of what is kept in bf16 (ops/update.h).
 };
 
 // A value an element of the master, laid out as its shards are, so it is saved and resharded as

@@ -247,8 +247,8 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
     std::function<void(Json&)> edit;
   } cases[] = {
       {"format", [](Json& j) { j["format"] = "other"; }},
-      {"version 4, this build reads up to 3: use the build that wrote it, or a newer one",
-       [](Json& j) { j["version"] = 4; }},
+      {"version 5, this build reads up to 4: use the build that wrote it, or a newer one",
+       [](Json& j) { j["version"] = 5; }},
       {"version: want an integer", [](Json& j) { j["version"] = 0; }},
       {"version: want an integer", [](Json& j) { j["version"] = true; }},
       {"has no step", [](Json& j) { j.erase("step"); }},

@@ -1,0 +1,229 @@
+// Embedding tables through whole steps: docs/fsdp.md, "Embedding tables".
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/testing/numeric.h"
+#include "tests/testing/tiny_run.h"
+#include "tests/testing/toy_tables.h"
+#include "trainer/nn/initial_values.h"
+
+namespace fsdp::testing {
+namespace {
+
+TinyRun OfTables(const ToyTables::Options& options = ToyTables::Options()) {
+  TinyRun run;
+  run.model = [options] { return std::make_unique<ToyTables>(options); };
+  run.rows = ToyTables::Rows();
+  return run;
+}
+
+void ExpectNear(const TinyResult& got, const TinyResult& want, double tolerance) {
+  const auto near = [&](const std::string& of, const std::vector<float>& a,
+                        const std::vector<float>& b) {
+    EXPECT_TRUE(AllNear({a.begin(), a.end()}, {b.begin(), b.end()}, tolerance)) << of;
+  };
+  near("losses", got.losses, want.losses);
+  near("norms", got.grad_norms, want.grad_norms);
+  near("evaluation", {got.eval_loss}, {want.eval_loss});
+  ASSERT_EQ(got.parameters.size(), want.parameters.size());
+  for (const auto& [name, values] : want.parameters) near(name, got.parameters.at(name), values);
+  for (const auto& [name, values] : want.state) near(name, got.state.at(name), values);
+}
+
+// Sums of a step have up to 36 terms, of numbers of order one, in three steps.
+const double kNear = 3 * Tolerance(DType::kFloat32, 36);
+
+TEST(Tables, WorldsAgreeWithOneRank) {
+  const TinyResult one = Train(OfTables());
+  EXPECT_NE(one.parameters.at("tables.word"), one.initial.at("tables.word"));
+  for (const int world : {2, 3, 4, 5}) {
+    for (const Strategy strategy : {Strategy::kFullShard, Strategy::kNoShard}) {
+      SCOPED_TRACE(world);
+      TinyRun run = OfTables();
+      run.world = world;
+      run.options.executor.sharding_strategy = strategy;
+      ExpectNear(Train(run), one, kNear);
+    }
+  }
+  TinyRun run = OfTables();
+  run.world = 4;
+  run.options.executor.sharding_strategy = Strategy::kHybridShard;
+  run.options.executor.shard_size = 2;
+  run.ranks_by_position = {2, 0, 3, 1};
+  ExpectNear(Train(run), one, kNear);
+}
+
+// Neither recomputation, nor who computes where, nor rounds, nor transports change a bit.
+TEST(Tables, SettingsChangeNoBit) {
+  TinyRun run = OfTables();
+  run.world = 2;
+  run.options.global_batch_size = 11;  // Three micro-batches, of which the last is not full.
+  const TinyResult want = Train(run);
+  const auto expect_same = [&](const std::string& what, auto change) {
+    TinyRun other = run;
+    change(other);
+    EXPECT_EQ(FirstDifference(Train(other), want), "") << what;
+  };
+  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    expect_same("recompute", [&](TinyRun& other) { other.options.executor.recompute = recompute; });
+    TinyRun again = run;  // The stem, too; it then has a unit of its own.
+    again.model = [] {
+      return std::make_unique<ToyTables>(ToyTables::Options{.stem_is_block = true});
+    };
+    const TinyResult once = Train(again);
+    again.options.executor.recompute = recompute;
+    EXPECT_EQ(FirstDifference(Train(again), once), "");
+  }
+  expect_same("shard_grad_op", [](TinyRun& other) {
+    other.options.executor.sharding_strategy = Strategy::kShardGradOp;
+  });
+  expect_same("one queue", [](TinyRun& other) { other.options.executor.communicators = 1; });
+  expect_same("threads", [](TinyRun& other) { other.options.executor.threads = 3; });
+  expect_same("processes", [](TinyRun& other) { other.ranks = RunProcessRanks; });
+  expect_same("caching", [](TinyRun& other) {
+    other.options.executor.buffers = FsdpOptions::Buffers::kCaching;
+    other.options.executor.limiter = FsdpOptions::Limiter::kHost;
+  });
+}
+
+// Little capacity makes more rounds, in which the same is done.
+TEST(Tables, RoundsChangeNoBit) {
+  std::vector<TinyResult> results;
+  std::vector<int64_t> rounds;
+  for (const double capacity : {1.0, 8.0}) {
+    TinyRun run = OfTables({.capacity = capacity});
+    run.world = 3;
+    run.rows = std::make_shared<ToyIds>(/*stride=*/3);  // All of one table's are of one rank.
+    run.options.global_batch_size = 24;
+    run.options.executor.micro_batch_size = 4;
+    std::mutex mutex;
+    int64_t most = 0;
+    run.on_table_rounds = [&](int, int64_t step, int64_t n) {
+      const std::lock_guard lock(mutex);
+      if (step > 0) most = std::max(most, n);
+      EXPECT_GE(n, 1);
+    };
+    results.push_back(Train(run));
+    rounds.push_back(most);
+  }
+  EXPECT_GT(rounds[0], 1);
+  EXPECT_EQ(rounds[1], 1);
+  EXPECT_EQ(FirstDifference(results[0], results[1]), "");
+}
+
+// What Adagrad keeps and what it moves belong to one gradient, which is the loss's.
+TEST(Tables, GradientsAreTheLosses) {
+  TinyRun run = OfTables();
+  run.steps = 1;
+  run.options.executor.max_norm = 0;
+  run.eval_step = 1;
+  const TinyResult got = Train(run);
+  const std::string name = "tables.item";
+  const std::vector<float>&before = got.initial.at(name), &after = got.parameters.at(name);
+  const std::vector<float>& sums = got.state.at("rows/" + name);
+  for (int64_t i = 0; i < std::ssize(before); i += 5) {
+    const double sum = sums[i / ToyTables::kWidth];
+    const double gradient = (before[i] - after[i]) / 0.1 * (std::sqrt(sum) + 1e-8);
+    run.options.lr.lr = 0;
+    constexpr float kStep = 0.02f;
+    double loss[2];
+    for (const int side : {0, 1}) {
+      run.initial_rows = [&](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
+        FillInitial(table, run.seed, begin, values);
+        if (table.name != name || i < begin || i >= begin + std::ssize(values)) return;
+        values[i - begin] += side == 0 ? -kStep : kStep;
+      };
+      loss[side] = Train(run).eval_loss;
+    }
+    // Each loss, of order one, is off by some roundings of fp32; and h^2 / 6 of a third derivative.
+    EXPECT_NEAR(gradient, (loss[1] - loss[0]) / (2 * kStep), 1e-4) << i;
+  }
+}
+
+// Of a whole step, with weights of unequal samples: nothing is clipped, and grad_norm is without.
+TEST(Tables, AreNeitherClippedNorInTheNorm) {
+  TinyRun run = OfTables();
+  run.steps = 1;
+  const TinyResult clipped = Train(run);
+  run.options.executor.max_norm = 1e-4f;
+  const TinyResult hard = Train(run);
+  EXPECT_EQ(clipped.grad_norms, hard.grad_norms);
+  EXPECT_NE(clipped.parameters.at("stem.weight"), hard.parameters.at("stem.weight"));
+  EXPECT_EQ(clipped.parameters.at("tables.word"), hard.parameters.at("tables.word"));
+  double squares = 0;
+  for (const auto& [name, values] : hard.gradients) {
+    for (const float g : values) squares += double{g} * g;
+  }
+  EXPECT_NEAR(hard.grad_norms[0], std::sqrt(squares), 1e-5);
+}
+
+// A loss scale that overflows skips the tables' updates as it does all others.
+TEST(Tables, StayWhereTheWeightsStay) {
+  TinyRun run = OfTables();
+  run.world = 2;
+  FsdpOptions::MixedPrecision& mixed = run.options.executor.mixed_precision;
+  mixed.param_dtype = mixed.grad_dtype = mixed.reduce_dtype = DType::kFloat16;
+  mixed.scaler.init_scale = 0x1p60;
+  run.steps = 1;
+  const TinyResult skipped = Train(run);
+  EXPECT_EQ(skipped.parameters, skipped.initial);
+  mixed.scaler.init_scale = 64;
+  const TinyResult learned = Train(run);
+  EXPECT_NE(learned.parameters.at("tables.user"), learned.initial.at("tables.user"));
+  // To what the rounding of 16 bits leaves of a gradient: the scale itself is gone.
+  TinyRun wide = OfTables();
+  wide.steps = 1;
+  const TinyResult want = Train(wide);
+  double off = 0, moved = 0;
+  for (size_t i = 0; i < want.parameters.at("tables.user").size(); ++i) {
+    const double w = want.parameters.at("tables.user")[i];
+    off += std::abs(learned.parameters.at("tables.user")[i] - w);
+    moved += std::abs(want.initial.at("tables.user")[i] - w);
+  }
+  EXPECT_LT(off, 0.05 * moved);
+}
+
+// Where no dense gradient is infinite, one of the tables skips the step of all ranks.
+TEST(Tables, AnInfiniteGradientOfRowsSkipsTheStep) {
+  TinyRun run = OfTables({.init = {0, 0}, .stem = 1e25f});
+  run.world = 2;
+  run.steps = 1;
+  run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
+    FillInitial(p, 7, begin, values);
+  };
+  const TinyResult result = Train(run);
+  EXPECT_TRUE(std::isnan(result.losses[0]));
+  EXPECT_EQ(result.parameters, result.initial);
+}
+
+TEST(Tables, Bf16RowsFollowFp32OnesAndTheirDrawsAreTheRows) {
+  const TinyResult wide = Train(OfTables());
+  TinyRun run = OfTables({.dtype = DType::kBFloat16});
+  const TinyResult one = Train(run);
+  run.world = 3;
+  const TinyResult three = Train(run);
+  // A few roundings to bf16 of elements below 2 or so, each up to a step away.
+  const double near = 5 * Epsilon(DType::kBFloat16) * 2;
+  int64_t differ = 0, all = 0;
+  for (const char* name : {"tables.user", "tables.item", "tables.word"}) {
+    const std::vector<float>&a = one.parameters.at(name), &b = three.parameters.at(name);
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_NEAR(a[i], wide.parameters.at(name)[i], near);
+      if (a[i] != b[i]) ++differ;
+      ++all;
+    }
+  }
+  // From almost equal sums the same draws round almost all alike; other draws would a third of
+  // what moves in other ways.
+  EXPECT_LT(differ, all / 100);
+}
+
+}  // namespace
+}  // namespace fsdp::testing

@@ -1,0 +1,40 @@
+// How rows of tables are dealt over ranks. Pure arithmetic.
+//
+// The tables' rows count through, table after table: row g lies on the rank at position g mod W,
+// as that rank's row g / W. So rows that are often asked for, and tables of a few rows, are spread
+// over all ranks, and each rank has ceil(rows / W), the last of which may be nobody's.
+// Tests: tests/trainer/fsdp/table_route_test.cc
+#ifndef FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
+#define FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace fsdp {
+
+struct RowDeal {
+  int world = 1;
+  std::vector<int64_t> first_row = {0};  // By table, and behind the last: where its rows begin.
+
+  void AddTable(int64_t rows) { first_row.push_back(first_row.back() + rows); }
+
+  int64_t total_rows() const { return first_row.back(); }
+  int64_t own_rows() const { return (total_rows() + world - 1) / world; }
+
+  struct Row {
+    int table = 0;
+    int64_t row = 0;
+  };
+  // What a rank's row is; empty: nobody's.
+  std::optional<Row> At(int position, int64_t own_row) const;
+  // A rank's rows of a table, which lie side by side: the first, and how many.
+  struct Stretch {
+    int64_t begin = 0, count = 0;
+  };
+  Stretch RowsOf(int table, int position) const;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_

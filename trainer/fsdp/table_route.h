@@ -1,0 +1,61 @@
+// The rows that the ids of one rank's step name: each once, by the rank that has it, in the order
+// in which rounds ask for them (ops/row_order.h). Made on the host, of ids alone.
+// Tests: tests/trainer/fsdp/table_route_test.cc
+#ifndef FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_
+#define FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_
+
+#include <cstdint>
+
+#include "trainer/core/view.h"
+#include "trainer/fsdp/table_layout.h"
+
+namespace fsdp {
+
+// One in memory: what kernels read of it, end to end.
+struct TableRoute {
+  View rows;    // int64 [step_ids]: rows of their owners, by owner and RowKey().
+  View owners;  // int32 [W + 1]: where each owner's begin, and the end of all.
+  // int32 [micro_batches, batch_ids], by micro-batch. places: of each id its row's place in `rows`,
+  // or -1. order: as PoolBagsBackward() wants it of one micro-batch.
+  View places, order;
+  View log2_rounds;  // int32 [1]: of the fewest rounds in which no owner is asked for more.
+
+  // Those of micro-batch m, [rows, slots] and [batch_ids].
+  View PlacesOf(const TableLayout& layout, int64_t m) const;
+  View OrderOf(const TableLayout& layout, int64_t m) const;
+};
+template <typename Visit>
+void ForEachAddress(TableRoute& route, const Visit& visit) {
+  visit(route.rows), visit(route.owners), visit(route.places), visit(route.order);
+  visit(route.log2_rounds);
+}
+
+int64_t TableRouteBytes(const TableLayout& layout);
+TableRoute CarveTableRoute(const TableLayout& layout, const View& bytes);
+
+// Makes one: Add() for each micro-batch from 0 on, then Finish(). Works in `work`, uint8
+// [TableRouteWorkBytes()], and allocates nothing.
+int64_t TableRouteWorkBytes(const TableLayout& layout);
+class TableRouteMaker {
+ public:
+  // Keeps the reference.
+  TableRouteMaker(const TableLayout& layout, const TableRoute& route, const View& work);
+
+  void Add(ConstView ids);  // int32 [batch_rows, slots, 2]: nn/table.h.
+  void Finish();
+
+ private:
+  struct Id;
+
+  int Log2Rounds() const;
+
+  const TableLayout& layout_;
+  const TableRoute route_;
+  Id* const ids_;
+  int64_t count_ = 0;  // Of those that are present.
+  int64_t next_ = 0;   // Micro-batch.
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_
