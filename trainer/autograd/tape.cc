@@ -87,6 +87,18 @@ void Tape::Cheap(const std::vector<SavedPtr>& values,
   for (const SavedPtr& value : values) value->recipe_ = shared;
 }
 
+TensorPtr Tape::Once(const std::function<TensorPtr()>& make) {
+  if (!again_) {
+    TensorPtr tensor = make();
+    if (made_) made_->push_back(tensor);
+    return tensor;
+  }
+  FSDP_CHECK(made_ != nullptr && !made_->empty()) << "forward has made less than its recompute";
+  TensorPtr tensor = std::move(made_->front());
+  made_->pop_front();
+  return tensor;
+}
+
 void Tape::DropCheap() {
   for (const std::weak_ptr<Saved>& value : cheap_) {
     if (const SavedPtr saved = value.lock()) saved->tensor_ = nullptr;
@@ -170,6 +182,8 @@ Var Tape::Segment(int index, const std::vector<Var>& inputs, bool recomputable, 
   if (record_ && recompute_ == Recompute::kFull && recomputable) {
     hooks_.Enter(index, Pass::kForward);
     Tape forward(*this, /*record=*/false, /*again=*/false);
+    const auto made = std::make_shared<Made>();
+    forward.made_ = made;
     Var output = body(forward, inputs);
     if (!inputs.empty()) {
       kept_[index].clear();
@@ -177,9 +191,10 @@ Var Tape::Segment(int index, const std::vector<Var>& inputs, bool recomputable, 
     }
     hooks_.Leave(index, Pass::kForward);
     output.grad = std::make_shared<TensorPtr>();
-    Push([this, index, inputs, output_grad = output.grad, body] {
+    Push([this, index, inputs, output_grad = output.grad, body, made] {
       hooks_.Enter(index, Pass::kRecompute);
       Tape again(*this, /*record=*/true, /*again=*/true);
+      again.made_ = made;
       const std::vector<Var> inside = Inside(inputs);
       {
         const Var output = body(again, inside);

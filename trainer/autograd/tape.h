@@ -6,6 +6,7 @@
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,54 +19,12 @@
 #include "trainer/autograd/recompute.h"
 #include "trainer/autograd/segment.h"
 #include "trainer/autograd/table_vectors.h"
+#include "trainer/autograd/var.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
-
-// A tensor that a backward node may need. It may have been dropped and be made again on demand.
-class Saved {
- public:
-  explicit Saved(TensorPtr tensor) : tensor_(std::move(tensor)) {}
-  const View& Get();
-
- private:
-  friend class Tape;
-  struct Recipe;  // How to make it, and what is made with it, again.
-
-  TensorPtr tensor_;
-  std::shared_ptr<const Recipe> recipe_;
-};
-using SavedPtr = std::shared_ptr<Saved>;
-
-// A value on the tape: its tensor, and the place where its gradient is summed.
-struct Var {
-  Var() = default;  // Nothing: the input of the first segment.
-  Var(const TensorPtr& tensor, std::shared_ptr<TensorPtr> grad)
-      : value(std::make_shared<Saved>(tensor)),
-        grad(std::move(grad)),
-        shape(tensor->view().shape),
-        dtype(tensor->view().dtype) {}
-
-  SavedPtr value;                   // Null: nothing.
-  std::shared_ptr<TensorPtr> grad;  // Null without a tape that records. Of the value's dtype.
-  Shape shape = {};
-  DType dtype = DType::kFloat32;
-  // Where the value is gelu(u) and was made together with u: whoever multiplies it may add to the
-  // gradient of u at once, in place of its own.
-  std::shared_ptr<const Var> gelu_of = nullptr;
-  // The last segment that reads it, where several do; -1: one does. What is offloaded of it leaves
-  // with that segment, once, and returns before its backward.
-  int last_reader = -1;
-
-  const View& view() const { return value->Get(); }
-  Var ReadUntil(int segment) const {
-    Var var = *this;
-    var.last_reader = segment;
-    return var;
-  }
-};
 
 class Tape {
  public:
@@ -84,6 +43,8 @@ class Tape {
   bool training() const { return training_; }
   bool writes_buffers() const { return training_ && !again_; }
   DType activations() const { return activations_; }
+
+  SegmentHooks& hooks() { return hooks_; }  // Whose micro-batches are one to a batch norm.
 
   // For generation, on a tape that does not record: attention sees what the cache has, too, and
   // puts what the batch has into it, at its positions.
@@ -119,6 +80,9 @@ class Tape {
   // order. It must not own any of `values`.
   void Cheap(const std::vector<SavedPtr>& values,
              std::function<void(const std::vector<View>&)> remake);
+
+  // make() in forward; where the segment is run again, what the same call of its forward has made.
+  TensorPtr Once(const std::function<TensorPtr()>& make);
 
   // Gradients. Add() takes the tensor over: it must not be used afterwards. What is added up has
   // one dtype, which is the sum's.
@@ -188,6 +152,8 @@ class Tape {
   TableVectors* tables_ = nullptr;
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
+  using Made = std::deque<TensorPtr>;  // By Once(), in order, for the segment's recompute.
+  std::shared_ptr<Made> made_;
   std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.
   std::vector<Kept> recorded_;               // Likewise.
   std::map<int, std::vector<Kept>> kept_;    // By segment.

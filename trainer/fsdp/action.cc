@@ -7,31 +7,13 @@
 namespace fsdp {
 namespace {
 
-constexpr const char* kKindNames[] = {"begin",
-                                      "load",
-                                      "wait",
-                                      "move",
-                                      "gather",
-                                      "run",
-                                      "free",
-                                      "clear",
-                                      "reduce",
-                                      "accumulate",
-                                      "all_reduce",
-                                      "sum_squares",
-                                      "reduce_scalars",
-                                      "clip",
-                                      "optimizer",
-                                      "table_turn",
-                                      "table_fetch",
-                                      "table_route",
-                                      "table_agree",
-                                      "table_clear",
-                                      "table_check",
-                                      "table_send",
-                                      "table_update",
-                                      "drop_activations",
-                                      "end"};
+constexpr const char* kKindNames[] = {
+    "begin",       "load",        "wait",        "move",           "gather",
+    "run",         "sum_batch",   "free",        "clear",          "reduce",
+    "accumulate",  "all_reduce",  "sum_squares", "reduce_scalars", "clip",
+    "optimizer",   "table_turn",  "table_fetch", "table_route",    "table_agree",
+    "table_clear", "table_check", "table_send",  "table_update",   "drop_activations",
+    "end"};
 static_assert(std::size(kKindNames) == static_cast<size_t>(ActionKind::kEnd) + 1);
 
 // A move is named by where it leads, or where it comes from.
@@ -100,7 +82,7 @@ std::string ToString(const Action& a) {
   std::ostringstream out;
   const bool host = a.kind == ActionKind::kHostWait;
   out << (host ? "host" : kStreamNames[static_cast<int>(a.stream)]) << ": " << NameOf(a);
-  if (a.kind == ActionKind::kRun) out << " " << Name(a.pass);
+  if (a.kind == ActionKind::kRun || a.kind == ActionKind::kSumBatch) out << " " << Name(a.pass);
   if (a.segment >= 0) out << " segment " << a.segment;
   if (a.unit >= 0) out << " unit " << a.unit;
   if (a.micro_batch >= 0) out << " micro-batch " << a.micro_batch;

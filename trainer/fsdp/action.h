@@ -36,6 +36,7 @@ enum class ActionKind {
   kGather,         // gather    All-gather of a unit's shard, or of what lies in its place already,
                    //           into its slot; with F = 1 a cast.
   kRun,            // compute   The model's code for one segment and pass.
+  kSumBatch,       // reduce    In the run before it: all-reduce of what a batch norm asks for.
   kFree,           // compute   The unit's parameters have no address any more.
   kClear,          // compute   Zeroes the unit's gradient.
   kReduce,         // reduce    Reduce-scatter of the gradient; with F = 1 an all-reduce.

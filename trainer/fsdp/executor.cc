@@ -372,7 +372,10 @@ void Executor::Leave(int segment, Pass pass) {
   CurrentRun(segment, pass, "leaving");
   if (layout_.reads_root[segment]) Bind(0, false, false);
   Bind(layout_.unit_of_segment[segment], false, false);
-  Signal(cursor_++);
+  Signal(cursor_);
+  cursor_ += 1 + std::exchange(summed_, 0);
+  FSDP_CHECK(running_->actions[cursor_].kind != ActionKind::kSumBatch)
+      << model_.segments()[segment].name << " has asked for fewer sums than the schedule lists";
   AdvanceToRun();
 }
 

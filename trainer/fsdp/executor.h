@@ -107,6 +107,8 @@ class Executor final : public SegmentHooks {
   void Enter(int segment, Pass pass) override;
   void Leave(int segment, Pass pass) override;
   bool HasBackward(int segment) const override;
+  BatchRanks batch_ranks() const override;
+  void SumOverRanks(const View& values) override;
 
  private:
   // Elements [at, at + host.NumElements()) of this rank's shard into the host's memory.
@@ -171,7 +173,6 @@ class Executor final : public SegmentHooks {
   Schedule schedules_[2];
   Traffic traffic_[2];                            // By steps_ % 2. Outlives what the streams hold.
   std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null where it is not used.
-
   ExecutorMemory memory_;
   Moves moves_;
   std::vector<std::vector<Parameter*>> parameters_;  // By flat parameter, as the layout's.
@@ -179,12 +180,11 @@ class Executor final : public SegmentHooks {
   std::vector<EventPtr> copied_;  // By unit. Null: nobody copies, or its update waits already.
   bool joined_ = true;            // compute() knows of all that was offloaded.
   bool compute_shards_hold_others_ = false;  // Of an evaluation: the masters' are to be made again.
-
   // The step that is being enqueued.
   const Step* step_ = nullptr;
   Tape* tape_ = nullptr;  // Of its micro-batch.
   const Schedule* running_ = nullptr;
-  size_t cursor_ = 0;
+  size_t cursor_ = 0, summed_ = 0;                // The latter: kSumBatch of the run so far.
   std::vector<EventPtr> events_, events_before_;  // By action: of this step, and of the last.
   bool trained_ = false;                          // What was enqueued last is a training step.
   bool follows_training_ = false;                 // The step that is being enqueued is one, too.

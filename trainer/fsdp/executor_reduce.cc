@@ -1,5 +1,6 @@
 // What the actions that sum over ranks enqueue.
 // Tests: tests/trainer/engine/quantized_reduce_test.cc
+#include "trainer/core/check.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/fake_collectives.h"
 #include "trainer/ops/cast.h"
@@ -73,6 +74,34 @@ void Executor::AllReduce(const Action& action, const View& data, DType dtype, Sc
   sum(sent);
   Cast(stream, sent, data);
   scale(travels, memory_.divisor, data);
+}
+
+BatchRanks Executor::batch_ranks() const {
+  if (!options_.batch_norm_sync) return {};
+  return {mesh().world_size(), mesh().position()};
+}
+
+// The compute stream waits for it: what comes next reads the sum.
+void Executor::SumOverRanks(const View& values) {
+  const size_t index = cursor_ + ++summed_;
+  FSDP_CHECK(index < running_->actions.size() &&
+             running_->actions[index].kind == ActionKind::kSumBatch)
+      << "segment " << running_->actions[cursor_].segment
+      << " asks for a sum that the schedule does not list";
+  const Action& action = running_->actions[index];
+  Stream &compute = *streams_[0], &stream = this->stream(action.stream);
+  stream.SetTag(TagOf({step_->mode, step_->number, index}));
+  stream.Wait(compute.Record());
+  const View sent = values.Reshape(Shape{values.NumElements()});
+  if (options_.fake_reduce) {
+    FakeAllReduce(stream, mesh().world_size(), sent);
+  } else {
+    communicators_.Over(action.group())->AllReduce(stream, sent);
+  }
+  StepClock& clock = clocks_[steps_ % 2];
+  clock.Enter(compute, &StepTimes::communication);
+  compute.Wait(stream.Record());
+  clock.Enter(compute, work_);
 }
 
 // Every hop quantises what is there, and adds what arrives of each rank in their order.

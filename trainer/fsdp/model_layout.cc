@@ -157,6 +157,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   const int last = static_cast<int>(model.segments().size()) - 2;
   const bool offloads =
       options.activation_offload != ActivationOffload::kNone && mode == Mode::kTrain;
+  const bool sums = options.batch_norm_sync && mesh.world_size() > 1 && mode == Mode::kTrain;
   for (const ModelSegment& segment : model.segments()) {
     const int s = static_cast<int>(schedule.segments.size());
     const bool trained = s >= schedule.backward_from && s < last;
@@ -165,7 +166,8 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
          .recomputed = options.recompute == Recompute::kFull && segment.is_block,
          .read_in_backward = segment.read_in_backward,
          .reads_root = layout.reads_root[s],
-         .offloaded = offloads && segment.is_block && trained});
+         .offloaded = offloads && segment.is_block && trained,
+         .batch_sums = sums ? segment.batch_norms : 0});
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;
   schedule.tables = !model.tables().empty();

@@ -37,6 +37,7 @@ struct ExecutorOptions : FsdpOptions {
   AttentionBackend attention = AttentionBackend::kOwn;  // Of a CUDA device.
   int micro_batches = 1;                                // Of a training step.
   float max_norm = 0;                                   // Clipping; 0 = off.
+  bool batch_norm_sync = false;                         // Over all ranks' micro-batches.
   int threads = 1;                                      // Of the compute stream.
   std::optional<int64_t> memory_limit = {};             // Bytes of the device's, at most.
   int64_t spill_part = int64_t{1} << 19;                // Elements that go to a disk at once.

@@ -8,6 +8,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/batch_sums.h"
 #include "trainer/fsdp/host_limiter.h"
 #include "trainer/fsdp/host_updates.h"
 #include "trainer/fsdp/schedule_check.h"
@@ -211,6 +212,7 @@ class Builder {
     UseActivations(run, action);
     tables_.Before(run, action);
     const int index = last_run_ = list_.Add(std::move(action));
+    AddBatchSums(o_, run, list_);
     tables_.Behind(run);
     if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
     const bool ends =

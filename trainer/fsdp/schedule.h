@@ -80,6 +80,7 @@ struct SegmentRow {
   bool read_in_backward = true;  // Its backward reads parameters.
   bool reads_root = false;       // It reads what the root holds for several.
   bool offloaded = false;        // Its activations wait for backward in host memory.
+  int batch_sums = 0;            // Where batch norms are over all ranks: sums of each pass.
 };
 
 struct ScheduleOptions : FsdpOptions {

@@ -16,7 +16,8 @@ std::string NameOf(int unit, const Layout& layout) {
 
 // The unit that the action is about; -1: none.
 int UnitOf(const Action& action, const Layout& layout) {
-  return action.kind == ActionKind::kRun ? layout.unit_of_segment[action.segment] : action.unit;
+  const bool runs = action.kind == ActionKind::kRun || action.kind == ActionKind::kSumBatch;
+  return runs ? layout.unit_of_segment[action.segment] : action.unit;
 }
 
 // The pass of the first run of `unit` from `at` on; empty where there is none.
@@ -51,6 +52,7 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
   };
   switch (action.kind) {
     case ActionKind::kRun:
+    case ActionKind::kSumBatch:
       return Name(action.pass);
     case ActionKind::kGather:
     case ActionKind::kHostWait:

@@ -144,6 +144,18 @@ std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const ModelShape& 
 
 }  // namespace
 
+void CheckBatchNorms(const Recipe& recipe, const Model& model, int world) {
+  const TrainRecipe& train = recipe.train;
+  const bool sync = train.batch_norm == TrainRecipe::BatchNorm::kSync;
+  const int64_t samples = train.micro_batch_size * (sync ? world : 1);
+  if (model.fewest_normed_pixels() * samples != 1) return;
+  throw ConfigError(recipe.Mistake(
+      "train.micro_batch_size",
+      "a batch norm would be over one value, whose variance is 0: behind the last stage the "
+      "model's images have 1 pixel, and a micro-batch has 1 sample. Want 2 samples or more, larger "
+      "images, or train.batch_norm: sync on several ranks"));
+}
+
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   std::vector<ShapeConflict> mistakes;
   std::optional<ModelShape> shape;
@@ -175,6 +187,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   ExecutorOptions& e = options.executor = {recipe.fsdp};
   e.recompute = recipe.train.activation_checkpointing;
   e.activation_offload = recipe.train.activation_offload;
+  e.batch_norm_sync = recipe.train.batch_norm == TrainRecipe::BatchNorm::kSync;
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.sample_length = recipe.data.seq_len;
   e.documents = recipe.data.SeparatesDocuments();

@@ -25,6 +25,9 @@ ModelShape ShapeFor(const Recipe& recipe);
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
 std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
 
+// Throws ConfigError where a batch norm of a training step would see one value.
+void CheckBatchNorms(const Recipe& recipe, const Model& model, int world);
+
 // What else is wrong with a recipe, once there is a model to hold it against: model.init_from's
 // shape, model.lora.targets, optimizer.groups. The recipe may have other mistakes. Reads init_from;
 // what it cannot read there is left for ShapeFor() to throw.

@@ -51,6 +51,7 @@ class LoraModel final : public Model {
   BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
   const EvalMetric* eval_metric() const override { return base_->eval_metric(); }
   const Autoregressive* autoregressive() const override { return base_->autoregressive(); }
+  int64_t fewest_normed_pixels() const override { return base_->fewest_normed_pixels(); }
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
 
  private:

@@ -29,6 +29,9 @@ struct ModelSegment {
   bool read_in_backward = true;
   std::vector<Parameter*> reads = {};  // Of those that other segments list.
   std::vector<ModelBuffer*> buffers = {};
+  // Batch norms, whose statistics may be those of all ranks: train.batch_norm. As many in each pass
+  // over the segment.
+  int batch_norms = 0;
 };
 
 // What follows a sequence: of models that text is generated from, one element after the other.
@@ -65,6 +68,8 @@ class Model {
 
   // Its embedding tables, whose rows its first segment reads by PooledVectors().
   virtual std::vector<EmbeddingTable> tables() const { return {}; }
+  // Pixels of a sample in the smallest batch norm; 0: there is none.
+  virtual int64_t fewest_normed_pixels() const { return 0; }
 
   // How the weights of all its linear layers lie.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }

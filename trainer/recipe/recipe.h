@@ -171,6 +171,7 @@ struct EmaRecipe {
 
 struct TrainRecipe {
   enum class Attention { kFlash, kMath };
+  enum class BatchNorm { kLocal, kSync };
 
   int64_t steps = 100;             // 0: open until the data is, by epochs.
   std::optional<double> epochs;    // In place of steps.
@@ -178,6 +179,7 @@ struct TrainRecipe {
   int64_t global_batch_size = 32;  // Sequences per optimizer step, over all ranks.
   double grad_clip = 1.0;          // 0: off.
   Attention attention = Attention::kFlash;
+  BatchNorm batch_norm = BatchNorm::kLocal;
   Recompute activation_checkpointing = Recompute::kNone;
   ActivationOffload activation_offload = ActivationOffload::kNone;
   std::optional<EmaRecipe> ema;
@@ -323,6 +325,7 @@ constexpr auto NamesOf(TrainOn) { return std::array{"assistant", "last", "all"};
 constexpr auto NamesOf(TooLong) { return std::array{"error", "cut", "drop"}; }
 constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host", "spill"}; }
 constexpr auto NamesOf(TrainRecipe::Attention) { return std::array{"flash", "math"}; }
+constexpr auto NamesOf(TrainRecipe::BatchNorm) { return std::array{"local", "sync"}; }
 constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }

@@ -88,6 +88,11 @@ Type<TrainRecipe> TrainType() {
           "T], "
           "are made and kept for backward.")
           .Elsewhere({"attn_implementation"}),
+      Key("batch_norm", &R::batch_norm, OneOf<R::BatchNorm>(),
+          "Whose samples a batch norm's mean and variance are of, while training. local: of a "
+          "rank's micro-batch, so results depend on the number of ranks. sync: of those of all "
+          "ranks, which costs a sum over ranks for each norm in forward and one in backward.")
+          .Elsewhere({"sync_bn", "sync_batchnorm"}),
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "What backward computes again instead of keeping it. selective: norms, activations and "
           "attention. full: all but the inputs of the blocks."),

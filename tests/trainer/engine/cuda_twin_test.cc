@@ -2,6 +2,7 @@
 // and events, and ranks that meet in shared memory by way of pinned memory.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "models/llama/config.h"
 #include "models/make_model.h"
+#include "models/regnet/config.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/emulated/cudart.h"
@@ -86,8 +88,11 @@ using Case = std::tuple<bool, DType, int>;
 
 class CudaTwinTest : public ::testing::TestWithParam<Case> {};
 
-// `twin` on the CUDA device.
-void LearnsWhatTheCpuLearns(const TinyRun& twin) {
+// `twin` on the CUDA device. `kinks`: so many ReLUs in a row. An input of theirs is off by a few
+// roundings of those before it; where it lies that near 0, as a share of about 4 roundings does, it
+// is on here and off there, so a gradient that passes them is off by the root of twice their
+// shares.
+void LearnsWhatTheCpuLearns(const TinyRun& twin, int kinks = 0) {
   TinyRun run = twin;
   const DType dtype = run.options.executor.mixed_precision.param_dtype;
   run.device = DeviceType::kCpu;
@@ -110,8 +115,8 @@ void LearnsWhatTheCpuLearns(const TinyRun& twin) {
     std::vector<float> update = cpu.initial.at(name);
     for (size_t i = 0; i < update.size(); ++i) update[i] -= want[i];
     // Of what all steps have changed; and fp32 masters round at every step.
-    EXPECT_LE(Norm(difference), 64 * rounding * Norm(update) + run.steps * 0x1p-24 * Norm(want))
-        << name;
+    const double off = std::max(64 * rounding, std::sqrt(2.0 * kinks * 4 * rounding));
+    EXPECT_LE(Norm(difference), off * Norm(update) + run.steps * 0x1p-24 * Norm(want)) << name;
   }
 }
 
@@ -181,6 +186,33 @@ TEST(CudaTwin, LearnsFromImages) {
     run.options.executor.mixed_precision.scaler.init_scale = 1024;  // Nothing overflows.
     run.device = DeviceType::kCuda;
     LearnsWhatTheCpuLearns(run);
+  }
+}
+
+// Convolutions and batch norms over both ranks' images, 32 channels wide.
+TEST(CudaTwin, LearnsFromConvolutions) {
+  for (const auto& [y, dtype] :
+       {std::pair(true, DType::kFloat32), {true, DType::kBFloat16}, {false, DType::kFloat16}}) {
+    if (std::size(kWorlds) == 1 && dtype != DType::kBFloat16) continue;
+    const RegNetConfig config{.image_size = 12,
+                              .num_labels = 10,
+                              .embedding_size = 16,
+                              .hidden_sizes = {32},
+                              .depths = {2},
+                              .groups_width = 16,
+                              .squeeze_excitation = y};
+    TinyRun run = Twin(/*qwen=*/false, dtype, /*world=*/2);
+    run.model = [config] { return MakeModel(config); };
+    run.rows = std::make_shared<SyntheticRows>(  // The same four samples at every step.
+        run.model()->Inputs(0), std::vector<SyntheticRows::Source>{{.seed = 5, .rows = 4}},
+        /*seed=*/0);
+    run.options.global_batch_size = 4;
+    run.options.executor.micro_batch_size = 2;
+    run.options.executor.batch_norm_sync = true;
+    run.options.executor.mixed_precision.scaler.init_scale = 1024;  // Nothing overflows.
+    run.steps = 3;
+    run.device = DeviceType::kCuda;
+    LearnsWhatTheCpuLearns(run, /*kinks=*/dtype == DType::kFloat32 ? 0 : 8);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "models/make_model.h"
+#include "models/regnet/config.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/testing/tiny_run.h"
@@ -61,6 +62,20 @@ TEST(StepOperations, FlopsOfAnImage) {
   config.reattention = Reattention::kLayerNorm;
   const double mixing = 2 * 6 * 3 * 3 * tokens * tokens;
   EXPECT_EQ(FlopsPerSample(*MakeModel(config), 1), 6 * weights + scores + mixing - 2 * 9 * 12 * 24);
+}
+
+// One block with a convolution beside it, of 4 x 4 images; those have no gradient.
+TEST(StepOperations, FlopsOfConvolutions) {
+  const RegNetConfig config{.image_size = 8,
+                            .num_labels = 11,
+                            .embedding_size = 6,
+                            .hidden_sizes = {16},
+                            .depths = {1},
+                            .groups_width = 8};
+  const double stem = 16 * 27 * 6, narrow = 16 * 6 * 16, grouped = 4 * 9 * 8 * 16;
+  const double wide = 4 * 16 * 16, beside = 4 * 6 * 16, squeeze = 2 * 16 * 2, head = 16 * 11;
+  EXPECT_EQ(FlopsPerSample(*MakeModel(config), 1),
+            6 * (stem + narrow + grouped + wide + beside + squeeze + head) - 2 * stem);
 }
 
 // Embeddings and outputs of both stacks, three places of an encoder's block, four of a decoder's,

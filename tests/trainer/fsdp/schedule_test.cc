@@ -130,6 +130,34 @@ TEST(Schedule, OneRankTalksToNobody) {
             0);
 }
 
+// Behind the run that asks for them, on the stream of reductions; a recompute asks for none.
+TEST(Schedule, BatchSumsFollowTheirRuns) {
+  for (const int communicators : {1, 2}) {
+    ScheduleOptions o = OfBlocks(3, 4);
+    o.micro_batches = 2;
+    o.communicators = communicators;
+    o.segments[2].recomputed = true;
+    const uint64_t without = MakeSchedule(o).Hash();
+    o.segments[2].batch_sums = 3;
+    const Schedule s = MakeSchedule(o);
+    EXPECT_NE(s.Hash(), without);
+    EXPECT_EQ(Count(s, ActionKind::kSumBatch), 2 * 2 * 3);
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const int run = FindRun(s, 2, pass, 1);
+      for (int i = run + 1; i <= run + 3; ++i) {
+        const Action& sum = s.actions[i];
+        EXPECT_EQ(sum.kind, ActionKind::kSumBatch);
+        EXPECT_EQ(sum.segment, 2);
+        EXPECT_EQ(sum.pass, pass);
+        EXPECT_EQ(sum.micro_batch, 1);
+        EXPECT_EQ(sum.stream, communicators == 1 ? StreamId::kGather : StreamId::kReduce);
+        EXPECT_EQ(sum.group(), Group::kWorld);
+      }
+    }
+    EXPECT_NE(s.actions[FindRun(s, 2, Pass::kRecompute) + 1].kind, ActionKind::kSumBatch);
+  }
+}
+
 TEST(Schedule, PreLetsTheNextGatherStartWhileAUnitComputes) {
   const int blocks = 8;
   for (const BackwardPrefetch prefetch :

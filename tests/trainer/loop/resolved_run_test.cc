@@ -299,5 +299,32 @@ TEST(ResolvedRun, NamesWhatRanksCompare) {
   EXPECT_TRUE(LabelsOf(trained[0])[0].first.starts_with("recipe: "));
 }
 
+// One sample whose last images have one pixel is one value a channel: refused where it is planned.
+TEST(BatchNorms, WantMoreThanOneValue) {
+  const auto recipe = [](const Strings& more) {
+    Strings overrides = {"run.dir=" + UnusedPath("run")};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return ParseRecipe({{"images",
+                         "model: {family: regnet, image_size: 8, hidden_sizes: [8, 16],\n"
+                         "        depths: [1, 1]}\n"
+                         "data: {train: {source: synthetic}, valid: null}\n"
+                         "train: {steps: 1, micro_batch_size: 1, global_batch_size: 2}\n"}},
+                       overrides);
+  };
+  try {
+    ForADryRun(recipe({}), 2);
+    ADD_FAILURE() << "was not refused";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("train.micro_batch_size"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("a batch norm would be over one value"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(ForADryRun(recipe({"train.batch_norm=sync"}), 1), ConfigError);
+  EXPECT_NO_THROW(ForADryRun(recipe({"train.batch_norm=sync"}), 2));
+  EXPECT_NO_THROW(ForADryRun(recipe({"train.micro_batch_size=2"}), 2));
+  EXPECT_NO_THROW(ForADryRun(recipe({"model.image_size=9"}), 2));
+}
+
 }  // namespace
 }  // namespace fsdp

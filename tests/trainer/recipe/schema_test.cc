@@ -122,7 +122,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   const std::string text = RecipeJsonSchema();
   const Json& train = schema["properties"]["train"]["properties"];
   EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host", "spill"}));
-  for (const char* word : {"\"regnet\"", "8bit", "clicks", "longrope"}) {
+  for (const char* word : {"\"dhen\"", "8bit", "clicks", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }

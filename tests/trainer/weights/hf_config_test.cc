@@ -12,6 +12,7 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
+#include "models/regnet/config.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "trainer/core/errors.h"
@@ -360,6 +361,37 @@ TEST(HfConfigTest, ReadsViT) {
   EXPECT_EQ(written["id2label"], Json({{"0", "LABEL_0"}, {"1", "LABEL_1"}, {"2", "LABEL_2"}}));
   EXPECT_EQ(written["label2id"], Json({{"LABEL_0", 0}, {"LABEL_1", 1}, {"LABEL_2", 2}}));
   EXPECT_EQ(VitOf(Parse(written.dump())), want);
+}
+
+// The hub's facebook/regnet-y-040, but for its 1,000 names, and what transformers makes of absent
+// keys.
+TEST(HfConfigTest, ReadsRegNet) {
+  const auto regnet = [](const std::string& text) { return *Parse(text).shape.As<RegNetConfig>(); };
+  const std::string text = R"({"architectures": ["RegNetForImageClassification"],
+    "depths": [2, 6, 12, 2], "downsample_in_first_stage": true, "embedding_size": 32,
+    "groups_width": 64, "hidden_act": "relu", "hidden_sizes": [128, 192, 512, 1088],
+    "layer_type": "y", "model_type": "regnet", "num_channels": 3, "torch_dtype": "float32",
+    "id2label": {"0": "cat", "1": "dog", "2": "fish"},
+    "label2id": {"cat": 0, "dog": 1, "fish": 2}})";
+  RegNetConfig want{.num_labels = 3,
+                    .hidden_sizes = {128, 192, 512, 1088},
+                    .depths = {2, 6, 12, 2},
+                    .groups_width = 64};
+  EXPECT_EQ(regnet(text), want);
+  want.num_labels = 2;
+  EXPECT_EQ(regnet(R"({"model_type": "regnet"})"), want);
+  want.squeeze_excitation = false;
+  want.image_size = 64;
+  EXPECT_EQ(regnet(R"({"model_type": "regnet", "layer_type": "x", "image_size": 64})"), want);
+  const auto refusal = [](const std::string& member) {
+    return ErrorOf([&] { Parse(R"({"model_type": "regnet", )" + member + "}"); });
+  };
+  EXPECT_NE(refusal(R"("hidden_act": "gelu")").find("hidden_act"), std::string::npos);
+  EXPECT_NE(refusal(R"("layer_type": "z")").find("layer_type: is `z`, want `x` or `y`"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"("depths": [1])").find("depths: 1 depths, for 4 stages"), std::string::npos);
+  want.num_labels = 3;
+  EXPECT_EQ(regnet(HfConfigToJson(want, "float32")), want);
 }
 
 // Under a model_type that transformers does not know, with the recipe's own names.

@@ -199,9 +199,9 @@ std::vector<float> Elements(CheckpointReader& reader, const std::string& state,
 
 // transformers' own file -> checkpoint -> file.
 TEST(RoundTripTest, OfAFileOfTransformers) {
-  for (const char* model :
-       {"gpt2/one_head", "gpt2/odd_vocab", "gpt2/untied", "t5/relu", "t5/gated", "t5/tied_gated",
-        "vit/odd", "vit/no_bias", "vit/one_patch", "vit/deep_wide"}) {
+  for (const char* model : {"gpt2/one_head", "gpt2/odd_vocab", "gpt2/untied", "t5/relu", "t5/gated",
+                            "t5/tied_gated", "vit/odd", "vit/no_bias", "vit/one_patch",
+                            "vit/deep_wide", "regnet/odd", "regnet/plain", "regnet/one_stage"}) {
     const std::string from = std::string("tests/fixtures/") + model;
     const std::string dir = FreshDirectory("transformers");
     const HfImported imported = ImportHf(from, dir + "/imported", nullptr);
