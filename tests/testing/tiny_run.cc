@@ -290,10 +290,10 @@ class TinyRank {
 
   void Steps() {
     Executor& executor = session_.executor();
-    executor.Initialize([this](const Parameter& p, int64_t begin, std::span<float> values) {
+    const auto initial = [this](const Parameter& p, int64_t begin, std::span<float> values) {
       run_.initial(p, begin, values);
-    });
-    if (executor.tables()) executor.tables()->Initialize(executor.compute(), run_.initial_rows);
+    };
+    executor.Initialize(initial, nullptr, run_.initial_rows);
     executor.Synchronize();
     Collect("initial/", [&](int unit) { return executor.master(unit); });
     CollectTables("initial/");

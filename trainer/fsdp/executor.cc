@@ -157,7 +157,8 @@ std::vector<View> Executor::NewShards(MemoryKind kind,
   return shards;
 }
 
-void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer) {
+void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer,
+                          const TableExchange::Fill& fill_rows) {
   for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
     for (const ShardPart& shard_part : spilled().PartsOf(f)) {
       const View master = spilled().In(0, shard_part, this->master(f));
@@ -182,6 +183,7 @@ void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& f
   }
   MastersWritten();
   buffers().Initialize(compute(), memory_.upload, fill_buffer);
+  if (tables_ && fill_rows) tables_->Initialize(compute(), fill_rows);
 }
 
 void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,

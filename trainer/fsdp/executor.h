@@ -38,7 +38,6 @@ class Executor final : public SegmentHooks {
   Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
            const MeshCommunicators& communicators);
   ~Executor() override;
-
   const Layout& layout() const { return layout_; }
   const Schedule& schedule(Mode mode) const { return schedules_[static_cast<int>(mode)]; }
   // For tests, before the first step: runs another schedule of the same runs and slots.
@@ -82,11 +81,12 @@ class Executor final : public SegmentHooks {
   // Persistent, contents undefined: what a forward pass leaves for the host, logits say.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
-  // Enqueues initial values, of this rank's elements and of the buffers: `fill(parameter, begin,
-  // values)` gives elements [begin, begin + values.size()), in the host's memory, on threads of the
-  // compute stream. Padding becomes zero.
+  // Enqueues initial values, of this rank's elements, rows of tables, and the buffers:
+  // `fill(parameter, begin, values)` gives elements [begin, begin + values.size()), in the host's
+  // memory, on threads of the compute stream. Padding becomes zero.
   using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
-  void Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer = nullptr);
+  void Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer = nullptr,
+                  const TableExchange::Fill& fill_rows = nullptr);
   // For who writes master weights in another way, before a step: enqueues their compute copies.
   void MastersWritten();
   // Enqueues what it, if in use, goes on from.

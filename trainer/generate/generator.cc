@@ -108,7 +108,7 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
     const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
     cache_.push_back({k.Reshape(layer), v.Reshape(layer)});
   }
-  executor_->Initialize(model.weights.parameters, model.weights.buffers);
+  executor_->Initialize(model.weights.parameters, model.weights.buffers, model.weights.rows);
   executor_->Synchronize();
 }
 

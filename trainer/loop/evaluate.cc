@@ -113,7 +113,7 @@ class Evaluating {
             ? OpenStoredWeights(std::make_unique<CheckpointReader>(from), evaluation_.averaged)
             : OpenInitialWeights(from);
     const WeightSource read = RequireFinite(std::move(opened), "--checkpoint: " + from, "told");
-    rank_.executor().Initialize(read.parameters, read.buffers);
+    rank_.executor().Initialize(read.parameters, read.buffers, read.rows);
     rank_.executor().Synchronize();
   }
 

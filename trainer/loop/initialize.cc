@@ -45,6 +45,10 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
   const auto draw = [seed](const Parameter& p, int64_t begin, std::span<float> values) {
     FillInitial(p, seed, begin, values);
   };
+  const auto draw_rows = [seed](const EmbeddingTable& table, int64_t begin,
+                                std::span<float> values) {
+    FillInitial(table, seed, begin, values);
+  };
   if (recipe.model.init_from) {
     DescribeFiles(recipe, shape, recorder);
     const std::string& from = *recipe.model.init_from;
@@ -57,18 +61,11 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
                                                                std::span<float> values) {
         p.is_adapter() || head.Has(p.name()) ? draw(p, begin, values) : stored(p, begin, values);
       };
-      executor.Initialize(fill, read.buffers);
+      executor.Initialize(fill, read.buffers, read.rows);
       executor.Synchronize();
     });
   } else {
-    executor.Initialize(draw);
-  }
-  if (executor.tables()) {
-    executor.tables()->Initialize(
-        executor.compute(),
-        [seed](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
-          FillInitial(table, seed, begin, values);
-        });
+    executor.Initialize(draw, nullptr, draw_rows);
   }
   session.InitializeEma();
   executor.Synchronize();

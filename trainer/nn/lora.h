@@ -52,6 +52,7 @@ class LoraModel final : public Model {
   const EvalMetric* eval_metric() const override { return base_->eval_metric(); }
   const Autoregressive* autoregressive() const override { return base_->autoregressive(); }
   int64_t fewest_normed_pixels() const override { return base_->fewest_normed_pixels(); }
+  std::vector<EmbeddingTable> tables() const override { return base_->tables(); }
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
 
  private:

@@ -18,6 +18,11 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
                     const ByteProgress& progress, bool allow_nonfinite) {
   const HfConfig config = ReadHfConfig(directory);
   const std::unique_ptr<Model> model = MakeModel(config.shape);
+  if (!model->tables().empty()) {
+    throw CheckpointError(directory +
+                          ": a model with embedding tables is not imported: a run begins from it "
+                          "with model.init_from");
+  }
   const HfTensors tensors(*model);
   const HfWeights weights(directory);
   weights.RequireAll(tensors);

@@ -66,17 +66,19 @@ void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> 
   SafetensorsWriter writer(path, entries, {{"format", "pt"}});
   std::array<std::vector<float>, 2> blocks;
   std::vector<std::byte> buffer;
-  for (const auto& [parameter, slice, model_buffer] : tensors) {
+  for (const HfTensors::Tensor& tensor : tensors) {
+    const ModelBuffer* const model_buffer = tensor.buffer;
     if (model_buffer != nullptr) {
       WriteBuffer(*model_buffer, weights, writer);
       wrote(model_buffer->shape().NumElements() * SizeOf(model_buffer->dtype()));
       continue;
     }
-    const auto read = [&, &p = *parameter, &tensor = *slice](int b, int64_t at, int64_t count) {
+    const auto read = [&](int b, int64_t at, int64_t count) {
       blocks[b].resize(static_cast<size_t>(count));
-      weights.Read(p, tensor.begin + at, blocks[b]);
+      if (tensor.table) return weights.ReadTable(tensor.table->index, at, blocks[b]);
+      weights.Read(*tensor.parameter, tensor.slice->begin + at, blocks[b]);
     };
-    const auto write = [&, &name = slice->name](int b, int64_t at, int64_t count) {
+    const auto write = [&, &name = tensor.name()](int b, int64_t at, int64_t count) {
       int64_t written = 0;
       for (int64_t i = 0; i < count; i += kPiece) {
         const auto piece = std::span<const float>(blocks[b]).subspan(
@@ -87,7 +89,7 @@ void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> 
       }
       wrote(written);
     };
-    ReadAhead(slice->shape.NumElements(), kBlock, read, write);
+    ReadAhead(tensor.shape().NumElements(), kBlock, read, write);
   }
   writer.Finish();
 }

@@ -15,6 +15,10 @@ HfTensors::HfTensors(const Model& model) {
       tensors_.push_back({.buffer = buffer});
     }
   }
+  for (const EmbeddingTable& table : model.tables()) {
+    tensors_.push_back(
+        {.table = std::make_shared<Table>(tables_++, table.name, Shape{table.rows, table.width})});
+  }
 }
 
 const Parameter* HfTensors::Find(const std::string& parameter) const {

@@ -85,6 +85,9 @@ class OwnWeights {
     for (const ModelSegment& segment : model_->segments()) {
       for (const Parameter* p : segment.parameters) parameters_[p->name()] = p;
     }
+    for (const EmbeddingTable& table : model_->tables()) {
+      tables_[table.name] = static_cast<int>(tables_.size());
+    }
   }
 
   void Fill(const Parameter& parameter, int64_t begin, std::span<float> values) {
@@ -103,6 +106,17 @@ class OwnWeights {
     merged_.ReadBuffer(buffer, begin, values);
   }
 
+  void Fill(const EmbeddingTable& table, int64_t begin, std::span<float> values) {
+    const std::lock_guard lock(mutex_);
+    const auto it = tables_.find(table.name);
+    if (it == tables_.end() || model_->tables()[it->second].rows != table.rows ||
+        model_->tables()[it->second].width != table.width) {
+      throw CheckpointError(reader_->directory() + ": has no table '" + table.name + "' of " +
+                            std::to_string(table.rows) + " rows of " + std::to_string(table.width));
+    }
+    merged_.ReadTable(it->second, begin, values);
+  }
+
  private:
   std::mutex mutex_;
   const std::unique_ptr<CheckpointReader> reader_;
@@ -110,6 +124,7 @@ class OwnWeights {
   const bool merge_;
   MergedWeights merged_;
   std::unordered_map<std::string, const Parameter*> parameters_;
+  std::unordered_map<std::string, int> tables_;  // The model's.
 };
 
 WeightSource FillFrom(const std::shared_ptr<OwnWeights>& own) {
@@ -118,6 +133,9 @@ WeightSource FillFrom(const std::shared_ptr<OwnWeights>& own) {
           },
           [own](const ModelBuffer& buffer, int64_t begin, const View& values) {
             own->Fill(buffer, begin, values);
+          },
+          [own](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
+            own->Fill(table, begin, values);
           }};
 }
 
@@ -193,6 +211,9 @@ WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& h
           },
           [weights](const ModelBuffer& buffer, int64_t begin, const View& values) {
             weights->FillBuffer(buffer, begin, values);
+          },
+          [weights](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
+            weights->Fill(table.name, Shape{table.rows, table.width}, begin, values);
           }};
 }
 
@@ -211,6 +232,14 @@ WeightSource RequireFinite(WeightSource read, const std::string& source, const s
                                                     const View& values) {
             read(buffer, begin, values);
             require(DescribeNotFinite(buffer.name(), begin, values));
+          },
+          [read = std::move(read.rows), require](const EmbeddingTable& table, int64_t begin,
+                                                 std::span<float> values) {
+            read(table, begin, values);
+            const auto bytes = std::as_bytes(values);
+            require(DescribeNotFinite(
+                table.name, begin,
+                ConstView(bytes.data(), DType::kFloat32, Shape{std::ssize(values)})));
           }};
 }
 

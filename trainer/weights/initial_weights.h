@@ -35,6 +35,7 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 struct WeightSource {
   Executor::FillParameter parameters;
   ModelBuffers::Fill buffers;
+  TableExchange::Fill rows;
 };
 // The adapters of a checkpoint are merged.
 // Those of `head` are drawn elsewhere: they need not be there.

@@ -1,10 +1,16 @@
 #include "trainer/weights/merged_weights.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trainer/core/errors.h"
 
 namespace fsdp {
+namespace {
+
+int64_t RowsOfBlock(int64_t width) { return std::max<int64_t>((int64_t{1} << 18) / width, 1); }
+
+}  // namespace
 
 MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::string state)
     : reader_(reader), layout_(model.linear_layout()), state_(std::move(state)) {
@@ -43,6 +49,53 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
       throw CheckpointError(reader.directory() + ": holds buffer '" + tensor.name +
                             "', which a model of its shape does not have");
     }
+  }
+  RequireTables(model);
+}
+
+void MergedWeights::RequireTables(const Model& model) {
+  tables_ = {kRowsState, Grid::kRows, {}, {}};
+  for (const EmbeddingTable& t : model.tables()) {
+    tables_.tensors.push_back({t.name, "", t.dtype, Shape{t.rows, t.width}});
+  }
+  for (int t = 0; t < std::ssize(tables_.tensors); ++t) {
+    reader_.ReadRows(tables_, t, 0, 1, 0, View(nullptr, DType::kFloat32, Shape{0}));
+  }
+  const StateFormat* const there = reader_.manifest().FindState(kRowsState);
+  if (there != nullptr && tables_.tensors.empty() && !there->tensors.empty()) {
+    throw CheckpointError(reader_.directory() + ": holds table '" + there->tensors[0].name +
+                          "', which a model of its shape does not have");
+  }
+}
+
+const MergedWeights::Block& MergedWeights::BlockOf(int table, int64_t number) {
+  constexpr size_t kBlocks = 8;
+  for (const Block& block : blocks_) {
+    if (block.table == table && block.number == number) return block;
+  }
+  blocks_.resize(kBlocks);
+  Block& block = blocks_[next_block_++ % kBlocks];
+  const Shape& shape = tables_.tensors[table].shape;
+  const int64_t rows = RowsOfBlock(shape[1]);
+  const int64_t count = std::min(rows, shape[0] - number * rows) * shape[1];
+  block = {table, number, std::vector<float>(static_cast<size_t>(count))};
+  reader_.ReadRows(
+      tables_, table, 0, 1, number * rows,
+      View(reinterpret_cast<std::byte*>(block.values.data()), DType::kFloat32, Shape{count}));
+  return block;
+}
+
+void MergedWeights::ReadTable(int table, int64_t begin, std::span<float> out) {
+  const int64_t width = tables_.tensors[table].shape[1];
+  const int64_t size = RowsOfBlock(width) * width;
+  for (size_t done = 0; done < out.size();) {
+    const int64_t at = begin + static_cast<int64_t>(done);
+    const Block& block = BlockOf(table, at / size);
+    const auto skip = static_cast<size_t>(at % size);
+    const size_t count = std::min(out.size() - done, block.values.size() - skip);
+    std::copy_n(block.values.begin() + static_cast<std::ptrdiff_t>(skip), count,
+                out.begin() + static_cast<std::ptrdiff_t>(done));
+    done += count;
   }
 }
 

@@ -30,6 +30,9 @@ class MergedWeights {
   void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
   // Elements [begin, begin + n) of a buffer, in its dtype: whatever the state, there is one value.
   void ReadBuffer(const ModelBuffer& buffer, int64_t begin, const View& out);
+  // Elements [begin, begin + out.size()) of an embedding table, whatever the state. Fast where
+  // calls go on where others ended.
+  void ReadTable(int table, int64_t begin, std::span<float> out);
 
  private:
   struct Factors {
@@ -38,7 +41,16 @@ class MergedWeights {
     double scale = 0;
   };
 
+  // Rows of a table, read at once: several, for readers in different places.
+  struct Block {
+    int table = -1;
+    int64_t number = 0;
+    std::vector<float> values;
+  };
+
   void LoadAdapters(const Parameter& parameter);
+  void RequireTables(const Model& model);
+  const Block& BlockOf(int table, int64_t number);
 
   CheckpointReader& reader_;
   const WeightLayout layout_;
@@ -46,6 +58,9 @@ class MergedWeights {
   std::unordered_set<std::string> frozen_;
   const Parameter* loaded_ = nullptr;  // Whose adapters are held.
   std::vector<Factors> factors_;
+  StateFormat tables_;  // As the model has them.
+  std::vector<Block> blocks_;
+  size_t next_block_ = 0;
 };
 
 }  // namespace fsdp

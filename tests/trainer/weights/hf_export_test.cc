@@ -293,7 +293,7 @@ TEST(ExportTest, WritesTheStateItIsAskedFor) {
   const HfWeights last(dir + "/last"), ema(dir + "/ema");
   const auto model = MakeModel(shape);
   const HfTensors tensors(*model);
-  for (const auto& [parameter, slice, buffer] : tensors.tensors()) {
+  for (const auto& [parameter, slice, buffer, table] : tensors.tensors()) {
     std::vector<float> values(static_cast<size_t>(parameter->shape().NumElements()));
     for (const auto& [weights, state] : {std::pair(&last, "master"), std::pair(&ema, "ema")}) {
       weights->FillParameter(*parameter, 0, values);
@@ -343,7 +343,7 @@ TEST(ExportTest, MergesAdapters) {
       weights.RequireAll(plain);
       const HfTensors adapted(model);
       int merged = 0;
-      for (const auto& [parameter, slice, buffer] : plain.tensors()) {
+      for (const auto& [parameter, slice, buffer, table] : plain.tensors()) {
         std::vector<float> got(static_cast<size_t>(slice->shape.NumElements()));
         weights.Fill(slice->name, slice->shape, 0, got);
         // The same slice of the model with adapters, whose own parameters have its name.
