@@ -224,6 +224,7 @@ std::string PlanToJson(const RunPlan& plan) {
           .Add("all_gather_bytes", static_cast<int64_t>(plan.traffic.all_gather_bytes))
           .Add("reduce_scatter_bytes", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes))
           .Add("all_reduce_bytes", static_cast<int64_t>(plan.traffic.all_reduce_bytes))
+          .Add("all_to_all_bytes", static_cast<int64_t>(plan.traffic.all_to_all_bytes))
           .AddRaw("exposed_s", "null");
   const auto offload =
       JsonObject()
@@ -316,6 +317,9 @@ std::string PlanToText(const RunPlan& plan) {
   line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
   line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
   line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
+  if (plan.traffic.all_to_all_bytes > 0) {
+    line("all-to-all", static_cast<int64_t>(plan.traffic.all_to_all_bytes));
+  }
   if (plan.traffic.to_host_bytes > 0) out << OffloadToText(plan.traffic);
   return out.str();
 }
@@ -345,6 +349,7 @@ sent by a rank in a step:
   all-gather      shards of parameters, to make blocks whole
   reduce-scatter  gradients, summed over the ranks that share a copy
   all-reduce      the same between copies, and the step's few scalars
+  all-to-all      ids, rows and gradients of embedding tables, in one round of each exchange
 with fsdp.cpu_offload, in a step of a rank:
   kernels         what is computed, recomputation included
   to the host     gradients and activations that leave the device

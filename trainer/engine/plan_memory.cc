@@ -57,6 +57,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
         traffic->all_gather_bytes += c->link_bytes(Collective::kAllGather);
         traffic->reduce_scatter_bytes += c->link_bytes(Collective::kReduceScatter);
         traffic->all_reduce_bytes += c->link_bytes(Collective::kAllReduce);
+        traffic->all_to_all_bytes += c->link_bytes(Collective::kAllToAll);
       }
     }
     // Of steps and of an evaluation's micro-batches two are in the air at a time.

@@ -15,7 +15,9 @@ namespace fsdp {
 
 // Of one training step of a rank.
 struct StepTraffic {
-  double all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0;  // Sent.
+  double all_gather_bytes = 0, reduce_scatter_bytes = 0,
+         all_reduce_bytes = 0;  // Sent, as the next.
+  double all_to_all_bytes = 0;
   double flops = 0;  // Of all its kernels, what is computed again among them.
   // With cpu_offload: over the link between device and host; and what the host's updates read and
   // write of its memory.

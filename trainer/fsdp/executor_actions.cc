@@ -92,6 +92,9 @@ void Executor::Begin(Stream& stream) {
 void Executor::Load(const Action& action) {
   Stream& stream = this->stream(action.stream);
   const ExecutorMemory::StagedBatch& batch = memory_.batches[action.slot()];
+  if (tables_ && running_->options.micro_batches == 1) {  // Its ids have been read with all else.
+    return Copy(stream, tables_->routed_batch(), batch.device_bytes);
+  }
   Operation operation{"load", {}, {batch.host_bytes}, {}};
   operation.costs = {Cost{.bytes_written = static_cast<double>(batch.host_bytes.bytes())}};
   const auto load = [load = step_->load, m = action.micro_batch](ThreadPool&, const Batch& host,

@@ -56,6 +56,8 @@ class TableExchange final : public TableVectors {
   using Load = std::function<void(int micro_batch, const Batch& batch)>;
   // Without a load nothing is read, and who goes on has a route made first.
   void Route(Stream& data, const Load& load, int micro_batches);
+  // Of the step that Route() was called for last, its last micro-batch: bytes of the host.
+  const View& routed_batch() const { return batch_bytes_; }
   void Agree(Stream& stream);
   void Turn(Stream& stream);
   void Fetch(Stream& stream);

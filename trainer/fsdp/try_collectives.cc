@@ -4,6 +4,7 @@
 
 #include "trainer/fsdp/quantized_gather.h"
 #include "trainer/fsdp/quantized_reduce.h"
+#include "trainer/fsdp/table_layout.h"
 
 namespace fsdp {
 namespace {
@@ -82,7 +83,20 @@ void TryCollectives(Device& device, const Model& model, const ExecutorOptions& o
   const Mesh& mesh = communicators.mesh();
   const Layout layout =
       MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, mesh.shard_size());
-  const auto largest = LargestCollectives(layout, options, mesh);
+  auto largest = LargestCollectives(layout, options, mesh);
+  if (const auto tables = model.tables(); !tables.empty() && mesh.world_size() > 1) {
+    const TableLayout of_tables =
+        MakeTableLayout(tables, mesh.world_size(), options.micro_batch_size, options.micro_batches);
+    const int64_t rows = of_tables.round_rows(), elements = rows * of_tables.width();
+    std::vector<Communicator::Size>& sizes = largest[Group::kWorld];
+    const auto add = [&](Collective kind, DType dtype, int64_t n) {
+      Add({kind, dtype, dtype, n}, sizes);
+    };
+    add(Collective::kAllGather, DType::kInt32, 1);
+    add(Collective::kAllToAll, DType::kInt64, rows);
+    add(Collective::kAllToAll, of_tables.dtype(), elements);
+    add(Collective::kAllToAll, DType::kFloat32, elements);
+  }
   for (Communicator* const communicator : communicators.all()) {
     std::vector<Communicator::Size> sizes;
     for (const auto& [group, of_group] : largest) {

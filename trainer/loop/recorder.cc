@@ -329,6 +329,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
     }
     record.tflops_per_device = rates.tflops_per_device;
     record.mfu = rates.mfu;
+    if (account.table_rounds > 0) record.table_rounds = account.table_rounds;
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
     record.memory = TakeMemory();
     const TrafficBytes& traffic = account.traffic;

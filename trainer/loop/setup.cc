@@ -219,6 +219,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.optimizer.eps = o.eps;
   options.optimizer.momentum = o.momentum;
   options.optimizer.weight_decay = o.weight_decay;
+  if (o.table_lr && o.lr > 0) options.optimizer.table_lr_scale = *o.table_lr / o.lr;
   options.optimizer.groups = GroupsOf(recipe);
   options.lr = LrScheduleFor(recipe);
   return options;

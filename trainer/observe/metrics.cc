@@ -84,6 +84,7 @@ JsonObject Object(const StepRecord& r) {
                           .Add("memory", memory)
                           .Add("time", time)
                           .Add("communication", communication);
+  if (r.table_rounds) object.Add("table_rounds", *r.table_rounds);
   if (r.loss_scale) object.Add("loss_scale", r.loss_scale);
   return object;
 }

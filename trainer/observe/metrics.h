@@ -100,7 +100,8 @@ struct StepRecord {
   MemoryPeaks memory{};
   TimeParts time{};                    // Mean of the steps since the last record, as step_time_s.
   CommunicationBytes communication{};  // Of that step alone.
-  std::optional<double> loss_scale{};  // Of that step; left out where none is in use.
+  std::optional<int64_t> table_rounds{};  // Of exchanges of rows; left out without tables.
+  std::optional<double> loss_scale{};     // Of that step; left out where none is in use.
 };
 // People hear of samples where a sample has one target: then that is no token.
 inline bool IsOfSamples(const StepRecord& record) {

@@ -119,7 +119,7 @@ std::vector<std::string> AllowedChanges() {
   }
   for (const char* change :
        {"train.grad_clip", "train.ema.decay", "optimizer.lr", "optimizer.betas", "optimizer.eps",
-        "optimizer.weight_decay", "schedule", "records"}) {
+        "optimizer.weight_decay", "optimizer.table_lr", "schedule", "records"}) {
     changes.emplace_back(change);
   }
   return changes;

@@ -225,6 +225,7 @@ struct OptimizerRecipe {
   double momentum = 0;                        // SGD.
   double weight_decay = 0.1;
   DType state_dtype = DType::kFloat32;
+  std::optional<double> table_lr;  // Of rows of embedding tables; lr where empty.
   std::vector<GroupRecipe> groups;
 
   bool operator==(const OptimizerRecipe&) const = default;

@@ -150,6 +150,9 @@ Type<OptimizerRecipe> OptimizerType() {
       Key("state_dtype", &R::state_dtype, OneOf<DType>({"fp32", "bf16"}, Later({"8bit"})),
           "Of moments and momentum, but of parameters in fsdp.mixed_precision.keep_fp32. bf16 is "
           "rounded stochastically."),
+      Key("table_lr", &R::table_lr, Nullable(Number({.at_least = 0, .fp32 = true})),
+          "Learning rate of embedding tables outside FSDP at its highest, which rises and falls as "
+          "lr does. Their rows are updated by row-wise Adagrad, whatever the name. null: lr."),
       Key("groups", &R::groups, ListOf(GroupType()),
           "Parameters with settings of their own. The first group that matches a name counts."),
   });

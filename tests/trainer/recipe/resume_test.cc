@@ -118,6 +118,7 @@ TEST(CheckResume, LetsThroughWhatItsNameAllows) {
       {"optimizer.betas", "optimizer.betas=[0.5, 0.5]"},
       {"optimizer.eps", "optimizer.eps=7"},
       {"optimizer.weight_decay", "optimizer.weight_decay=7"},
+      {"optimizer.table_lr", "optimizer.table_lr=7"},
       {"schedule", "schedule={name: wsd, warmup_steps: 3, decay_steps: 4, decay: linear}"}};
   EXPECT_EQ(changes.size() + 1, recipe::AllowedChanges().size());  // And records.
   const std::string average = "train.ema={decay: 0.25}";
