@@ -31,6 +31,7 @@ class ToyTables final : public Model {
     Init init = {0, 0.5f};
     float stem = 0.4f;           // Standard deviation of Ws.
     bool stem_is_block = false;  // So it may be recomputed.
+    int64_t words = 300;         // Rows of the largest table.
   };
 
   ToyTables() : ToyTables(Options()) {}
@@ -54,7 +55,7 @@ class ToyTables final : public Model {
     };
     table("tables.user", 50, 2);
     table("tables.item", 7, 1);
-    table("tables.word", 300, 3);
+    table("tables.word", options.words, 3);
   }
 
   static BatchSpec Spec() {

@@ -4,15 +4,24 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/numeric.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/toy_tables.h"
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/plan_memory.h"
+#include "trainer/engine/session.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/runtime/sim/sim_device.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {
 namespace {
@@ -116,6 +125,25 @@ TEST(Tables, RoundsChangeNoBit) {
   EXPECT_GT(rounds[0], 1);
   EXPECT_EQ(rounds[1], 1);
   EXPECT_EQ(FirstDifference(results[0], results[1]), "");
+}
+
+// Where one rank's ids need two rounds and the others' one, all make two.
+TEST(Tables, TheMostRoundsOfARankAreAllRanks) {
+  TinyRun run = OfTables({.capacity = 1});
+  run.world = 3;
+  run.steps = 6;
+  run.rows = std::make_shared<ToyIds>(/*stride=*/3);
+  run.options.global_batch_size = 24;
+  run.options.executor.micro_batch_size = 4;
+  std::mutex mutex;
+  std::map<int64_t, std::set<int64_t>> rounds;  // By step.
+  run.on_table_rounds = [&](int, int64_t step, int64_t n) {
+    const std::lock_guard lock(mutex);
+    if (step > 0) rounds[step].insert(n);
+  };
+  Train(run);
+  EXPECT_EQ(rounds.size(), 6u);
+  for (const auto& [step, of_ranks] : rounds) EXPECT_EQ(of_ranks.size(), 1u) << step;
 }
 
 // What Adagrad keeps and what it moves belong to one gradient, which is the loss's.
@@ -223,6 +251,95 @@ TEST(Tables, Bf16RowsFollowFp32OnesAndTheirDrawsAreTheRows) {
   // From almost equal sums the same draws round almost all alike; other draws would a third of
   // what moves in other ways.
   EXPECT_LT(differ, all / 100);
+}
+
+// Steps of the list of `mode` on the simulated device: the first race; empty without any.
+std::string FirstRace(const SessionOptions& options, int world, Mode mode,
+                      const Schedule& schedule) {
+  struct RaceFound : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  ToyTables model;
+  const MemoryPlan plan = PlanMemory(model, options, world);
+  bool found = false;  // Thrown once: what unwinds frees memory under the checker's eyes.
+  const auto checker = std::make_shared<StreamChecker>([&](const StreamChecker::Race& race) {
+    if (!std::exchange(found, true)) throw RaceFound(race.ToString());
+  });
+  try {
+    SimDevice device(SimModel(), checker);
+    const auto allocator = MakeAllocator(device, options.executor, plan);
+    const MeshCommunicators communicators(MeshFor(options.executor, 0, world),
+                                          options.executor.communicators, ConnectSim);
+    Session session(device, *allocator, model, options, communicators);
+    session.executor().ReplaceSchedule(mode, schedule);
+    const auto load = [](int, const Batch&) {};
+    for (const int step : {1, 2, 3}) {
+      session.Train(step, session.FullTargets(), {}, load, load);
+      if (step > 1) session.TakeSnapshot();
+    }
+    session.Eval(1, load);
+    session.Eval(1, load);
+    session.Train(4, session.FullTargets(), {}, load);
+    session.executor().Synchronize();
+  } catch (const RaceFound& race) {
+    return race.what();
+  }
+  return "";
+}
+
+TEST(Tables, EveryWaitIsNeeded) {
+  int waits = 0;
+  for (int bits = 0; bits < 12; ++bits) {
+    SessionOptions options = TinyRun::TinyOptions();
+    options.snapshot = true;
+    options.executor.micro_batches = 1 + bits % 3;
+    options.executor.communicators = bits & 1 ? 1 : 2;
+    options.executor.sharding_strategy = bits & 2 ? Strategy::kNoShard : Strategy::kFullShard;
+    options.executor.recompute = bits & 4 ? Recompute::kSelective : Recompute::kNone;
+    const int world = bits & 8 ? 1 : 2;
+    for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
+      const Schedule schedule =
+          ScheduleFor(options.executor, ToyTables(), MeshFor(options.executor, 0, world), mode);
+      ASSERT_EQ(FirstRace(options, world, mode, schedule), "") << schedule.ToString();
+      for (size_t a = 0; a < schedule.actions.size(); ++a) {
+        for (size_t w = 0; w < schedule.actions[a].waits.size(); ++w) {
+          Schedule without = schedule;
+          const Wait wait = without.actions[a].waits[w];
+          const bool ours = std::string(NameOf(without.actions[a])).starts_with("table") ||
+                            std::string(NameOf(without.actions[wait.action])).starts_with("table");
+          if (wait.pacing || !ours) continue;
+          without.actions[a].waits.erase(without.actions[a].waits.begin() +
+                                         static_cast<std::ptrdiff_t>(w));
+          ++waits;
+          EXPECT_NE(FirstRace(options, world, mode, without), "")
+              << "action " << a << " does not need its wait for " << wait.action << "\n"
+              << schedule.ToString();
+        }
+      }
+    }
+  }
+  EXPECT_GT(waits, 60);
+}
+
+// What a rank has of the tables is ceil(rows / W) rows of so many bytes, whatever the rows; and a
+// plan of more than anybody has is made at once.
+TEST(Tables, PlansRowsOverTheWorld) {
+  for (const int world : {1, 4, 512}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      SessionOptions options = TinyRun::TinyOptions();
+      const auto bytes = [&](int64_t rows) {
+        ToyTables model({.dtype = dtype, .words = rows});
+        const MemoryPlan plan = PlanMemory(model, options, world);
+        return std::pair(plan.bytes(MemoryKind::kParameters, MemoryPlace::kDevice),
+                         plan.bytes(MemoryKind::kOptimizer, MemoryPlace::kDevice));
+      };
+      constexpr int64_t kMany = 96'000'000'000;  // 768 G elements.
+      const auto few = bytes(16 * 512 - 57), many = bytes(kMany - 57);
+      const int64_t more = (kMany - 16 * 512) / world;
+      EXPECT_EQ(many.first - few.first, more * ToyTables::kWidth * SizeOf(dtype));
+      EXPECT_EQ(many.second - few.second, more * SizeOf(DType::kFloat32));
+    }
+  }
 }
 
 }  // namespace
