@@ -36,6 +36,17 @@ ConstView ValueOf(const Parameter& weight) {
   return AsMatrix(form.value);
 }
 
+// What a weight takes in, or makes: a row of it may be several of the tensor's rows.
+View Inputs(const View& x, const Parameter& weight, WeightLayout layout) {
+  const Shape& w = weight.shape();
+  const int64_t in = layout == WeightLayout::kInOut ? w[0] : w.NumElements() / w[0];
+  return x.Reshape(Shape{x.NumElements() / in, in});
+}
+View Outputs(const View& y, const Parameter& weight, WeightLayout layout) {
+  const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
+  return y.Reshape(Shape{y.NumElements() / out, out});
+}
+
 std::optional<View> MatrixGradOf(const Parameter& weight) {
   const std::optional<View> grad = GradOf(weight);
   return grad ? std::optional(AsMatrix(*grad)) : std::nullopt;
@@ -141,12 +152,12 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
 namespace {
 
 // Adds what the adapters of `weight` make of x to y; returns u of each, for the way back.
-std::vector<TensorPtr> AdaptersForward(Tape& tape, const Var& x, const Parameter& weight,
+std::vector<TensorPtr> AdaptersForward(Tape& tape, const View& x, const Parameter& weight,
                                        const View& y) {
   std::vector<TensorPtr> inner;
   for (const Adapter& adapter : weight.adapters()) {
     inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}, x.dtype));
-    LoraForward(tape.stream(), x.view(), adapter.a->value(), adapter.b->value(), adapter.scale,
+    LoraForward(tape.stream(), x, adapter.a->value(), adapter.b->value(), adapter.scale,
                 adapter.column, inner.back()->view(), y);
   }
   return inner;
@@ -156,33 +167,35 @@ std::vector<TensorPtr> AdaptersForward(Tape& tape, const Var& x, const Parameter
 // a u that was made with it, to that of u.
 void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
                         const Parameter* bias, const std::vector<TensorPtr>& inner,
-                        const View& dy) {
+                        const View& of_y) {
+  const auto rows = [&](const View& view) { return Inputs(view, weight, layout); };
+  const View dy = Outputs(of_y, weight, layout);
   std::optional<View> db;
   if (bias) db = GradOf(*bias);
   if (!x.grad && inner.empty()) {
     if (!MatrixGradOf(weight) && !db) return;
-    LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, std::nullopt,
+    LinearBackward(tape.stream(), rows(x.view()), ValueOf(weight), layout, dy, std::nullopt,
                    MatrixGradOf(weight), db);
     return;
   }
   TensorPtr dx = tape.New(x.shape, x.dtype);
   if (x.gelu_of && inner.empty()) {
     const Var& u = *x.gelu_of;
-    LinearGeluBackward(tape.stream(), u.view(), x.view(), ValueOf(weight), layout, dy, dx->view(),
-                       MatrixGradOf(weight), db);
+    LinearGeluBackward(tape.stream(), rows(u.view()), rows(x.view()), ValueOf(weight), layout, dy,
+                       rows(dx->view()), MatrixGradOf(weight), db);
     tape.Add(u.grad, std::move(dx));
     return;
   }
-  LinearBackward(tape.stream(), x.view(), ValueOf(weight), layout, dy, dx->view(),
+  LinearBackward(tape.stream(), rows(x.view()), ValueOf(weight), layout, dy, rows(dx->view()),
                  MatrixGradOf(weight), db);
   for (size_t i = 0; i < inner.size(); ++i) {
     const Adapter& adapter = weight.adapters()[i];
     const View u = inner[i]->view();
     const Workspace workspace(
         tape, LoraBackwardWorkspaceBytes(u.shape[0], u.shape[1], u.dtype, KernelsOf(tape)));
-    LoraBackward(tape.stream(), x.view(), u, adapter.a->value(), adapter.b->value(), adapter.scale,
-                 dy, adapter.column, dx->view(), GradOf(*adapter.a), GradOf(*adapter.b),
-                 workspace.view());
+    LoraBackward(tape.stream(), rows(x.view()), u, adapter.a->value(), adapter.b->value(),
+                 adapter.scale, dy, adapter.column, rows(dx->view()), GradOf(*adapter.a),
+                 GradOf(*adapter.b), workspace.view());
   }
   if (x.grad) tape.Add(x.grad, std::move(dx));
 }
@@ -201,11 +214,12 @@ void AddGeluGradient(Tape& tape, const Var& x, const std::shared_ptr<TensorPtr>&
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
            const Parameter* bias) {
   const int64_t out = weight.shape()[layout == WeightLayout::kInOut ? 1 : 0];
-  Var y = tape.NewVar(Shape{x.shape[0], out}, x.dtype);
+  const View in = Inputs(x.view(), weight, layout);
+  Var y = tape.NewVar(Shape{in.shape[0], out}, x.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
-  LinearForward(tape.stream(), x.view(), ValueOf(weight), layout, b, y.view());
-  const std::vector<TensorPtr> inner = AdaptersForward(tape, x, weight, y.view());
+  LinearForward(tape.stream(), in, ValueOf(weight), layout, b, y.view());
+  const std::vector<TensorPtr> inner = AdaptersForward(tape, in, weight, y.view());
   tape.Push([&tape, &weight, bias, layout, x, inner, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     AddLinearGradients(tape, x, weight, layout, bias, inner, dy->view());
@@ -221,8 +235,9 @@ Var LinearResidual(Tape& tape, const Var& x, const Parameter& weight, WeightLayo
   Var y = tape.NewVar(residual.shape, residual.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
-  LinearResidualForward(tape.stream(), x.view(), ValueOf(weight), layout, b, residual.view(),
-                        y.view());
+  LinearResidualForward(tape.stream(), Inputs(x.view(), weight, layout), ValueOf(weight), layout, b,
+                        Outputs(residual.view(), weight, layout),
+                        Outputs(y.view(), weight, layout));
   tape.Push([&tape, &weight, bias, layout, x, residual = residual.grad, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
     AddLinearGradients(tape, x, weight, layout, bias, {}, dy->view());
@@ -243,7 +258,7 @@ Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout l
     LinearGeluForward(tape.stream(), x.view(), ValueOf(weight), layout, b, u.view(), y.view());
   } else {
     LinearForward(tape.stream(), x.view(), ValueOf(weight), layout, b, u.view());
-    inner = AdaptersForward(tape, x, weight, u.view());
+    inner = AdaptersForward(tape, x.view(), weight, u.view());
     GeluForward(tape.stream(), u.view(), y.view());
   }
   if (!tape.recording()) return y;

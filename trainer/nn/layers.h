@@ -27,11 +27,12 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
 Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps);
 
 // x [rows, in] -> [rows, out]. `bias` may be null. A weight of more than two dimensions is
-// [out, all others].
+// [out, all others]. x may have another shape, of rows x in elements: a sample's vectors, say.
 Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
            const Parameter* bias);
 
-// residual + Linear(x), in one pass over the sum where the weight has no adapters.
+// residual + Linear(x), in one pass over the sum where the weight has no adapters. In the shape of
+// `residual`, which has as many elements as Linear(x).
 Var LinearResidual(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
                    const Parameter* bias, const Var& residual);
 
