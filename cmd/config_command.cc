@@ -22,10 +22,12 @@ std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
   if (source.source == SourceRecipe::Source::kSynthetic) {
     return is_fed_tokens ? "synthetic tokens" : "synthetic samples";
   }
+  if (source.planted) return Grouped(*source.planted) + " planted clicks";
   std::string text;
   for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
   if (source.source == SourceRecipe::Source::kTokens) return "tokens from " + text;
   if (source.source == SourceRecipe::Source::kImages) return "images from " + text;
+  if (source.source == SourceRecipe::Source::kClicks) return "clicks from " + text;
   const std::string what =
       source.IsWhole() ? std::string(NounOf(source)) + "s" : std::string("text");
   return what + " in " + source.tokenizer + " from " + text;

@@ -95,6 +95,12 @@ class Causal:
     def logits_and_targets(self, model, ids: torch.Tensor, positions):
         return logits_of(model, ids[:, :-1], positions), ids[:, 1:]
 
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of each target."""
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), reduction="none"
+        )
+
     def weights(self, tokens: np.ndarray) -> np.ndarray:
         """Of what is drawn, before anything is masked."""
         return np.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), np.float32)
@@ -112,9 +118,7 @@ def run_batch(model, tokens: np.ndarray, weights: np.ndarray, positions: np.ndar
     ids = torch.from_numpy(tokens.astype(np.int64))
     w = torch.from_numpy(weights).to(model.dtype).flatten()
     logits, targets = FEED.logits_and_targets(model, ids, positions)
-    losses = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), reduction="none"
-    )
+    losses = FEED.losses(logits, targets)
     return logits, (losses * w).sum() / w.sum()
 
 

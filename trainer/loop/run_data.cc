@@ -32,6 +32,7 @@
 #include "trainer/data/token_file_source.h"
 #include "trainer/data/token_source.h"
 #include "trainer/data/tokenize.h"
+#include "trainer/loop/click_data.h"
 #include "trainer/loop/drawn_data.h"
 #include "trainer/loop/image_data.h"
 #include "trainer/loop/pair_data.h"
@@ -270,6 +271,7 @@ class Opener {
       case SourceRecipe::Source::kChat:
       case SourceRecipe::Source::kPairs:
       case SourceRecipe::Source::kImages:
+      case SourceRecipe::Source::kClicks:
         throw std::invalid_argument("[OpenFiles] of what is no sequence of tokens");
     }
     SyntheticOptions options;
@@ -355,7 +357,14 @@ RunData WithLoaders(RowLoaders loaders, DataFiles files) {
 // Rows of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
 RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                   const ValidRecipe& held_out, const OpenProgress& progress) {
-  const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
+  const std::unique_ptr<Model> model = MakeModel(shape);
+  const BatchSpec spec = model->Inputs(recipe.data.seq_len);
+  if (ReadsClicks(recipe.data)) {
+    DataFiles files;
+    RowLoaders loaders =
+        OpenClickData(recipe, *model, data_ranks, seed, held_out, progress.remark, files);
+    return WithLoaders(std::move(loaders), std::move(files));
+  }
   if (ReadsImages(recipe.data)) {
     DataFiles files;
     RowLoaders loaders = OpenImageData(recipe, spec, data_ranks, seed, held_out, files);

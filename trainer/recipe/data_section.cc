@@ -6,20 +6,23 @@ namespace fsdp::recipe {
 namespace {
 
 constexpr int64_t kMaxImageSide = int64_t{1} << 14;
+constexpr int64_t kMaxPlanted = int64_t{1} << 31;
 
 Section<SourceRecipe> SourceSection() {
   using R = SourceRecipe;
   return {
-      Key("source", &R::source, OneOf<R::Source>(Later({"clicks"})),
+      Key("source", &R::source, OneOf<R::Source>(),
           "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
           ".bin, .npy or raw). synthetic: whatever the model asks for, tokens or not, drawn from "
           "the seed, without files. chat: .jsonl whose lines have `messages` with `role` and "
           "`content`, through a chat template. pairs: .jsonl whose lines have two fields of text, "
           "what is asked and what is to be learnt. images: images with labels, for a model that "
-          "sorts them into classes."),
+          "sorts them into classes. clicks: .csv with a label, columns of numbers and columns of "
+          "ids, or clicks that are drawn, for a model that predicts them."),
       Key("paths", &R::paths, Paths(),
           "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. None "
-          "for synthetic, at least one for all else. Of text a directory stands for its "
+          "for synthetic and for planted clicks, at least one for all else. Of text a directory "
+          "stands for its "
           "files in .txt, .text, .md, .jsonl, .gz and .zst, by name, without those of its "
           "directories. Of images: IDX files, CIFAR's binaries, either of them in .gz, too, or "
           "directories with a folder of .jpg and .png for each class; classes are numbered in the "
@@ -69,6 +72,16 @@ Section<SourceRecipe> SourceSection() {
           "or one for all."),
       Key("std", &R::std, ListOf(Number({.at_least = 1e-6, .at_most = 1e6})),
           "images: what they are divided by then."),
+      Key("label", &R::label, Text(), "clicks: the column of .csv with the label, 0 or 1."),
+      Key("dense", &R::dense, ListOf(Text()),
+          "clicks: the columns with numbers, in the model's order; an empty cell is 0."),
+      Key("categorical", &R::categorical, ListOf(Text()),
+          "clicks: the columns with ids, one for each table of the model. An id is a 64-bit "
+          "number, decimal or behind 0x, of which the table takes the remainder by its rows: a "
+          "hash will do. Several in a cell have | between them; an empty cell has none."),
+      Key("planted", &R::planted, Nullable(Integer(1, kMaxPlanted)),
+          "clicks: so many are drawn, in place of paths, from a function of second and third "
+          "order of the columns. An evaluation says how low a model can get."),
   };
 }
 

@@ -170,8 +170,9 @@ class ValidSourcesType final : public TypeOf<ValidRecipe> {
     const YamlNode::Entry* fraction = node.Find("fraction");
     bool names_source = false;
     for (const char* name :
-         {"source", "paths", "tokenizer", "column", "dtype", "eot", "template", "train_on", "date",
-          "prompt", "completion", "labels", "size", "crop", "flip", "mean", "std"}) {
+         {"source",   "paths", "tokenizer", "column",     "dtype",  "eot",         "template",
+          "train_on", "date",  "prompt",    "completion", "labels", "size",        "crop",
+          "flip",     "mean",  "std",       "label",      "dense",  "categorical", "planted"}) {
       names_source |= node.Find(name) != nullptr;
     }
     if (fraction != nullptr && names_source) {

@@ -51,8 +51,7 @@ Type<ModelRecipe> ModelType() {
   const std::string about_family =
       "The architecture." + others + " null: that of preset or init_from; required without either.";
   Section<R> section({
-      Key("family", &R::family, Nullable(OneOfTexts(std::move(families), Later({"dhen"}))),
-          about_family.c_str()),
+      Key("family", &R::family, Nullable(OneOfTexts(std::move(families))), about_family.c_str()),
       Key("preset", &R::preset, Nullable(PresetName()),
           "A published size: sets the fields below, and those beside it override it. Given in a "
           "later file, it replaces the fields of earlier ones.")

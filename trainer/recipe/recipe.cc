@@ -9,6 +9,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/view.h"
+#include "trainer/data/click_batch.h"
 #include "trainer/data/image_batch.h"
 #include "trainer/data/pair_batch.h"
 #include "trainer/recipe/model_fields.h"
@@ -202,10 +203,12 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   for (const auto& [source, list, key] : KeyedSources(data)) {
     const std::string* tokenizer = TokenizerOf(*source);
     bytes |= tokenizer != nullptr && *tokenizer == "bytes";
-    if (source->source == SourceRecipe::Source::kImages) {
-      conflicts.push_back(
-          {{key + ".source", key, "model.family", "model.preset"},
-           "`images` gives images, but a `" + std::string(FamilyOf(shape)) + "` asks for tokens"});
+    if (source->source == SourceRecipe::Source::kImages ||
+        source->source == SourceRecipe::Source::kClicks) {
+      const std::string what(Name(source->source));
+      conflicts.push_back({{key + ".source", key, "model.family", "model.preset"},
+                           "`" + what + "` gives " + what + ", but a `" +
+                               std::string(FamilyOf(shape)) + "` asks for tokens"});
     }
     if (source->source == SourceRecipe::Source::kSynthetic && decoder.vocab_size < 2) {
       conflicts.push_back(
@@ -244,12 +247,30 @@ void AddImageConflicts(const SourceRecipe& source, const std::string& key, const
   }
 }
 
+// Of a source of clicks and a model that is fed them: IsOfClicks().
+void AddClickConflicts(const SourceRecipe& source, const std::string& key, const Model& model,
+                       const BatchSpec& spec, std::vector<ShapeConflict>& conflicts) {
+  if (source.planted) return;
+  const auto compare = [&](const char* name, int64_t n, int64_t want, const char* of) {
+    if (n == want) return;
+    conflicts.push_back({{key + "." + name, key, "model.preset", "model.family"},
+                         "names " + Counted(n, "column") + ", but the model has " +
+                             std::to_string(want) + " " + of});
+  };
+  compare("dense", std::ssize(source.dense), spec.inputs[kDense].sample[0],
+          "columns of numbers (model.dense_columns)");
+  compare("categorical", std::ssize(source.categorical), std::ssize(model.tables()),
+          "tables of ids (model.table_rows)");
+}
+
 // The same against a model of anything else.
 void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
                        std::vector<ShapeConflict>& conflicts) {
   const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";
   std::string asks;
-  const BatchSpec spec = MakeModel(shape)->Inputs(recipe.data.seq_len);
+  const std::unique_ptr<Model> model = MakeModel(shape);
+  const BatchSpec spec = model->Inputs(recipe.data.seq_len);
+  const bool of_clicks = IsOfClicks(spec);
   const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;
   const bool of_images = IsOfImages(spec);
   for (const BatchInput& input : spec.inputs) {
@@ -259,18 +280,27 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
   for (const auto& [source, list, key] : KeyedSources(recipe.data)) {
     if (source->source == SourceRecipe::Source::kSynthetic || (of_pairs && made)) continue;
     const bool images = source->source == SourceRecipe::Source::kImages;
+    const bool clicks = source->source == SourceRecipe::Source::kClicks;
+    if (clicks && of_clicks) {
+      AddClickConflicts(*source, key, *model, spec, conflicts);
+      continue;
+    }
     if (images && of_images) {
       AddImageConflicts(*source, key, spec, conflicts);
       continue;
     }
     conflicts.push_back(
         {{key + ".source", key, "model.family", "model.preset"},
-         "`" + std::string(Name(source->source)) + "` gives " + (images ? "images" : "tokens") +
+         "`" + std::string(Name(source->source)) + "` gives " +
+             (images   ? "images"
+              : clicks ? "clicks"
+                       : "tokens") +
              ", but " + a + " asks for " + asks +
-             (of_pairs && !images
+             (of_pairs && !images && !clicks
                   ? ": data.objective makes pairs of them, `span_corruption` of text and "
                     "tokens and `seq2seq` of pairs"
               : of_images ? ": `images` reads them, and `synthetic` draws them"
+              : of_clicks ? ": `clicks` reads them, and `synthetic` draws them"
                           : ": `synthetic` draws whatever a model asks for")});
   }
   if (of_pairs) {

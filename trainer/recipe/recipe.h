@@ -79,11 +79,11 @@ struct ModelRecipe {
 };
 
 struct SourceRecipe {
-  enum class Source { kText, kTokens, kSynthetic, kChat, kPairs, kImages };
+  enum class Source { kText, kTokens, kSynthetic, kChat, kPairs, kImages, kClicks };
   enum class RawDType { kUint16, kUint32 };
 
   Source source = Source::kText;
-  std::vector<std::string> paths;   // ExpandPaths(); not empty for files, empty for synthetic.
+  std::vector<std::string> paths;   // ExpandPaths(); not empty for files, else empty.
   std::string tokenizer = "bytes";  // Or the path of a tokenizer.json or SentencePiece .model.
   std::string column = "text";      // Of .jsonl.
   std::optional<RawDType> dtype;    // kTokens: of files without a header.
@@ -98,8 +98,11 @@ struct SourceRecipe {
   Crop crop = Crop::kNone;
   bool flip = false;
   std::vector<double> mean = ImageChanges().mean, std = ImageChanges().std;
-  double weight = 1;  // In a list of data.train.
-  std::string name;   // In a list of data.valid: not empty, no two alike.
+  std::string label = "label";  // kClicks, as all up to planted: columns of .csv.
+  std::vector<std::string> dense, categorical;
+  std::optional<int64_t> planted;  // In place of paths: clicks that are drawn.
+  double weight = 1;               // In a list of data.train.
+  std::string name;                // In a list of data.valid: not empty, no two alike.
 
   // Whether its lines are samples of their own, which windows would cut.
   bool IsWhole() const { return source == Source::kChat || source == Source::kPairs; }
@@ -310,7 +313,7 @@ constexpr auto NamesOf(RunRecipe::Device) {
 }
 constexpr auto NamesOf(SourceRecipe::Source) {
   return std::to_array<std::string_view>(
-      {"text", "tokens", "synthetic", "chat", "pairs", "images"});
+      {"text", "tokens", "synthetic", "chat", "pairs", "images", "clicks"});
 }
 constexpr auto NamesOf(Crop) {
   return std::to_array<std::string_view>({"none", "center", "random", "random_resized"});

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -75,7 +76,7 @@ class Rules {
   RecipeReader& reader_;
 };
 
-// What belongs to conversations, to pairs or to images.
+// What belongs to conversations, to pairs, to images or to clicks.
 void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& source,
                       const std::string& key) {
   using Source = SourceRecipe::Source;
@@ -96,6 +97,10 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
   belongs_to(Source::kImages, "flip", source.flip != plain.flip);
   belongs_to(Source::kImages, "mean", source.mean != plain.mean);
   belongs_to(Source::kImages, "std", source.std != plain.std);
+  belongs_to(Source::kClicks, "label", source.label != plain.label);
+  belongs_to(Source::kClicks, "dense", !source.dense.empty());
+  belongs_to(Source::kClicks, "categorical", !source.categorical.empty());
+  belongs_to(Source::kClicks, "planted", source.planted.has_value());
   const bool cuts = source.crop == Crop::kCenter || source.crop == Crop::kRandom;
   rules.Require(!source.size || cuts, {key + ".size", key + ".crop"},
                 "is of crop `center` and `random`, not of `" + std::string(Name(source.crop)) +
@@ -111,6 +116,27 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
                     " is whole samples: give samples or none");
 }
 
+// Columns of clicks: none twice, and none where clicks are drawn.
+void CheckClicks(Rules& rules, const SourceRecipe& source, const std::string& key) {
+  if (source.planted) {
+    const bool names_any = !source.dense.empty() || !source.categorical.empty() ||
+                           source.label != SourceRecipe().label;
+    rules.Require(!names_any, {key + ".planted", key},
+                  "planted clicks are drawn for the model's columns: no file has columns to name");
+    return;
+  }
+  std::unordered_set<std::string> named = {source.label};
+  for (const auto& [name, columns] :
+       {std::pair("dense", &source.dense), {"categorical", &source.categorical}}) {
+    for (const std::string& column : *columns) {
+      rules.Require(named.insert(column).second, {key + "." + name, key},
+                    "names column `" + column +
+                        "`, which is named before: a column is the label, "
+                        "a number or ids, once");
+    }
+  }
+}
+
 void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   using Source = SourceRecipe::Source;
   const auto& [source, list, key] = keyed;
@@ -118,6 +144,11 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   const std::string named = "source `" + std::string(Name(source->source)) + "`";
   if (source->source == Source::kSynthetic) {
     rules.Require(source->paths.empty(), keys, named + " has no files");
+  } else if (source->source == Source::kClicks) {
+    rules.Require(source->paths.empty() == source->planted.has_value(),
+                  {key + ".planted", key + ".paths", key + ".source", key},
+                  named + " has paths, or clicks that are drawn (planted), and not both");
+    CheckClicks(rules, *source, key);
   } else {
     rules.Require(!source->paths.empty(), keys, named + " needs at least one path");
   }
@@ -128,7 +159,8 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   const std::string* tokenizer = TokenizerOf(*source);
   const bool has_none =
       source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
-  const std::string wants = source->source == Source::kChat || source->source == Source::kImages
+  const std::string wants = source->source == Source::kChat || source->source == Source::kImages ||
+                                    source->source == Source::kClicks
                                 ? ""
                             : source->source == Source::kPairs ? "source `pairs`"
                                                                : recipe.data.WantsEot();

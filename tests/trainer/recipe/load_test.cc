@@ -352,9 +352,6 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(model("hidden_size: 48}\nfsdp: {auto_wrap: {policy: branch}"),
             "r.yaml:2:28: fsdp.auto_wrap.policy: a `gpt2` is not split into branches: "
             "`transformer_block` makes a unit of each block");
-  const std::string dhen = MistakesOf("model: {family: dhen}\ndata: {train: {paths: [x]}}\n");
-  EXPECT_EQ(dhen.find("r.yaml:1:17: model.family: `dhen`: not in this version (want `gpt2`"), 0u)
-      << dhen;
 
   const auto llama = [](const std::string& fields) {
     return MistakesOf("model: {family: llama, " + fields + "}\ndata: {train: {paths: [x]}}\n");
@@ -398,8 +395,18 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {source: images, paths: [x]}"),
             "r.yaml:2:24: data.train.source: `images` gives images, but a `gpt2` asks for tokens");
   EXPECT_EQ(data("train: {source: clicks, paths: [x]}"),
-            "r.yaml:2:24: data.train.source: `clicks`: not in this version (want `text`, `tokens`, "
-            "`synthetic`, `chat`, `pairs` or `images`)");
+            "r.yaml:2:24: data.train.source: `clicks` gives clicks, but a `gpt2` asks for tokens");
+  EXPECT_EQ(data("train: {source: clicks, paths: [x], planted: 5}")
+                .find("r.yaml:2:48: data.train.planted: source `clicks` has paths, or clicks that "
+                      "are drawn (planted), and not both"),
+            0u);
+  EXPECT_EQ(data("train: {source: clicks, paths: [x], dense: [a, label]}")
+                .find("r.yaml:2:46: data.train.dense: names column `label`, which is named before: "
+                      "a column is the label, a number or ids, once"),
+            0u);
+  EXPECT_EQ(
+      data("train: {paths: [x], categorical: [a]}"),
+      "r.yaml:2:41: data.train.categorical: belongs to source `clicks`, not to source `text`");
   EXPECT_EQ(data("train: {source: tokens}"),
             "r.yaml:2:24: data.train.source: source `tokens` needs at least one path");
   EXPECT_EQ(data("train: {paths: [x], dtype: uint16}"),
@@ -410,7 +417,7 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(data("train: {paths: [x], weight: 1}"),
             "r.yaml:2:28: data.train.weight: unknown key; known here: source, paths, tokenizer, "
             "column, dtype, eot, template, train_on, date, prompt, completion, labels, size, crop, "
-            "flip, mean and std");
+            "flip, mean, std, label, dense, categorical and planted");
   EXPECT_EQ(data("train: x"),
             "r.yaml:2:15: data.train: want a map, or a list of maps, got the text `x`");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"), "");
@@ -593,7 +600,7 @@ TEST(LoadRecipe, ListsOfSources) {
             "r.yaml:2:81: data.train[2].paths: source `synthetic` has no files\n"
             "r.yaml:2:100: data.train[3].name: unknown key; known here: source, paths, tokenizer, "
             "column, dtype, eot, template, train_on, date, prompt, completion, labels, size, crop, "
-            "flip, mean, std and weight\n"
+            "flip, mean, std, label, dense, categorical, planted and weight\n"
             "r.yaml:2:110: data.train[4]: want a map, got 7");
   EXPECT_EQ(data("train: {paths: [x]}, valid: [{paths: [v]}, {paths: [w], name: a}, "
                  "{paths: [], name: a}]"),
@@ -796,7 +803,7 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "1024\n"
             "r.yaml:2:63: data.valid.x: unknown key; known here: source, paths, tokenizer, column, "
             "dtype, eot, template, train_on, date, prompt, completion, labels, size, crop, flip, "
-            "mean and std\n"
+            "mean, std, label, dense, categorical and planted\n"
             "r.yaml:3:8: eval.sample.prompt: required\n"
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }

@@ -122,7 +122,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   const std::string text = RecipeJsonSchema();
   const Json& train = schema["properties"]["train"]["properties"];
   EXPECT_EQ(train["activation_offload"]["enum"], Json({"none", "host", "spill"}));
-  for (const char* word : {"\"dhen\"", "8bit", "clicks", "longrope"}) {
+  for (const char* word : {"8bit", "longrope"}) {
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   }
 }
@@ -399,7 +399,11 @@ void Reconcile(Json& recipe) {
       source["template"] = source["date"] = nullptr;
       source["train_on"] = "assistant";
     }
-    if (source["source"] == "images") source["source"] = "text";  // These models are fed tokens.
+    // These models are fed tokens.
+    if (source["source"] == "images" || source["source"] == "clicks") source["source"] = "text";
+    source["label"] = "label";
+    source["dense"] = source["categorical"] = Json::array();
+    source["planted"] = nullptr;
     source["labels"] = Json::array();
     source["size"] = nullptr;
     source["crop"] = "none";

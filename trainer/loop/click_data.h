@@ -1,0 +1,30 @@
+// The sources of a run of clicks.
+// Tests: tests/trainer/loop/clicks_test.cc
+#ifndef FSDP_TRAIN_TRAINER_LOOP_CLICK_DATA_H_
+#define FSDP_TRAIN_TRAINER_LOOP_CLICK_DATA_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "trainer/core/batch.h"
+#include "trainer/data/data_files.h"
+#include "trainer/loop/row_loaders.h"
+#include "trainer/nn/model.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+
+// Whether a source of the recipe is clicks.
+bool ReadsClicks(const DataRecipe& data);
+
+// `model`: one whose inputs IsOfClicks(), with a table for each categorical column. Files of the
+// sources are added to `files`. `remark` (may be null) hears for each evaluation of planted clicks
+// how low a model can get. Throws DataError; ConfigError where clicks stand beside what is drawn.
+RowLoaders OpenClickData(const Recipe& recipe, const Model& model, int data_ranks, uint64_t seed,
+                         const ValidRecipe& held_out,
+                         const std::function<void(const std::string&)>& remark, DataFiles& files);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_LOOP_CLICK_DATA_H_
