@@ -1,6 +1,8 @@
 #include "tests/emulated/cudart.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -419,6 +421,17 @@ int StreamWriteValue32(cudaStream_t stream, unsigned long long address, uint32_t
 int OldStreamValue32(cudaStream_t, unsigned long long, uint32_t, unsigned) { return kNotSupported; }
 constexpr unsigned kNewStreamValues = 11070;
 
+// The driver of an H100 (580.159) starts one where it is asked first, which stays.
+void StartDriversThread() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    std::thread([] {
+      pthread_setname_np(pthread_self(), fsdp::kDriversThread);
+      for (;;) pause();
+    }).detach();
+  });
+}
+
 }  // namespace
 
 namespace fsdp {
@@ -586,6 +599,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (const cudaError_t error = Begin("cudaGetDeviceCount"); error) return error;
+  StartDriversThread();
   std::lock_guard lock(TheMachine().mutex);
   const fsdp::EmulatedGpus& gpus = TheMachine().gpus;
   *count = 0;

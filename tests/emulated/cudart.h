@@ -12,6 +12,9 @@
 
 namespace fsdp {
 
+// The name of the thread that the driver starts where it is first asked for its GPUs.
+inline constexpr char kDriversThread[] = "emulated driver";
+
 // To be thrown by what runs on a stream.
 struct EmulatedFault {
   cudaError_t error = cudaErrorIllegalAddress;

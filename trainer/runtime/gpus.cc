@@ -1,10 +1,37 @@
 #include "trainer/runtime/gpus.h"
 
+#include <csignal>
+
 #include "trainer/core/errors.h"
 
 namespace fsdp {
+namespace {
 
-Gpus FindGpus() { return FindCudaGpus == nullptr ? Gpus() : FindCudaGpus(); }
+// Blocks all signals of this thread, and of those that it starts meanwhile, which keep that.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+// The driver starts a thread that stays. If it blocked no signals, it would take the SIGCHLD that
+// the supervisor of `launch` waits for.
+Gpus FindGpus() {
+  if (FindCudaGpus == nullptr) return {};
+  const SignalsBlocked blocked;
+  return FindCudaGpus();
+}
 
 std::string WhyUnusable(const Gpus& gpus, int gpu, const char* visible_devices) {
   if (!gpus.built) return "this program was built without CUDA: build it with --config=cuda";

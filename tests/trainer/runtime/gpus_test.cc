@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 
 #include "tests/emulated/cudart.h"
 #include "trainer/core/errors.h"
@@ -60,6 +66,36 @@ TEST_F(GpusTest, WhatTheRuntimeRefusesIsSaid) {
   ResetEmulatedGpus();
   FailEmulatedCall("cudaGetDeviceCount", 1, cudaErrorInvalidValue);
   EXPECT_THAT(WhyUnusable(FindGpus(), 0, nullptr), HasSubstr("cudaErrorInvalidValue"));
+}
+
+// The line "SigBlk:" of the driver's thread: a bit a signal, in hexadecimal digits.
+uint64_t BlockedByTheDriver() {
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream name(thread.path() / "comm"), status(thread.path() / "status");
+    std::string line;
+    if (!std::getline(name, line) || line != kDriversThread) continue;
+    while (std::getline(status, line)) {
+      if (line.starts_with("SigBlk:")) return std::stoull(line.substr(7), nullptr, 16);
+    }
+  }
+  return 0;
+}
+
+// The supervisor waits for SIGCHLD by a descriptor: a thread that blocked it not would swallow it.
+TEST_F(GpusTest, TheDriversThreadTakesNoSignal) {
+  ResetEmulatedGpus();
+  FindGpus();
+  uint64_t blocked = 0;
+  for (int i = 0; i < 1000 && blocked == 0; ++i) {  // It names itself when it runs.
+    blocked = BlockedByTheDriver();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) {
+    EXPECT_NE(blocked >> (number - 1) & 1, 0u) << number;
+  }
+  sigset_t here;
+  pthread_sigmask(SIG_BLOCK, nullptr, &here);
+  EXPECT_EQ(sigismember(&here, SIGCHLD), 0);
 }
 
 TEST_F(GpusTest, SayWhatIsFree) {
