@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -49,7 +50,8 @@ struct GenerateFlags {
 struct Prompt {
   std::string text;
   std::vector<int32_t> tokens;
-  bool is_chat = false;  // The text is the template's, and no part of what is shown.
+  bool is_chat = false;   // The text is the template's.
+  bool is_shown = false;  // The text is the begin of what is shown.
 };
 
 const char* Name(Continuation::End end) {
@@ -109,6 +111,16 @@ std::vector<int32_t> Encoded(const std::string& text, const Tokenizer& tokenizer
   return tokens;
 }
 
+// What an encoder is fed ends as a sample of training does.
+std::vector<int32_t> EncodedInput(const std::string& text, const Tokenizer& tokenizer,
+                                  const std::vector<int32_t>& eos, int64_t vocab) {
+  std::vector<int32_t> tokens = tokenizer.Encode(text);
+  if (!eos.empty()) tokens.push_back(eos.front());
+  if (tokens.empty()) throw ConfigError("--prompt: is empty, and no token ends it");
+  CheckVocabulary(tokens, vocab);
+  return tokens;
+}
+
 // A template writes what a text begins with.
 std::vector<int32_t> EncodedChat(const std::string& text, const Tokenizer& tokenizer,
                                  int64_t vocab) {
@@ -139,9 +151,12 @@ JinjaDate Today() {
   return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday};
 }
 
-// `format`: null where no messages are given.
-std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& tokenizer,
-                              const ChatFormat* format, int64_t vocab, int64_t positions) {
+// `format`: null where no messages are given. `encode`: from a text of --prompt. `encoded`: the
+// model makes a target of a prompt, which is no part of it.
+std::vector<Prompt> PromptsOf(
+    const GenerateFlags& flags, const Tokenizer& tokenizer, const ChatFormat* format, int64_t vocab,
+    int64_t positions, bool encoded,
+    const std::function<std::vector<int32_t>(const std::string& text)>& encode) {
   std::vector<std::string> texts = flags.prompts;
   for (const std::string& file : flags.prompt_files) {
     FileText read = ReadFileText(file, kMostTextBytes, ReadFrom::kPipeToo);
@@ -157,15 +172,16 @@ std::vector<Prompt> PromptsOf(const GenerateFlags& flags, const Tokenizer& token
     for (int64_t i = 0; i < flags.samples; ++i) prompts.push_back(prompt);
   };
   for (const std::string& text : texts) {
-    add("--prompt", {text, Encoded(text, tokenizer, vocab)});
+    add("--prompt", {.text = text, .tokens = encode(text), .is_shown = !encoded});
   }
   for (const std::string& list : flags.prompt_ids) {
     const std::vector<int32_t> ids = ParseIds(list, vocab);
-    add("--prompt-ids", {tokenizer.Decode(ids), ids});
+    add("--prompt-ids", {.text = tokenizer.Decode(ids), .tokens = ids, .is_shown = !encoded});
   }
   for (const std::string& file : flags.messages) {
     const std::string text = PromptOfMessages(file, *format);
-    add("--messages", {text, EncodedChat(text, tokenizer, vocab), /*is_chat=*/true});
+    add("--messages",
+        {.text = text, .tokens = EncodedChat(text, tokenizer, vocab), .is_chat = true});
   }
   return prompts;
 }
@@ -227,21 +243,32 @@ void Run(const GenerateFlags& flags) {
     throw ConfigError("--template: belongs to --messages, or to talking on a terminal");
   }
   StoredModel stored = OpenStoredModel(flags.checkpoint);
+  const bool encodes = stored.shape.family().TargetDecoder(stored.shape).has_value();
+  if (encodes && (!asks || !flags.messages.empty())) {
+    throw ConfigError(std::string(asks ? "--messages" : "generate") + ": a `" +
+                      std::string(FamilyOf(stored.shape)) +
+                      "` makes a text of a text, and is in no conversation: give --prompt");
+  }
   const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(flags, stored);
   const int64_t vocab = VocabSize(stored.shape), limit = MaxPositions(stored.shape);
   std::optional<ChatFormat> format;
   if (!asks || !flags.messages.empty()) format = FormatFor(flags, stored, *tokenizer);
+  std::vector<int32_t> eos = stored.eos;
+  if (eos.empty() && tokenizer->eot()) eos.push_back(*tokenizer->eot());
   const std::vector<Prompt> prompts =
-      PromptsOf(flags, *tokenizer, format ? &*format : nullptr, vocab, limit);
+      PromptsOf(flags, *tokenizer, format ? &*format : nullptr, vocab, limit, encodes,
+                [&](const std::string& text) {
+                  return encodes ? EncodedInput(text, *tokenizer, eos, vocab)
+                                 : Encoded(text, *tokenizer, vocab);
+                });
 
   GenerateOptions how;
-  how.max_tokens = flags.max_tokens;
+  how.max_tokens = encodes ? std::min(flags.max_tokens, limit) : flags.max_tokens;
   how.sampling = flags.sampling;
   how.seed = flags.seed;
   how.vocab = static_cast<int32_t>(vocab);
   if (!flags.ignore_eot) {
-    how.eos = stored.eos;
-    if (how.eos.empty() && tokenizer->eot()) how.eos.push_back(*tokenizer->eot());
+    how.eos = eos;
     if (format && format->end_token()) how.eos.push_back(*format->end_token());
   }
   size_t longest = 0;
@@ -249,6 +276,10 @@ void Run(const GenerateFlags& flags) {
   GeneratorOptions options;
   options.rows = std::min<int64_t>(flags.batch, static_cast<int64_t>(prompts.size()));
   options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
+  if (encodes) {
+    options.input = static_cast<int64_t>(longest);
+    options.capacity = how.max_tokens;
+  }
   const int64_t talk = std::min(limit, kMostOfATalk);
   if (!asks) {
     options.rows = 1;
@@ -281,7 +312,7 @@ void Run(const GenerateFlags& flags) {
     std::fputs(Printable(bytes).c_str(), stdout);
     std::fflush(stdout);
   };
-  if (live && !prompts[0].is_chat) show(prompts[0].text);
+  if (live && prompts[0].is_shown) show(prompts[0].text);
   for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options.rows)) {
     const size_t end = std::min(prompts.size(), first + static_cast<size_t>(options.rows));
     std::vector<std::vector<int32_t>> tokens;
@@ -311,7 +342,7 @@ void Run(const GenerateFlags& flags) {
                                 .c_str());
       } else {
         std::printf("%s--- %zu of %zu\n%s%s\n", first + i == 0 ? "" : "\n", first + i + 1,
-                    prompts.size(), prompt.is_chat ? "" : Printable(prompt.text).c_str(),
+                    prompts.size(), prompt.is_shown ? Printable(prompt.text).c_str() : "",
                     Printable(text).c_str());
       }
     }

@@ -69,7 +69,7 @@ struct ModelPreset {
   ModelShape shape;
 };
 
-// What a causal language model has, by which caches, attention and data are made.
+// What a decoder has, by which caches, attention and data are made.
 struct DecoderShape {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;  // Tokens that a sequence may have.
@@ -135,6 +135,9 @@ class ModelFamily {
   virtual void SplitBranches(ModelShape& shape, bool split) const = 0;
   // Empty: it is no causal language model.
   virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
+  // The decoder of a model that is trained on pairs, which makes a target of an encoded input;
+  // empty: it is no such model.
+  virtual std::optional<DecoderShape> TargetDecoder(const ModelShape& shape) const = 0;
 
   virtual const ModelHead& head() const = 0;
 

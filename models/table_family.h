@@ -124,6 +124,7 @@ struct FamilyTable {
   void (*validate)(const Config&, ShapeChecks&) = nullptr;
   void (*shrink)(Config&) = nullptr;
   DecoderShape (*decoder)(const Config&) = nullptr;
+  DecoderShape (*target_decoder)(const Config&) = nullptr;
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
   int64_t Config::*target_length = nullptr;
   bool Config::*branches_are_blocks = nullptr;
@@ -184,6 +185,10 @@ class TableFamily final : public ModelFamily {
   std::optional<DecoderShape> Decoder(const ModelShape& shape) const override {
     if (table_.decoder == nullptr) return std::nullopt;
     return table_.decoder(Of(shape));
+  }
+  std::optional<DecoderShape> TargetDecoder(const ModelShape& shape) const override {
+    if (table_.target_decoder == nullptr) return std::nullopt;
+    return table_.target_decoder(Of(shape));
   }
 
   void SetTargetLength(ModelShape& shape, int64_t tokens) const override {

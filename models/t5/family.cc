@@ -163,6 +163,18 @@ void WriteHf(const HfRelative<Config>&, const Config& config, nlohmann::ordered_
   json["decoder_start_token_id"] = 0;
 }
 
+DecoderShape TargetDecoder(const Config& c) {
+  return {.vocab_size = c.vocab_size,
+          .max_positions = kMaxPositions,
+          .hidden_size = c.hidden_size,
+          .num_layers = c.num_decoder_layers,
+          .num_heads = c.num_attention_heads,
+          .num_key_value_heads = c.num_attention_heads,
+          .head_dim = c.head_dim,
+          .widest_row = std::max(
+              {c.hidden_size, 3 * c.inner_size(), (c.gated_mlp ? 2 : 1) * c.intermediate_size})};
+}
+
 }  // namespace
 
 namespace t5 {
@@ -178,6 +190,7 @@ const ModelFamily& Family() {
        .fill_dependent = &FillDependent,
        .validate = &Validate,
        .shrink = &Shrink,
+       .target_decoder = &TargetDecoder,
        .kept_fp32_in_fp16 = {"*.wo.weight"},  // As in transformers: _keep_in_fp32_modules.
        .target_length = &Config::target_length,
        .hf = {{"t5", "T5ForConditionalGeneration", standard_there}},

@@ -7,6 +7,7 @@
 
 #include "models/shape_checks.h"
 #include "models/t5/relative_buckets.h"
+#include "trainer/autograd/kv_cache.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {
@@ -154,7 +155,8 @@ T5::Aids T5::AidsOf(Tape& tape, const Stack& stack, int64_t length) const {
 
 Var T5::Embedded(Tape& tape, const Stack& stack, const TokenBatch& tokens, bool train,
                  Aids& aids) const {
-  aids = AidsOf(tape, stack, tokens.tokens.shape[1]);
+  const KvCache* const cache = tape.cache();
+  aids = AidsOf(tape, stack, cache != nullptr ? cache->capacity() : tokens.tokens.shape[1]);
   Var x = Embed(tape, *shared_, tokens);
   const double rate = config_.dropout_rate;
   if (!train || rate == 0) return x;
@@ -194,10 +196,10 @@ Var T5::RunBlock(Tape& tape, const Var& x, const Var& encoded, const PairBatch& 
   a = Linear(tape, a, *b.qkv, kLayout, nullptr);
   a = SelfAttention(tape, a, rows, heads, self, attention(0));
   Var y = add(a, *b.o, x, kAttention);
-  if (encoded.value) {
+  if (!stack.bidirectional) {
     Var q = RmsNorm(tape, y, *b.cross_norm, eps);
     q = Linear(tape, q, *b.q, kLayout, nullptr);
-    const Var kv = Linear(tape, encoded, *b.kv, kLayout, nullptr);
+    const auto kv = [&] { return Linear(tape, encoded, *b.kv, kLayout, nullptr); };
     const Attending cross{.lengths = fed.lengths, .scale = 1.0f, .sample_keys = keys};
     a = CrossAttention(tape, q, kv, rows, heads, cross, attention(1));
     y = add(a, *b.cross_o, y, kCross);
@@ -239,17 +241,27 @@ Var T5::Encoded(Tape& tape, const PairBatch& fed, bool train) const {
   });
 }
 
+void T5::PassEncoder(Tape& tape) const {
+  for (int segment = encoder_.segment; segment < decoder_.segment; ++segment) {
+    tape.Segment(segment, {}, /*recomputable=*/false, [](Tape&, const Var&) { return Var{}; });
+  }
+}
+
 Var T5::Decoded(Tape& tape, const PairBatch& fed, const Var& encoded, bool train) const {
   Aids aids;
   Var x = tape.Segment(decoder_.segment, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     return Embedded(t, decoder_, fed.decoder, train, aids);
   });
   int segment = decoder_.segment;
-  const Var all = encoded.ReadUntil(HeadSegment() - 1);
+  const std::vector<Var> all =
+      encoded.value ? std::vector<Var>{encoded.ReadUntil(HeadSegment() - 1)} : std::vector<Var>();
   for (size_t i = 0; i < decoder_.blocks.size(); ++i) {
-    x = tape.Segment(++segment, {x, all}, /*recomputable=*/true,
+    std::vector<Var> inputs = {x};
+    inputs.insert(inputs.end(), all.begin(), all.end());
+    x = tape.Segment(++segment, inputs, /*recomputable=*/true,
                      [this, i, train, fed, aids](Tape& t, std::span<const Var> in) {
-                       return RunBlock(t, in[0], in[1], fed, decoder_, i, aids, train);
+                       const Var& encoded = in.size() > 1 ? in[1] : Var();
+                       return RunBlock(t, in[0], encoded, fed, decoder_, i, aids, train);
                      });
   }
   return x;
@@ -274,7 +286,16 @@ void T5::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
 
 void T5::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
   const PairBatch fed(batch);
-  const Var x = Decoded(tape, fed, Encoded(tape, fed, false), false);
+  KvCache* const cache = tape.cache();
+  Var encoded;
+  if (cache != nullptr && cache->has_encoded()) {
+    PassEncoder(tape);
+  } else {
+    tape.Use(nullptr);  // It is of the decoder's attention.
+    encoded = Encoded(tape, fed, false);
+    tape.Use(cache);
+  }
+  const Var x = Decoded(tape, fed, encoded, false);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     HeadLogits(t, ForHead(t, in, fed, false), *head_, fed.decoder, column, logits);
     return Var{};

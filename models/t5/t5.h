@@ -31,7 +31,8 @@ class T5 final : public Model, public Autoregressive {
   const EvalMetric* eval_metric() const override { return &kPerplexity; }
   const Autoregressive* autoregressive() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
-  // The decoder's tokens.
+  // The decoder's tokens, of which a cache sees those before; the encoder is passed over where the
+  // cache has what layers ask for of its output.
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   int64_t outputs() const override { return config_.vocab_size; }
   int64_t max_positions() const override;
@@ -78,6 +79,8 @@ class T5 final : public Model, public Autoregressive {
                const Stack& stack, size_t layer, const Aids& aids, bool train) const;
   Var FinalNorm(Tape& tape, const Var& x, const Stack& stack, const View& keys, bool train) const;
   Var Encoded(Tape& tape, const PairBatch& fed, bool train) const;
+  // Enters the encoder's segments, and runs nothing.
+  void PassEncoder(Tape& tape) const;
   Var Decoded(Tape& tape, const PairBatch& fed, const Var& encoded, bool train) const;
   // From what the decoder's last block makes to what the head multiplies.
   Var ForHead(Tape& tape, const Var& x, const PairBatch& fed, bool train) const;

@@ -4,7 +4,9 @@
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/check.h"
@@ -29,6 +31,10 @@ class KvCache {
       : capacity_(capacity), layers_(std::move(layers)), encoded_(std::move(encoded)) {}
 
   int64_t capacity() const { return capacity_; }
+  // All of an encoder's output that layers ask for is here: a pass needs no encoder.
+  bool has_encoded() const {
+    return !encoded_.empty() && std::ranges::all_of(encoded_, &Encoded::filled);
+  }
 
   void Begin() { next_ = next_encoded_ = 0; }  // Before each forward pass.
   const Layer& Next() {

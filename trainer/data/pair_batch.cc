@@ -60,6 +60,16 @@ PairBatch::PairBatch(const Batch& batch) {
   encoder.sample_keys = decoder.sample_keys = batch.sample_keys;
 }
 
+Batch DecoderPart(const Batch& batch, int64_t rows, int64_t tokens) {
+  Batch part = batch.First(rows);
+  for (const Input i : {kDecoderTokens, kTargets, kWeights, kDecoderOrder, kDecoderPositions}) {
+    const View& all = batch.inputs[i];
+    part.inputs[i] =
+        all.Reshape(Shape{all.NumElements()}).Slice(0, rows * tokens).Reshape(Shape{rows, tokens});
+  }
+  return part;
+}
+
 PairRow RowOf(const Batch& batch, int64_t row) {
   return {Row<int32_t>(batch.inputs[kTokens], row), Row<int32_t>(batch.inputs[kDecoderTokens], row),
           Row<int32_t>(batch.inputs[kTargets], row), Row<float>(batch.inputs[kWeights], row),

@@ -31,6 +31,10 @@ struct PairBatch {
   View lengths;
 };
 
+// The first rows of a batch, with the first `tokens` tokens of targets and of what the decoder is
+// fed, [rows, tokens] without gaps: one token after the other, of an input that is there.
+Batch DecoderPart(const Batch& batch, int64_t rows, int64_t tokens);
+
 // A row of it, in the host's memory.
 struct PairRow {
   std::span<int32_t> input, decoder, target;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -15,6 +18,7 @@
 #include "trainer/core/read_file.h"
 #include "trainer/core/units.h"
 #include "trainer/data/check_row.h"
+#include "trainer/data/pair_batch.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/ops/elementwise.h"
@@ -31,6 +35,36 @@ void FreezeAll(const Model& model) {
   for (const ModelSegment& segment : model.segments()) {
     for (Parameter* p : segment.parameters) p->Freeze();
   }
+}
+
+// What tokens come from, one after the other; empty: nothing does.
+std::optional<DecoderShape> DecoderToRun(const ModelShape& shape) {
+  const std::optional<DecoderShape> of_target = shape.family().TargetDecoder(shape);
+  return of_target ? of_target : shape.family().Decoder(shape);
+}
+
+// `rows` rows from `first` on of memory that has all of them.
+View RowsOf(const View& all, int64_t first, int64_t rows, int64_t all_rows) {
+  const int64_t each = all.shape[0] / all_rows, row = all.NumElements() / all_rows;
+  const Shape shape = all.shape.rank() == 2
+                          ? Shape{rows * each, all.shape[1]}
+                          : Shape{rows * each, all.shape[1], all.shape[2], all.shape[3]};
+  return all.Reshape(Shape{all.NumElements()}).Slice(first * row, rows * row).Reshape(shape);
+}
+
+// Throws MemoryError where weights and caches will not fit.
+void RequireRoom(const GeneratorOptions& options, int64_t weights, int64_t caches) {
+  std::optional<MemoryRoom> available;
+  if (options.device.type == DeviceType::kCuda) {
+    available = {MemoryOf(options.device.gpu).free, "memory of " + options.device.name};
+  } else {
+    available = AvailableMemory(MemoryLimits(), 1, 0);
+  }
+  if (!available || weights + caches <= available->bytes) return;
+  throw MemoryError("does not fit: " + HumanBytes(weights) + " of weights and " +
+                    HumanBytes(caches) + " of keys and values for " + std::to_string(options.rows) +
+                    " x " + std::to_string(options.input + options.capacity) + " tokens, and " +
+                    HumanBytes(available->bytes) + " are available (" + available->limit + ")");
 }
 
 }  // namespace
@@ -56,7 +90,7 @@ StoredModel OpenStoredModel(const std::string& path) {
     weights = OpenInitialWeights(std::move(reader));
   }
   stored.model = MakeModel(stored.shape);
-  if (!stored.shape.family().Decoder(stored.shape)) {
+  if (!DecoderToRun(stored.shape)) {
     throw CheckpointError(stored.directory + ": nothing is generated from a `" +
                           std::string(FamilyOf(stored.shape)) + "`");
   }
@@ -67,96 +101,117 @@ StoredModel OpenStoredModel(const std::string& path) {
 
 Generator::Generator(StoredModel model, const GeneratorOptions& options)
     : options_(options),
+      encodes_(model.shape.family().TargetDecoder(model.shape).has_value()),
       model_(std::move(model.model)),
       device_(CreateDevice(options.device.type, {.gpu = options.device.gpu})),
-      allocator_(*device_) {
-  if (options.rows < 1 || options.capacity < 1 ||
-      options.capacity > model_->autoregressive()->max_positions()) {
+      allocator_(*device_),
+      inputs_(static_cast<size_t>(std::max<int64_t>(options.rows, 0))) {
+  const int64_t most = model_->autoregressive()->max_positions();
+  const bool input_fits = encodes_ ? options.input >= 1 && options.input <= most : !options.input;
+  if (options.rows < 1 || options.capacity < 1 || options.capacity > most || !input_fits) {
     throw std::invalid_argument("[Generator] " + std::to_string(options.rows) + " rows of " +
-                                std::to_string(options.capacity) + " tokens, want 1 to " +
-                                std::to_string(model_->autoregressive()->max_positions()));
+                                std::to_string(options.capacity) + " tokens and inputs of " +
+                                std::to_string(options.input) + ", want 1 to " +
+                                std::to_string(most) + ", and inputs where they are encoded");
   }
-  const DecoderShape c = DecoderOf(model.shape);
-  const Shape layer{options.rows, options.capacity, c.num_key_value_heads, c.head_dim};
-  const int64_t cache_bytes = 2 * c.num_layers * layer.NumElements() * SizeOf(DType::kFloat32);
-  const int64_t weight_bytes = NumParameters(model.shape) * SizeOf(DType::kFloat32);
-  std::optional<MemoryRoom> available;
-  if (options.device.type == DeviceType::kCuda) {
-    available = {MemoryOf(options.device.gpu).free, "memory of " + options.device.name};
-  } else {
-    available = AvailableMemory(MemoryLimits(), 1, 0);
-  }
-  if (available && weight_bytes + cache_bytes > available->bytes) {
-    throw MemoryError("does not fit: " + HumanBytes(weight_bytes) + " of weights and " +
-                      HumanBytes(cache_bytes) + " of keys and values for " +
-                      std::to_string(options.rows) + " x " + std::to_string(options.capacity) +
-                      " tokens, and " + HumanBytes(available->bytes) + " are available (" +
-                      available->limit + ")");
-  }
+  const DecoderShape decoder = *DecoderToRun(model.shape);
+  const int64_t of_token = decoder.num_key_value_heads * decoder.head_dim;
+  RequireRoom(
+      options_, NumParameters(model.shape) * SizeOf(DType::kFloat32),
+      2 * decoder.num_layers * options.rows * capacity() * of_token * SizeOf(DType::kFloat32));
   ExecutorOptions executor;
   executor.sharding_strategy = Strategy::kNoShard;
   executor.auto_wrap.policy = AutoWrap::kNone;
   executor.micro_batch_size = options.rows;
-  executor.sample_length = options.capacity;
+  executor.sample_length = encodes_ ? options.input : options.capacity;
   executor.threads = options.threads;
   executor_ = std::make_unique<Executor>(*device_, allocator_, *model_, executor, alone_);
   logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32);
   host_logits_ = executor_->NewBuffer(options.rows * vocab_size(), DType::kFloat32,
                                       {MemoryKind::kActivations, MemoryPlace::kPinned});
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    const View k = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
-    const View v = executor_->NewBuffer(layer.NumElements(), DType::kFloat32);
-    cache_.push_back({k.Reshape(layer), v.Reshape(layer)});
-  }
+  TakeCaches(decoder);
   executor_->Initialize(model.weights.parameters, model.weights.buffers, model.weights.rows);
   executor_->Synchronize();
 }
 
-KvCache Generator::CacheOf(int64_t first_row, int64_t rows) const {
+void Generator::TakeCaches(const DecoderShape& decoder) {
+  const auto take = [&](const Shape& shape) {
+    return executor_->NewBuffer(shape.NumElements(), DType::kFloat32).Reshape(shape);
+  };
+  const int64_t heads = decoder.num_key_value_heads, head_dim = decoder.head_dim;
+  const Shape layer{options_.rows, options_.capacity, heads, head_dim};
+  for (int64_t i = 0; i < decoder.num_layers; ++i) {
+    const View k = take(layer);
+    cache_.push_back({k, take(layer)});
+    if (encodes_) encoded_.push_back(take({options_.rows * options_.input, 2 * heads * head_dim}));
+  }
+}
+
+KvCache Generator::CacheOf(const Fed& fed) const {
   const auto part = [&](const View& all) {
-    const Shape& s = all.shape;
-    const int64_t row = s[1] * s[2] * s[3];
-    return all.Reshape(Shape{all.NumElements()})
-        .Slice(first_row * row, rows * row)
-        .Reshape(Shape{rows, s[1], s[2], s[3]});
+    return RowsOf(all, fed.first_row, fed.rows, options_.rows);
   };
   std::vector<KvCache::Layer> layers;
   for (const KvCache::Layer& layer : cache_) layers.push_back({part(layer.k), part(layer.v)});
-  return {options_.capacity, std::move(layers)};
+  std::vector<KvCache::Encoded> encoded;
+  for (const View& kv : encoded_) encoded.push_back({part(kv), /*filled=*/!fed.encodes});
+  return {options_.capacity, std::move(layers), std::move(encoded)};
 }
 
-std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
-                                      std::span<const int32_t> tokens,
-                                      std::span<const int32_t> positions) {
-  const auto n = static_cast<int64_t>(tokens.size()) / rows;
-  KvCache cache = CacheOf(first_row, rows);
-  const View logits = logits_.Slice(0, rows * vocab_size());
-  const View host = host_logits_.Slice(0, rows * vocab_size());
+// Throws DataError for what lies in no table.
+void Generator::Load(const Fed& fed, const Batch& whole) const {
+  const auto check = [&](int64_t row, const TokenRow& tokens) {
+    const RowLimits limits{static_cast<int32_t>(vocab_size()), options_.capacity};
+    CheckRow(tokens, limits, [&](int64_t token) {
+      return TokenPlace{"text " + std::to_string(fed.first_row + row) + ", token " +
+                        std::to_string(token)};
+    });
+  };
+  const auto n = static_cast<int64_t>(fed.tokens.size()) / fed.rows;
+  for (int64_t row = 0; row < fed.rows; ++row) {
+    const auto at = static_cast<size_t>(row * n), count = static_cast<size_t>(n);
+    check(row,
+          {.tokens = fed.tokens.subspan(at, count), .positions = fed.positions.subspan(at, count)});
+  }
+  const auto copy = [&](const TokenBatch& to) {
+    std::copy(fed.tokens.begin(), fed.tokens.end(), to.tokens.As<int32_t>());
+    std::copy(fed.positions.begin(), fed.positions.end(), to.positions.As<int32_t>());
+  };
+  if (!encodes_) return copy(TokenBatch(whole));
+  copy(PairBatch(whole).decoder);
+  for (int64_t row = 0; row < fed.rows; ++row) {
+    const std::vector<int32_t>& input = inputs_[static_cast<size_t>(fed.first_row + row)];
+    const PairRow to = RowOf(whole, row);
+    to.length = static_cast<int32_t>(input.size());
+    if (!fed.encodes) continue;
+    check(row, {.tokens = input});
+    std::fill(std::copy(input.begin(), input.end(), to.input.begin()), to.input.end(), kPadToken);
+  }
+}
+
+Batch Generator::PartOf(const Fed& fed, const Batch& whole) const {
+  const auto n = static_cast<int64_t>(fed.tokens.size()) / fed.rows;
+  if (encodes_) return DecoderPart(whole, fed.rows, n);
+  Batch used;
+  for (const View& all : whole.inputs) {
+    used.inputs.push_back(
+        all.Reshape(Shape{all.NumElements()}).Slice(0, fed.rows * n).Reshape(Shape{fed.rows, n}));
+  }
+  used.sample_keys = whole.sample_keys;
+  return used;
+}
+
+std::span<const float> Generator::Run(const Fed& fed) {
+  KvCache cache = CacheOf(fed);
+  const View logits = logits_.Slice(0, fed.rows * vocab_size());
+  const View host = host_logits_.Slice(0, fed.rows * vocab_size());
   Executor::Step step;
   step.mode = Mode::kEval;
-  step.load = [&](int, const Batch& whole) {
-    const TokenBatch batch(whole);
-    std::copy(tokens.begin(), tokens.end(), batch.tokens.As<int32_t>());
-    std::copy(positions.begin(), positions.end(), batch.positions.As<int32_t>());
-    const RowLimits limits{static_cast<int32_t>(vocab_size()), options_.capacity};
-    for (int64_t row = 0; row < rows; ++row) {
-      const auto at = static_cast<size_t>(row * n), count = static_cast<size_t>(n);
-      CheckRow({.tokens = tokens.subspan(at, count), .positions = positions.subspan(at, count)},
-               limits, [&](int64_t token) {
-                 return TokenPlace{"text " + std::to_string(first_row + row) + ", token " +
-                                   std::to_string(token)};
-               });
-    }
-  };
+  step.load = [&](int, const Batch& whole) { Load(fed, whole); };
   step.forward = [&](Tape& tape, const Batch& batch) {
     tape.Use(&cache);
-    const auto part = [&](const View& all) {
-      return all.Reshape(Shape{all.NumElements()}).Slice(0, rows * n).Reshape(Shape{rows, n});
-    };
-    Batch used;
-    for (const View& input : batch.inputs) used.inputs.push_back(part(input));
-    used.sample_keys = batch.sample_keys;
-    model_->autoregressive()->Logits(tape, used, n - 1, logits);
+    const auto n = static_cast<int64_t>(fed.tokens.size()) / fed.rows;
+    model_->autoregressive()->Logits(tape, PartOf(fed, batch), n - 1, logits);
     Copy(tape.stream(), logits, host);
   };
   executor_->Run(step);
@@ -171,17 +226,29 @@ std::span<const float> Generator::Run(int64_t first_row, int64_t rows,
 
 std::span<const float> Generator::Start(int64_t row, std::span<const int32_t> prompt) {
   FSDP_CHECK(row >= 0 && row < options_.rows) << row;
-  FSDP_CHECK(!prompt.empty() && static_cast<int64_t>(prompt.size()) <= options_.capacity);
+  const int64_t most = encodes_ ? options_.input : options_.capacity;
+  FSDP_CHECK(!prompt.empty() && std::ssize(prompt) <= most);
+  if (encodes_) {
+    inputs_[static_cast<size_t>(row)].assign(prompt.begin(), prompt.end());
+    constexpr int32_t kBegin[] = {kPadToken}, kFirst[] = {0};
+    return Run({row, 1, kBegin, kFirst, /*encodes=*/true});
+  }
   std::vector<int32_t> positions(prompt.size());
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
-  return Run(row, 1, prompt, positions);
+  std::iota(positions.begin(), positions.end(), 0);
+  return Run({row, 1, prompt, positions});
 }
 
 std::span<const float> Generator::Next(std::span<const int32_t> tokens,
                                        std::span<const int32_t> positions) {
-  FSDP_CHECK_EQ(static_cast<int64_t>(tokens.size()), options_.rows);
+  FSDP_CHECK_EQ(std::ssize(tokens), options_.rows);
   FSDP_CHECK_EQ(positions.size(), tokens.size());
-  return Run(0, options_.rows, tokens, positions);
+  if (!encodes_) return Run({0, options_.rows, tokens, positions});
+  // What follows a prompt of n tokens is the target's token 1: its first is kPadToken.
+  std::vector<int32_t> places(positions.begin(), positions.end());
+  for (size_t row = 0; row < places.size(); ++row) {
+    if (!inputs_[row].empty()) places[row] -= static_cast<int32_t>(inputs_[row].size()) - 1;
+  }
+  return Run({0, options_.rows, tokens, places});
 }
 
 }  // namespace fsdp

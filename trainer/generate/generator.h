@@ -1,5 +1,7 @@
 // Text from a model that is there: one process, the whole model in memory, keys and values of what
-// has been seen in a cache.
+// has been seen in a cache. A model of an encoder and a decoder encodes a prompt once and begins a
+// target of it, which sees a second cache: of the keys and values that its layers make of what is
+// encoded.
 #ifndef FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 #define FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 
@@ -41,6 +43,8 @@ StoredModel OpenStoredModel(const std::string& path);
 struct GeneratorOptions {
   int64_t rows = 1;      // Sequences at a time.
   int64_t capacity = 0;  // Tokens of a sequence, prompt included; at most the model's positions.
+  // Where prompts are encoded: tokens of the longest; `capacity` is of a target then.
+  int64_t input = 0;
   int threads = 1;
   ChosenDevice device = {};
 };
@@ -53,7 +57,7 @@ class Generator : public LogitsSource {
 
   int64_t rows() const override { return options_.rows; }
   int64_t vocab_size() const override { return model_->autoregressive()->outputs(); }
-  int64_t capacity() const override { return options_.capacity; }
+  int64_t capacity() const override { return options_.input + options_.capacity; }
 
   // Both block. Throw Error(kNotFinite) for logits that are not, DataError for a token outside the
   // vocabulary or a position outside the cache: after either no other call may follow.
@@ -62,17 +66,28 @@ class Generator : public LogitsSource {
                               std::span<const int32_t> positions) override;
 
  private:
-  std::span<const float> Run(int64_t first_row, int64_t rows, std::span<const int32_t> tokens,
-                             std::span<const int32_t> positions);
-  KvCache CacheOf(int64_t first_row, int64_t rows) const;
+  struct Fed {
+    int64_t first_row, rows;
+    std::span<const int32_t> tokens, positions;  // Of the rows, as many of each.
+    bool encodes = false;                        // The rows' inputs, too.
+  };
+
+  void TakeCaches(const DecoderShape& decoder);
+  std::span<const float> Run(const Fed& fed);
+  void Load(const Fed& fed, const Batch& whole) const;
+  Batch PartOf(const Fed& fed, const Batch& whole) const;
+  KvCache CacheOf(const Fed& fed) const;
 
   const GeneratorOptions options_;
+  const bool encodes_;  // Prompts.
   const std::unique_ptr<Model> model_;
   const std::unique_ptr<Device> device_;
   PooledAllocator allocator_;
   const MeshCommunicators alone_{Mesh(0, 1, 1), /*queues=*/1, nullptr};
   std::unique_ptr<Executor> executor_;
-  std::vector<KvCache::Layer> cache_;  // Of all rows.
+  std::vector<KvCache::Layer> cache_;         // Of all rows.
+  std::vector<View> encoded_;                 // Likewise, by layer: see KvCache::Encoded.
+  std::vector<std::vector<int32_t>> inputs_;  // By row, where they are encoded.
   View logits_, host_logits_;
 };
 
