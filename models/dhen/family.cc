@@ -1,4 +1,5 @@
 // DHEN as a family: its fields, a size, and config.json.
+// Tests: tests/models/dhen/dhen_test.cc
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
