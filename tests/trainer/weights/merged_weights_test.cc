@@ -57,8 +57,8 @@ std::string SaveTables(const std::string& checkpoints) {
           }
         }
         tables.tensors.push_back({model.tables()[t].name, "",
-                                  View(reinterpret_cast<std::byte*>(values.data()),
-                                       DType::kFloat32, Shape{count, ToyTables::kWidth}),
+                                  View(reinterpret_cast<std::byte*>(values.data()), DType::kFloat32,
+                                       Shape{count, ToyTables::kWidth}),
                                   model.tables()[t].rows});
       }
       SaveCheckpoint(checkpoints, layout, PlaceOn(Mesh(rank, kWorld, kWorld)),
