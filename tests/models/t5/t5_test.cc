@@ -12,11 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/changed_rows.h"
 #include "tests/testing/model_promises.h"
-#include "trainer/data/pair_batch.h"
-#include "trainer/data/synthetic_rows.h"
-#include "trainer/generate/generator.h"
-#include "trainer/nn/initial_values.h"
 
 namespace fsdp::testing {
 namespace {
@@ -36,31 +33,6 @@ T5Config TinyT5(bool gated, double dropout = 0) {
           .dropout_rate = dropout,
           .target_length = 7};
 }
-
-// Rows drawn at random, lengths too, in which `change` may change what it likes.
-class ChangedRows final : public RowSource {
- public:
-  using Change = std::function<void(int64_t sample, int64_t row, const Batch&)>;
-  ChangedRows(const BatchSpec& spec, Change change)
-      : drawn_(spec, {{.seed = 5}}, /*seed=*/0), change_(std::move(change)) {}
-
-  const Mixture& mixture() const override { return drawn_.mixture(); }
-  int64_t sources() const override { return drawn_.sources(); }
-  int64_t Rows(int64_t source) const override { return drawn_.Rows(source); }
-  std::string Describe() const override { return drawn_.Describe(); }
-  void CheckViews(const Batch& out, int64_t rows) const override { drawn_.CheckViews(out, rows); }
-  void Fill(int64_t sample, int64_t row, const Batch& out) const override {
-    drawn_.Fill(sample, row, out);
-    if (sample != kNoSample) change_(sample, row, out);
-  }
-  void Derive(const Batch& batch) const override { drawn_.Derive(batch); }
-  int64_t Targets(int64_t begin, int64_t end) const override { return drawn_.Targets(begin, end); }
-  std::string WhyNoTargets(const std::string& of) const override { return of; }
-
- private:
-  const SyntheticRows drawn_;
-  const Change change_;
-};
 
 TinyRun RunOf(
     const T5Config& config,
@@ -211,88 +183,6 @@ TEST_P(T5Runs, SixteenBitsAreNearFp32) {
       }
     }
   }
-}
-
-// Large enough that tokens are not all alike.
-void LargeWeights(const Parameter& p, int64_t begin, std::span<float> values) {
-  FillInitial(p, 5, begin, values);
-  for (float& value : values) value *= p.shape().rank() == 2 ? 3.0f : 1.0f;
-}
-
-StoredModel StoredT5(T5Config config) {
-  config.target_length = 0;  // No part of the shape.
-  StoredModel stored;
-  stored.shape = config;
-  stored.model = std::make_unique<T5>(config);
-  for (const ModelSegment& segment : stored.model->segments()) {
-    for (Parameter* p : segment.parameters) p->Freeze();
-  }
-  stored.weights.parameters = LargeWeights;
-  return stored;
-}
-
-constexpr int32_t kInput[] = {5, 1, 93, 40, 1}, kTarget[] = {17, 60, 2, 88, 31, 9, 1};
-
-// Rows beside it, one of a longer input and one that never starts, change nothing of it.
-TEST_P(T5Runs, OneTokenAfterTheOtherIsTheForwardPass) {
-  const auto sample = [](int64_t, int64_t row, const Batch& batch) {
-    const PairRow to = RowOf(batch, row);
-    std::ranges::copy(kInput, to.input.begin());
-    std::ranges::copy(kTarget, to.target.begin());
-    FinishRow(to, std::ssize(kInput), std::ssize(kTarget));
-  };
-  TinyRun run = RunOf(Config(), sample);
-  run.initial = LargeWeights;
-  run.steps = 1;
-  for (int64_t column = 0; column < std::ssize(kTarget); ++column) {
-    run.logits.emplace_back(0, column);
-  }
-  const std::vector<float> want = Train(run).logits;
-  const auto vocab = static_cast<size_t>(Config().vocab_size);
-  const auto expect = [&](std::span<const float> got, size_t column) {
-    const std::span<const float> wanted = std::span(want).subspan(column * vocab, vocab);
-    float high = 0;
-    for (const float v : wanted) high = std::max(high, std::abs(v));
-    // Other orders of the same sums: some hundred roundings, of values of this size.
-    for (size_t i = 0; i < vocab; ++i) ASSERT_NEAR(got[i], wanted[i], 2e-5 * high) << column;
-  };
-  Generator generator(StoredT5(Config()), {.rows = 3, .capacity = 7, .input = 9, .threads = 2});
-  for (int round = 0; round < 2; ++round) {  // The second finds what the first has left.
-    generator.Start(0, std::vector<int32_t>(9, 7 + round));
-    expect(generator.Start(1, kInput), 0);
-    for (int32_t t = 0; t + 1 < std::ssize(kTarget); ++t) {
-      const int32_t next[] = {kTarget[t], kTarget[t], 0};
-      const int32_t places[] = {9 + t, static_cast<int32_t>(std::ssize(kInput)) + t, 0};
-      expect(generator.Next(next, places).subspan(vocab, vocab), static_cast<size_t>(t) + 1);
-    }
-  }
-}
-
-TEST_P(T5Runs, APromptGivesTheSameTextAloneAndBesideOthers) {
-  const std::vector<std::vector<int32_t>> prompts = {{5, 1, 93, 40, 1}, {1}, {8, 90, 1}};
-  GenerateOptions options;
-  options.max_tokens = 6;
-  options.vocab = static_cast<int32_t>(Config().vocab_size);
-  Generator together(StoredT5(Config()), {.rows = 3, .capacity = 6, .input = 5});
-  Generator alone(StoredT5(Config()), {.rows = 1, .capacity = 6, .input = 5});
-  const std::vector<Continuation> all = Generate(together, prompts, options);
-  for (size_t p = 0; p < prompts.size(); ++p) {
-    options.first = p;
-    const Continuation one = Generate(alone, {prompts[p]}, options)[0];
-    EXPECT_EQ(one.tokens, all[p].tokens) << p;
-    EXPECT_EQ(one.tokens.size(), 6u);
-    EXPECT_EQ(one.end, Continuation::End::kLength);
-  }
-  EXPECT_NE(all[0].tokens, all[1].tokens);
-}
-
-TEST_P(T5Runs, AGeneratorWantsRoomForInputs) {
-  const auto make = [&](int64_t input) {
-    Generator(StoredT5(Config()), {.rows = 1, .capacity = 4, .input = input});
-  };
-  EXPECT_NO_THROW(make(1));
-  EXPECT_THROW(make(0), std::invalid_argument);
-  EXPECT_THROW(make(kMaxPositions + 1), std::invalid_argument);
 }
 
 }  // namespace
