@@ -135,10 +135,10 @@ std::string WriteModel(const HfTensors& model,
                        const std::function<void(std::vector<SafetensorsEntry>&)>& change) {
   const std::string dir = FreshDirectory("model");
   std::vector<SafetensorsEntry> entries;
-  for (const auto& [parameter, slice, buffer] : model.tensors()) {
+  for (const auto& tensor : model.tensors()) {
     SafetensorsEntry& entry = entries.emplace_back();
-    entry = {slice->name, SafetensorsType::kF32, {}};
-    for (int i = 0; i < slice->shape.rank(); ++i) entry.shape.push_back(slice->shape[i]);
+    entry = {tensor.name(), SafetensorsType::kF32, {}};
+    for (int i = 0; i < tensor.shape().rank(); ++i) entry.shape.push_back(tensor.shape()[i]);
   }
   change(entries);
   SafetensorsWriter writer(dir + "/model.safetensors", entries);
