@@ -113,7 +113,7 @@ int64_t WriteSparse(const std::string& directory, const ModelShape& shape) {
   const HfTensors tensors(*model);
   nlohmann::ordered_json header;
   int64_t bytes = 0;
-  for (const auto& [parameter, slice, buffer] : tensors.tensors()) {
+  for (const auto& [parameter, slice, buffer, table] : tensors.tensors()) {
     nlohmann::json dims;
     for (int i = 0; i < slice->shape.rank(); ++i) dims.push_back(slice->shape[i]);
     const int64_t end = bytes + 2 * slice->shape.NumElements();
@@ -130,7 +130,7 @@ int64_t WriteSparse(const std::string& directory, const ModelShape& shape) {
     const BFloat16 half(value);
     file.seekp(offset).write(reinterpret_cast<const char*>(&half), sizeof(half));
   };
-  for (const auto& [parameter, slice, buffer] : tensors.tensors()) {
+  for (const auto& [parameter, slice, buffer, table] : tensors.tensors()) {
     const int64_t end = at + 2 * slice->shape.NumElements();
     put(at, ValueOf(slice->name, false));
     put(end - 2, ValueOf(slice->name, true));
@@ -179,7 +179,7 @@ TEST(LargeCheckpoint, TakesLittleMemory) {
   const HfTensors tensors(*model);
   const HfWeights before(theirs), after(ours);
   after.RequireAll(tensors);
-  for (const auto& [parameter, slice, buffer] : tensors.tensors()) {
+  for (const auto& [parameter, slice, buffer, table] : tensors.tensors()) {
     for (const bool last : {false, true}) {
       const int64_t at = last ? slice->shape.NumElements() - 2 : 0;
       const float value = ValueOf(slice->name, last);
