@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "trainer/core/check.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/fake_collectives.h"
 #include "trainer/ops/cast.h"
@@ -71,8 +72,18 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kEnd:
       Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
       break;
-    default:
+    case ActionKind::kTableTurn:
+    case ActionKind::kTableFetch:
+    case ActionKind::kTableRoute:
+    case ActionKind::kTableAgree:
+    case ActionKind::kTableClear:
+    case ActionKind::kTableCheck:
+    case ActionKind::kTableSend:
+    case ActionKind::kTableUpdate:
       RunTables(action);
+      break;
+    case ActionKind::kSumBatch:
+      FSDP_CHECK(false) << "is done in the run before it: SumOverRanks()";
   }
   memory_.Give(action);
 }

@@ -2,6 +2,8 @@
 // Tests: tests/trainer/engine/tables_test.cc
 #include <optional>
 
+#include "trainer/core/check.h"
+#include "trainer/fsdp/action.h"
 #include "trainer/fsdp/executor.h"
 
 namespace fsdp {
@@ -40,6 +42,7 @@ void Executor::RunTables(const Action& action) {
     case ActionKind::kTableSend:
       return tables_->Send(stream);
     default:
+      FSDP_CHECK(action.kind == ActionKind::kTableUpdate) << ToString(action);
       stream.Wait(tables_->TakeCopied());
       tables_->Update(stream, [&](RowUpdate update) {
         update.coefficient = scalar(kCoefficient);
