@@ -57,7 +57,8 @@ void SetRegNetShape(const nlohmann::json& config, TinyRun& run) {
 std::shared_ptr<const RowSource> RegNetRows(const nlohmann::json& config,
                                             const std::vector<int32_t>& samples,
                                             const std::vector<float>& weights) {
-  return std::make_shared<const ImageFixtureRows>(RegNet(ConfigOf(config)).Inputs(0), samples, weights);
+  return std::make_shared<const ImageFixtureRows>(RegNet(ConfigOf(config)).Inputs(0), samples,
+                                                  weights);
 }
 
 }  // namespace fsdp::testing

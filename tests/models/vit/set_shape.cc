@@ -59,7 +59,8 @@ void SetVitShape(const nlohmann::json& config, TinyRun& run) {
 std::shared_ptr<const RowSource> VitRows(const nlohmann::json& config,
                                          const std::vector<int32_t>& samples,
                                          const std::vector<float>& weights) {
-  return std::make_shared<const ImageFixtureRows>(Vit(ConfigOf(config)).Inputs(0), samples, weights);
+  return std::make_shared<const ImageFixtureRows>(Vit(ConfigOf(config)).Inputs(0), samples,
+                                                  weights);
 }
 
 }  // namespace fsdp::testing
