@@ -260,7 +260,11 @@ class Builder {
     if (IsOffloaded(s + 1)) action.writes.push_back(next);
   }
 
-  bool IsOffloaded(int segment) const { return o_.segments[segment].offloaded; }
+  // Before the first segment and behind the last nothing is.
+  bool IsOffloaded(int segment) const {
+    return segment >= 0 && segment < static_cast<int>(o_.segments.size()) &&
+           o_.segments[segment].offloaded;
+  }
 
   // Behind forward of `segment`, beside that of the next. Their memory, given back or taken, is the
   // compute stream's, whose uses of it the list does not know: waits for it are not found by uses.
