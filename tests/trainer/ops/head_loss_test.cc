@@ -170,11 +170,13 @@ TEST_P(HeadLossTest, GradientMatchesFiniteDifferences) {
 }
 
 TEST_P(HeadLossTest, MatchesOracle) {
-  // Scales near one keep the gradients of order one, where the tolerance bites.
+  // Scales near one keep the gradients of order one, where the tolerance bites. cuBLASLt takes the
+  // products of the last alone, whose rows are whole packs of 16 bytes.
   for (const Problem& p :
        {MakeProblem(dtype(), 2, 1, 3, 1021, 1), MakeProblem(dtype(), 3, 37, 66, 1021, 0.5),
         MakeProblem(dtype(), 4, 130, 65, 257, 1), MakeProblem(dtype(), 5, 5, 1, 1, 1),
-        MakeProblem(dtype(), 6, 2, 7, 2, 1), MakeProblem(dtype(), 8, 3, 2, 9001, 1)}) {
+        MakeProblem(dtype(), 6, 2, 7, 2, 1), MakeProblem(dtype(), 8, 3, 2, 9001, 1),
+        MakeProblem(dtype(), 9, 40, 64, 1000, 0.5)}) {
     SCOPED_TRACE(std::to_string(p.rows) + " x " + std::to_string(p.cols) + " x " +
                  std::to_string(p.vocab));
     const Results want = Want(p), got = ForwardBackward(p);
