@@ -91,7 +91,8 @@ class CudaTwinTest : public ::testing::TestWithParam<Case> {};
 // `twin` on the CUDA device. `kinks`: so many ReLUs in a row. An input of theirs is off by a few
 // roundings of those before it; where it lies that near 0, as a share of about 4 roundings does, it
 // is on here and off there, so a gradient that passes them is off by the root of twice their
-// shares.
+// shares. In fp16, whose roundings are small, that is most of it: norm weights of T5 with ReLUs are
+// 2.7 times as far off as 64 roundings, with gated GELUs half as far.
 void LearnsWhatTheCpuLearns(const TinyRun& twin, int kinks = 0) {
   TinyRun run = twin;
   const DType dtype = run.options.executor.mixed_precision.param_dtype;
