@@ -388,10 +388,16 @@ bool Executor::HasBackward(int segment) const {
 void Executor::AdvanceToRun() {
   const std::vector<Action>& actions = running_->actions;
   for (; cursor_ < actions.size() && actions[cursor_].kind != ActionKind::kRun; ++cursor_) {
-    WaitFor(actions[cursor_]);
-    Execute(actions[cursor_]);
+    const Action& action = actions[cursor_];
+    WaitFor(action);
+    // A root may have no parameters of its own.
+    if (action.unit < 0 || layout_.GatheredBytes(action.unit) > 0) {
+      memory_.Take(action, step_->mode, cursor_);
+      Execute(action);
+      memory_.Give(action);
+    }
     Signal(cursor_);
-    if (actions[cursor_].kind == ActionKind::kBegin && !follows_training_) HoldOthers();
+    if (action.kind == ActionKind::kBegin && !follows_training_) HoldOthers();
   }
 }
 

@@ -18,60 +18,44 @@
 namespace fsdp {
 
 void Executor::Execute(const Action& action) {
-  // A root without parameters of its own.
-  if (action.unit >= 0 && layout_.GatheredBytes(action.unit) == 0) return;
-  memory_.Take(action, step_->mode, cursor_);
   switch (action.kind) {
     case ActionKind::kHostWait:  // Waits are all that it is.
     case ActionKind::kRun:
-      break;
+      return;
     case ActionKind::kBegin:
-      Begin(stream(action.stream));
-      break;
+      return Begin(stream(action.stream));
     case ActionKind::kLoad:
-      Load(action);
-      break;
+      return Load(action);
     case ActionKind::kMove:
-      action.segment < 0 ? Move(action) : MoveActivations(action);
-      break;
+      return action.segment < 0 ? Move(action) : MoveActivations(action);
     case ActionKind::kGather:
-      Gather(action);
-      break;
+      return Gather(action);
     case ActionKind::kFree:  // Tests poison it.
     case ActionKind::kClear:
-      FillAll(action,
-              action.kind == ActionKind::kFree ? std::numeric_limits<float>::quiet_NaN() : 0);
-      break;
+      return FillAll(
+          action, action.kind == ActionKind::kFree ? std::numeric_limits<float>::quiet_NaN() : 0);
     case ActionKind::kReduce:
-      Reduce(action);
-      break;
+      return Reduce(action);
     case ActionKind::kAccumulate:
       for (const int f : FlatsOf(action)) {
         Accumulate(stream(action.stream), At(action.reads.front(), f).view,
                    At(action.writes.front(), f).view);
       }
-      break;
+      return;
     case ActionKind::kAllReduce:
-      AllReduce(action, Resource::kReplicaWire, Scratch::kReplicaWire);
-      break;
+      return AllReduce(action, Resource::kReplicaWire, Scratch::kReplicaWire);
     case ActionKind::kSumSquares:
-      SumSquares(action);
-      break;
+      return SumSquares(action);
     case ActionKind::kReduceScalars:
-      ReduceScalars(action);
-      break;
+      return ReduceScalars(action);
     case ActionKind::kClip:
-      Clip(stream(action.stream));
-      break;
+      return Clip(stream(action.stream));
     case ActionKind::kOptimizer:
-      Update(action);
-      break;
+      return Update(action);
     case ActionKind::kDrop:
-      tape_->DropFromDevice(action.segment);
-      break;
+      return tape_->DropFromDevice(action.segment);
     case ActionKind::kEnd:
-      Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
-      break;
+      return Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
     case ActionKind::kTableTurn:
     case ActionKind::kTableFetch:
     case ActionKind::kTableRoute:
@@ -80,12 +64,10 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kTableCheck:
     case ActionKind::kTableSend:
     case ActionKind::kTableUpdate:
-      RunTables(action);
-      break;
+      return RunTables(action);
     case ActionKind::kSumBatch:
       FSDP_CHECK(false) << "is done in the run before it: SumOverRanks()";
   }
-  memory_.Give(action);
 }
 
 void Executor::Begin(Stream& stream) {
