@@ -119,6 +119,17 @@ class MetricsPage : public ::testing::Test {
         0);
     Run("offload", {"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"}, 0);
     Run("paper", {"fsdp={buffers: caching, fake_all_gather: true, fake_reduce: true}"}, 0);
+    const std::string clicks = job_.dir().Write(
+        "clicks.yaml",
+        "model: {family: dhen, dense_columns: 4, table_rows: [24, 40], table_width: 16,\n"
+        "  dense_vectors: 4, num_vectors: 10, num_hidden_layers: 1, num_attention_heads: 2,\n"
+        "  cross_rank: 16, intermediate_size: 32}\n"
+        "data: {train: {source: clicks, planted: 1000}, valid: null}\n"
+        "train: {steps: 2, micro_batch_size: 4, global_batch_size: 4}\n"
+        "log: {every: 1}\n");
+    const Outcome tables = Call({"--config", clicks, "--set", "run.dir=" + job_.RunDir("tables")});
+    EXPECT_EQ(tables.code, 0) << tables.Text();
+    runs_.insert("tables");
     // Whatever is above the mean of the steps before it.
     Run("spikes", {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0"}, 0);
   }
