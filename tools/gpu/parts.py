@@ -9,7 +9,7 @@ import shutil
 import statistics
 import time
 
-from rows import (BENCH, Ended, MODELS, Refused, TINY_OPS, losses_of, once, records, row, settings,
+from rows import (BENCH, Ended, Refused, TINY_OPS, losses_of, once, records, row, settings,
                   sizes)
 from torch_parts import ceilings, peers
 
@@ -165,8 +165,8 @@ def op_tests(kit):
 
 
 def losses(kit):
-    """the losses of four models in three precisions, against the CPU device"""
-    for model in MODELS:
+    """the losses of six models in three precisions, against the CPU device"""
+    for model in kit.models:
         for precision, formats in PRECISIONS.items():
             def make(model=model, precision=precision, formats=formats):
                 recipe, setting = kit.recipe(model), "fsdp.mixed_precision=" + formats
@@ -262,7 +262,7 @@ def checkpoints(kit):
 
 def memory(kit):
     """what is planned is what is allocated, and what the driver says is taken"""
-    for model in MODELS:
+    for model in kit.models:
         def make(model=model):
             recipe = kit.recipe(model, 3)
             run = kit.train(recipe, "cuda")

@@ -29,7 +29,16 @@ MODELS = {
     "vit": "model: {family: vit, image_size: 32, patch_size: 8, hidden_size: 128, intermediate_size: 256,\n"
            "  num_hidden_layers: 2, num_attention_heads: 4, num_labels: 10}\n"
            "data: {train: {source: synthetic}, valid: null}\n",
+    "regnet": "model: {family: regnet, image_size: 32, num_labels: 10, embedding_size: 16,\n"
+              "  hidden_sizes: [32, 64], depths: [1, 2], groups_width: 16}\n"
+              "data: {train: {source: synthetic}, valid: null}\n",
+    "dhen": "model: {family: dhen, dense_columns: 4, table_rows: [500, 40, 7], table_width: 16,\n"
+            "  dense_vectors: 4, num_vectors: 10, num_hidden_layers: 2, num_attention_heads: 2,\n"
+            "  cross_rank: 16, intermediate_size: 64}\n"
+            "data: {train: {source: clicks, planted: 1000}, valid: null}\n",
 }
+# Those of a small run: on an emulated GPU a model is half a minute.
+SMALL_MODELS = ("gpt2", "qwen2", "t5")
 # Where two orders of the sums of a CPU stay within 1e-6 in 50 steps of fp32; at 3.0e-3 they are 1e-2
 # apart, in "qwen2".
 STEPS = "train: {steps: %d, micro_batch_size: 2, global_batch_size: 6}\nlog: {every: 1}\n" \
@@ -159,6 +168,7 @@ class Kit:
     def __init__(self, args):
         self.program, self.tests = str(args.program.absolute()), str(args.tests.absolute())
         self.python, self.small = args.python, args.small
+        self.models = SMALL_MODELS if args.small else tuple(MODELS)
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="gpu_kit."))
         self.deadline = time.monotonic() + args.seconds
         # No row, and so no kernel that hangs, takes much of a call's time, or all of it.
