@@ -9,13 +9,14 @@ import shutil
 import statistics
 import time
 
-from rows import (BENCH, Ended, Refused, TINY_OPS, losses_of, once, records, row, settings,
+from rows import (BENCH, Ended, RELUS, Refused, TINY_OPS, losses_of, once, records, row, settings,
                   sizes)
 from torch_parts import ceilings, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
 # norms of gradients, which other numbers move far more than losses, ten times that.
 LIMITS = {"fp32": 1e-4, "bf16": 2e-3, "fp16": 5e-4}
+ROUNDINGS = {"fp32": 2**-24, "bf16": 2**-9, "fp16": 2**-12}
 PRECISIONS = {
     "fp32": "{}",
     "bf16": "{param_dtype: bf16, grad_dtype: bf16, reduce_dtype: bf16}",
@@ -55,11 +56,19 @@ def apart(got, want):
     return tuple(max(abs(a[i] - b[i]) / b[i] for a, b in zip(got, want)) for i in (0, 1))
 
 
-def within(differences, limit, of):
+def within(differences, limit, of, norms=0.0):
+    """`norms`: the limit of these, if it is more than ten times that of losses."""
     loss, norm = differences
-    return row(loss <= limit and norm <= 10 * limit,
+    norms = max(norms, 10 * limit)
+    return row(loss <= limit and norm <= norms,
                f"losses within {loss:.1e} of {of}, norms {norm:.1e}, limits {limit:.0e} and "
-               f"{10 * limit:.0e}", loss=loss, norm=norm)
+               f"{norms:.0e}", loss=loss, norm=norm)
+
+
+def flipped(model, precision):
+    """How far off a gradient may be that passes the model's ReLUs: the root of twice the share of those
+    that are within four roundings of 0, as tests/trainer/engine/cuda_twin_test.cc has it."""
+    return math.sqrt(2 * RELUS.get(model, 0) * 4 * ROUNDINGS[precision])
 
 
 def devices(kit):
@@ -172,7 +181,7 @@ def losses(kit):
                 recipe, setting = kit.recipe(model), "fsdp.mixed_precision=" + formats
                 return within(apart(kit.losses(recipe, "cuda", setting),
                                     kit.losses(recipe, "cpu", setting)),
-                              LIMITS[precision], "the CPU's")
+                              LIMITS[precision], "the CPU's", flipped(model, precision))
             yield f"{model} {precision}", make
 
 
