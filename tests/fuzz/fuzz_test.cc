@@ -106,14 +106,12 @@ TEST(Fuzz, Manifest) {
   mixed.states = {
       {"master", Grid::kElement, {DType::kBFloat16}, {}},
       {"m", Grid::kElement, {DType::kUInt8}, {}},
-      {"scale", Grid::kBlock, {DType::kFloat16}, {}},
       {"factor",
        Grid::kTensor,
        {},
        {{"w.rows", "w", DType::kFloat32, Shape{3}}, {"mean", "", DType::kFloat16, Shape{}}}}};
   for (int rank = 0; rank < 2; ++rank) {
     mixed.files[rank].slices = {{"master", "root", 256 * rank, 256, 40, 512},
-                                {"scale", "root", 256 * rank, 256, 552, 2},
                                 {"m", "root", 256 * rank, 256, 600, 256}};
   }
   mixed.files[0].slices.push_back({"factor", "", 0, 3, 900, 12, "w.rows"});
@@ -128,7 +126,7 @@ TEST(Fuzz, Manifest) {
                          "\"shape\":[1073741824,1073741824]",
                          "\"shape\":[]",
                          "\"states\": []",
-                         "\"grid\":\"block\"",
+                         "\"grid\":\"rows\"",
                          "\"grid\":\"tensor\"",
                          "\"fp16\"",
                          "\"uint8\"",

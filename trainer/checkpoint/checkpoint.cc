@@ -79,8 +79,7 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
     }
     for (size_t u = 0; u < shards; ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
-      const int64_t want =
-          FlatHasState(flat, state.name) ? flat.shard_size / ElementsOfValue(state.grid) : 0;
+      const int64_t want = FlatHasState(flat, state.name) ? flat.shard_size : 0;
       const View& shard = state.shards[u];
       if (!IsStateDType(shard.dtype, state.grid) || shard.NumElements() != want) {
         wrong("state '" + state.name + "', unit " + flat.name + ": " +
@@ -136,14 +135,14 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
       }
     } else {
       const int64_t at = slice.begin - layout.flat_parameters[slice.flat].ShardBegin(place.shard);
-      values = state.shards[slice.flat].Slice(at / ElementsOfValue(state.grid), slice.values);
+      values = state.shards[slice.flat].Slice(at, slice.count);
     }
     if (IsSpilled(state, values)) {
       state.spill->ReadInOrder(values, [&](ConstView block) { append(i, block); });
       continue;
     }
-    for (int64_t done = 0; done < slice.values; done += kBlock) {
-      append(i, values.Slice(done, std::min(kBlock, slice.values - done)));
+    for (int64_t done = 0; done < slice.count; done += kBlock) {
+      append(i, values.Slice(done, std::min(kBlock, slice.count - done)));
     }
   }
   return file.Finish();
@@ -340,11 +339,6 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
         }
       }
     }
-    for (const CheckpointState& state : states) {
-      if (state.grid == Grid::kBlock && FlatHasState(flat, state.name)) {
-        reader.ReadBlocks(state.name, flat, 0, Nothing(state.shards[u].dtype));
-      }
-    }
   }
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {
     for (const Placement& p : flat.parameters) {
@@ -390,9 +384,6 @@ void Clear(View values) { std::fill_n(values.data, values.bytes(), std::byte{0})
 // The values of a rank's shard from `begin` on.
 void ReadShard(CheckpointReader& reader, const CheckpointState& state, const FlatParameter& flat,
                int shard, int64_t begin, const View& out) {
-  if (state.grid == Grid::kBlock) {
-    return reader.ReadBlocks(state.name, flat, flat.ShardBegin(shard) + begin * kGridBlock, out);
-  }
   const int64_t end = begin + out.NumElements();
   int64_t gap = begin;
   for (const Piece& piece : PiecesOfShard(flat, shard)) {

@@ -35,10 +35,10 @@
 
 namespace fsdp {
 
-// One state, in host memory; dtypes are those of the Views. `shards`, of kElement and kBlock: this
-// rank's values of each flat parameter, a value an element of its shard or each kGridBlock; [0] of
-// a frozen flat parameter for all states but "master"; of these, any may lie in `spill`, and go to
-// and fro in blocks: 1 MiB of memory for a save, 4 MiB for a load. `tensors`, of kTensor: the same
+// One state, in host memory; dtypes are those of the Views. `shards`, of kElement: this
+// rank's shard of each flat parameter; [0] of a frozen flat parameter for all states but "master";
+// of these, any may lie in `spill`, and go to and fro in blocks: 1 MiB of memory for a save, 4 MiB
+// for a load. `tensors`, of kTensor: the same
 // on all ranks but for the values, which those that neither write one (rank_file.h) nor hold it
 // leave null; or, of kRows, this rank's rows of each table, without what is nobody's.
 struct CheckpointState {
@@ -95,14 +95,14 @@ struct LoadedCheckpoint {
 };
 
 // Fills this rank's shards from a checkpoint of any world size, F and wrapping: by parameter name,
-// shape and element, in byte ranges; what has a value a block, only of the same wrapping. Padding
-// becomes zero bytes; where dtypes are not the file's, values are converted as conversion.h says.
-// States of the checkpoint that are not asked for are left alone, but for buffers; its parameters,
-// and a state's tensors of their own, must be those that are. Checks the manifest, the
-// sizes of all files, and the checksum of every chunk it reads, so that a damaged element is never
-// used. Files that the manifest does not name are ignored. Throws CheckpointError that names what
-// is missing, damaged or too much: a file, a state, a parameter, or one of another shape; or the
-// spill directory, where that fails; the shards' contents are then unspecified.
+// shape and element, in byte ranges. Padding becomes zero bytes; where dtypes are not the file's,
+// values are converted as conversion.h says. States of the checkpoint that are not asked for are
+// left alone, but for buffers; its parameters, and a state's tensors of their own, must be those
+// that are. Checks the manifest, the sizes of all files, and the checksum of every chunk it reads,
+// so that a damaged element is never used. Files that the manifest does not name are ignored.
+// Throws CheckpointError that names what is missing, damaged or too much: a file, a state, a
+// parameter, or one of another shape; or the spill directory, where that fails; the shards'
+// contents are then unspecified.
 LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layout,
                                 const ShardPlace& place,
                                 const std::vector<CheckpointState>& states);

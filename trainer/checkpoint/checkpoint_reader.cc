@@ -30,8 +30,6 @@ const char* Describe(Grid grid) {
   switch (grid) {
     case Grid::kElement:
       return "a value an element";
-    case Grid::kBlock:
-      return "a value a block";
     case Grid::kTensor:
       return "tensors of its own";
     case Grid::kRows:
@@ -120,44 +118,7 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
   RequireDType(state, parameter, format.dtypes[u], out.dtype);
   RequireRange("Read", parameter, begin, out.NumElements(), placement->size());
   if (out.NumElements() == 0) return;
-  ReadValues(extents_.at({state, flat.name}), format.dtypes[u], /*value=*/1,
-             placement->offset + begin, out);
-}
-
-void CheckpointReader::ReadBlocks(const std::string& state, const FlatParameter& flat,
-                                  int64_t begin, View out) {
-  const StateFormat& format = Require(state, Grid::kBlock);
-  const auto& flats = manifest_.flat_parameters;
-  const auto it = std::find_if(flats.begin(), flats.end(),
-                               [&](const FlatParameter& f) { return f.name == flat.name; });
-  const auto same = [](const Placement& a, const Placement& b) {
-    return a.name == b.name && a.shape == b.shape && a.offset == b.offset;
-  };
-  if (it == flats.end() || !std::equal(it->parameters.begin(), it->parameters.end(),
-                                       flat.parameters.begin(), flat.parameters.end(), same)) {
-    throw CheckpointError(directory() + ": state '" + state + "' has a value each " +
-                          std::to_string(kGridBlock) + " elements of unit '" + flat.name +
-                          "', which was laid out otherwise: keep fsdp.auto_wrap as it was");
-  }
-  if (!FlatHasState(*it, state)) {
-    throw CheckpointError(directory() + ": has no state '" + state + "' of '" + flat.name +
-                          "', which was frozen");
-  }
-  const DType stored = format.dtypes[static_cast<size_t>(it - flats.begin())];
-  RequireDType(state, flat.name, stored, out.dtype);
-  int64_t end = 0;
-  for (const Placement& p : flat.parameters) end = std::max(end, p.offset + p.size());
-  if (begin < 0 || begin % kGridBlock != 0) {
-    throw std::invalid_argument("[CheckpointReader::ReadBlocks] begins at element " +
-                                std::to_string(begin));
-  }
-  const int64_t there = (end + kGridBlock - 1) / kGridBlock - begin / kGridBlock;
-  const int64_t count = std::clamp(there, int64_t{0}, out.NumElements());
-  if (count > 0) {
-    ReadValues(extents_.at({state, flat.name}), stored, kGridBlock, begin, out.Slice(0, count));
-  }
-  const View behind = out.Slice(count, out.NumElements() - count);
-  std::fill_n(behind.data, behind.bytes(), std::byte{0});
+  ReadValues(extents_.at({state, flat.name}), format.dtypes[u], placement->offset + begin, out);
 }
 
 void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin,
@@ -177,7 +138,7 @@ void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& ten
   RequireDType(state, tensor.name, it->dtype, out.dtype);
   RequireRange("ReadTensor", tensor.name, begin, out.NumElements(), tensor.shape.NumElements());
   if (out.NumElements() == 0) return;
-  ReadValues(extents_.at({state, tensor.name}), it->dtype, /*value=*/1, begin, out);
+  ReadValues(extents_.at({state, tensor.name}), it->dtype, begin, out);
 }
 
 void CheckpointReader::ReadRows(const StateFormat& want, int table, int position, int world,
@@ -209,12 +170,12 @@ void CheckpointReader::ReadRows(const StateFormat& want, int table, int position
     int64_t i = 0;
     while (i < std::min(step, rows) && row_of_all(i) % there.world != rank) ++i;
     if (world == there.world && i < rows && row_of_all(i) % there.world == rank) {
-      ReadValues(extents, stored.dtype, /*value=*/1, before + first * row, out);
+      ReadValues(extents, stored.dtype, before + first * row, out);
       i = rows;
     }
     for (; i < rows && row_of_all(i) % there.world == rank; i += step) {
       const int64_t at = row_of_all(i) / there.world - source.begin;
-      ReadValues(extents, stored.dtype, /*value=*/1, before + at * row, out.Slice(i * row, row));
+      ReadValues(extents, stored.dtype, before + at * row, out.Slice(i * row, row));
     }
     before += source.count * row;
   }
@@ -227,8 +188,8 @@ void CheckpointReader::RequireDType(const std::string& state, const std::string&
                         std::string(Name(stored)) + ", want " + std::string(Name(wanted)));
 }
 
-void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stored, int64_t value,
-                                  int64_t from, View out) {
+void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stored, int64_t from,
+                                  View out) {
   constexpr int64_t kConverted = int64_t{1} << 16;  // Values that are held to be converted.
   const int64_t size = SizeOf(stored);
   auto extent = std::upper_bound(extents.begin(), extents.end(), from,
@@ -236,8 +197,8 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
   --extent;
   for (int64_t done = 0; done < out.NumElements();) {
     FSDP_CHECK(extent != extents.end()) << "the manifest was checked to hold every element";
-    const int64_t skip = (from - extent->begin) / value;
-    int64_t count = std::min(out.NumElements() - done, extent->count / value - skip);
+    const int64_t skip = from - extent->begin;
+    int64_t count = std::min(out.NumElements() - done, extent->count - skip);
     if (stored != out.dtype) count = std::min(count, kConverted);
     const View part = out.Slice(done, count);
     if (stored == out.dtype) {
@@ -248,7 +209,7 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
       ReadBytes(extent->file, extent->at + skip * size, converted_);
       ConvertValues(ConstView(converted_.data(), stored, Shape{count}), part);
     }
-    from += count * value;
+    from += count;
     done += count;
     if (from == extent->begin + extent->count) ++extent;
   }

@@ -46,9 +46,6 @@ class CheckpointReader {
             int64_t begin, View out);
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, std::span<float> out);
-  // The n values from element `begin` on, a multiple of kGridBlock, of a state per block. `flat`
-  // has to be laid out as the file's is, but for its size: those behind its parameters are zero.
-  void ReadBlocks(const std::string& state, const FlatParameter& flat, int64_t begin, View out);
   // Elements [begin, begin + n) of a tensor of its own.
   void ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin, View out);
   // Of a state of kRows, as `want` has it: rows from the `first` of those that the rank at
@@ -66,9 +63,8 @@ class CheckpointReader {
   const StateFormat& Require(const std::string& state, Grid grid) const;
   void RequireDType(const std::string& state, const std::string& of, DType stored,
                     DType wanted) const;
-  // Values of the file's dtype from element `from` on; `value` elements each.
-  void ReadValues(const std::vector<Extent>& extents, DType stored, int64_t value, int64_t from,
-                  View out);
+  // Values of the file's dtype from element `from` on.
+  void ReadValues(const std::vector<Extent>& extents, DType stored, int64_t from, View out);
   void ReadBytes(int file, int64_t begin, std::span<std::byte> out);
   // The chunk's bytes into `out`, which has its size, verified.
   void ReadChunk(int file, int64_t chunk, std::span<std::byte> out);

@@ -51,7 +51,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
     for (size_t u = 0; u < state.dtypes.size(); ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
       if (!FlatHasState(flat, state.name)) continue;
-      total += flat.size / ElementsOfValue(state.grid) * SizeOf(state.dtypes[u]);
+      total += flat.size * SizeOf(state.dtypes[u]);
     }
     for (const OwnTensor& t : state.tensors) total += t.shape.NumElements() * SizeOf(t.dtype);
   }
@@ -68,7 +68,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
         return View(blocks[b].data(), slice.dtype, Shape{count});
       };
       const auto read_block = [&](int b, int64_t at, int64_t count) {
-        read(slice, rank, at * (slice.count / slice.values), in_block(b, count));
+        read(slice, rank, at, in_block(b, count));
       };
       const auto append = [&](int b, int64_t, int64_t count) {
         const View values = in_block(b, count);
@@ -79,7 +79,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
       // Of rows whole ones.
       const StateFormat& state = manifest.states[slice.state];
       const int64_t row = state.grid == Grid::kRows ? RowOf(state.tensors[slice.tensor]) : 1;
-      ReadAhead(slice.values, std::max<int64_t>(kBlock / row, 1) * row, read_block, append);
+      ReadAhead(slice.count, std::max<int64_t>(kBlock / row, 1) * row, read_block, append);
     }
     manifest.files.push_back(file.Finish());
   }
@@ -159,8 +159,6 @@ SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
       case Grid::kElement:
         return ReadFlatParameter(layout.flat_parameters[slice.flat], state.name, begin, values,
                                  read_view);
-      case Grid::kBlock:
-        return reader.ReadBlocks(state.name, layout.flat_parameters[slice.flat], begin, values);
       case Grid::kTensor:
         return reader.ReadTensor(state.name, state.tensors[slice.tensor], begin, values);
       case Grid::kRows: {

@@ -126,7 +126,10 @@ StateFormat ParseFormat(const JsonValue& node, const std::string& name,
   StateFormat state{name, Grid::kElement, {}, {}};
   const JsonValue grid = node.At("grid");
   const std::optional<Grid> known = FindGrid(grid.Text());
-  if (!known) grid.Refuse("no grid is called " + Quote(grid.Text()));
+  if (!known) {
+    grid.Refuse("this build knows of no grid " + Quote(grid.Text()) +
+                ": use the build that wrote it, or a newer one");
+  }
   state.grid = *known;
   if (HasOwnTensors(state.grid)) {
     std::set<std::string_view> names, parameters;
@@ -259,11 +262,7 @@ void CheckSlices(const JsonValue& document, const Manifest& manifest) {
     if (it == value_bytes.end()) {
       document.Refuse(own ? "no tensor " + Quote(slice.tensor) : "no unit " + Quote(slice.flat));
     }
-    const int64_t value = ElementsOfValue(state->grid);
-    if (slice.begin % value != 0 || slice.count % value != 0) {
-      document.Refuse(of + " begins or ends inside a block of " + std::to_string(value));
-    }
-    if (const int64_t want = slice.count / value * it->second; slice.bytes != want) {
+    if (const int64_t want = slice.count * it->second; slice.bytes != want) {
       document.Refuse(of + " has " + std::to_string(slice.bytes) + " bytes, want " +
                       std::to_string(want));
     }

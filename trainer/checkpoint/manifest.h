@@ -14,10 +14,9 @@
 //             "valid": []},                      data_files.h; older builds wrote none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
 //                                                when it was saved: file_prefix.h; nor these
-//    "states": ["master", "m", "scale", "factor"],
+//    "states": ["master", "m", "factor"],
 //    "formats": {"master": {"grid": "element", "dtypes": {"root": "fp32", ...}},
 //                "m": {"grid": "element", "dtypes": {"root": "uint8", ...}},
-//                "scale": {"grid": "block", "dtypes": {"root": "fp32", ...}},
 //                "factor": {"grid": "tensor",
 //                           "tensors": [{"name": "wte.weight.rows", "owner": "wte.weight",
 //                                        "dtype": "fp32", "shape": [64]}, ...]}},

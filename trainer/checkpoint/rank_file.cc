@@ -61,7 +61,6 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
       slice.begin = flat.ShardBegin(place.shard) + part.begin;
       slice.count = part.count;
       slice.dtype = state.dtypes[u];
-      slice.values = part.count / ElementsOfValue(state.grid);
       slices_.push_back(slice);
     }
     slice = {};
@@ -74,7 +73,7 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
       const OwnTensor& tensor = state.tensors[t];
       if (WriterOf(layout, tensor.owner) != place.rank) continue;
       slice.tensor = static_cast<int>(t);
-      slice.count = slice.values = tensor.shape.NumElements();
+      slice.count = tensor.shape.NumElements();
       slice.dtype = tensor.dtype;
       slices_.push_back(slice);
     }
@@ -94,12 +93,12 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     entries.push_back({tensors_.back(), ToSafetensorsType(slice.dtype), {}});
     SafetensorsEntry& entry = entries.back();
     if (own) {
-      entry.shape = ShapeInFile(states[slice.state], slice.tensor, slice.values);
+      entry.shape = ShapeInFile(states[slice.state], slice.tensor, slice.count);
     } else {
-      entry.shape = {slice.values};
+      entry.shape = {slice.count};
     }
     file_.slices.push_back({state, own ? "" : of, slice.begin, slice.count, /*at=*/0,
-                            slice.values * SizeOf(slice.dtype), own ? of : ""});
+                            slice.count * SizeOf(slice.dtype), own ? of : ""});
   }
   writer_.emplace(directory + "/" + file_.name, entries);
   file_.bytes = writer_->file_bytes();
@@ -119,7 +118,7 @@ void RankFileWriter::AddRows(const StateFormat& state, Slice slice, const ShardP
     slice.tensor = t;
     slice.begin = 0;
     for (int rank = 0; rank < place.rank; ++rank) slice.begin += deal.RowsOf(t, rank).count * row;
-    slice.count = slice.values = deal.RowsOf(t, place.rank).count * row;
+    slice.count = deal.RowsOf(t, place.rank).count * row;
     slice.dtype = table.dtype;
     if (slice.count > 0) slices_.push_back(slice);
   }
@@ -157,20 +156,14 @@ void RankFileWriter::Append(size_t index, ConstView values) {
 std::string RankFileWriter::DescribeNotFiniteValue(const Slice& slice, int64_t index,
                                                    float value) const {
   const StateFormat& state = states_[slice.state];
-  const auto say = [&](const std::string& of, const char* what, int64_t i) {
-    return state.name + " of " + of + ": " + what + " " + std::to_string(i) + " is " +
-           NotFiniteName(value);
-  };
   switch (state.grid) {
     case Grid::kElement:
       return DescribeNotFinite(state.name, layout_.flat_parameters[slice.flat], slice.begin + index,
                                value);
-    case Grid::kBlock:
-      return say("unit " + layout_.flat_parameters[slice.flat].name, "block",
-                 slice.begin / kGridBlock + index);
     case Grid::kTensor:
     case Grid::kRows:
-      return say(state.tensors[slice.tensor].name, "element", slice.begin + index);
+      return state.name + " of " + state.tensors[slice.tensor].name + ": element " +
+             std::to_string(slice.begin + index) + " is " + NotFiniteName(value);
   }
   FSDP_CHECK(false) << "grid " << static_cast<int>(state.grid);
 }

@@ -43,7 +43,6 @@ class RankFileWriter {
     int tensor = -1;
     int64_t begin = 0, count = 0;  // Elements.
     DType dtype = DType::kFloat32;
-    int64_t values = 0;  // Of the dtype.
   };
 
   // Makes <directory>/rank_<r>.safetensors. The layout and the states, whose dtypes are those of

@@ -8,8 +8,6 @@ std::string_view Name(Grid grid) {
   switch (grid) {
     case Grid::kElement:
       return "element";
-    case Grid::kBlock:
-      return "block";
     case Grid::kTensor:
       return "tensor";
     case Grid::kRows:
@@ -19,13 +17,11 @@ std::string_view Name(Grid grid) {
 }
 
 std::optional<Grid> FindGrid(std::string_view name) {
-  for (const Grid grid : {Grid::kElement, Grid::kBlock, Grid::kTensor, Grid::kRows}) {
+  for (const Grid grid : {Grid::kElement, Grid::kTensor, Grid::kRows}) {
     if (Name(grid) == name) return grid;
   }
   return std::nullopt;
 }
-
-int64_t ElementsOfValue(Grid grid) { return grid == Grid::kBlock ? kGridBlock : 1; }
 
 bool IsStateDType(DType dtype, Grid grid) { return FindStateDType(Name(dtype), grid).has_value(); }
 

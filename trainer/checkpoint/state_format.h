@@ -18,20 +18,14 @@ namespace fsdp {
 
 enum class Grid : uint8_t {
   kElement,  // A value an element of the flat parameter: weights, moments.
-  kBlock,    // A value each kGridBlock elements of it, from its begin: scales of 8-bit state.
   kTensor,   // Tensors of their own: factors of a parameter, its scales, running statistics.
   // Tables [rows, ...] whose rows are dealt over the ranks (fsdp/row_deal.h), in their order: each
   // rank writes its rows of each, which in files follow those of the rank before.
   kRows,
 };
 
-constexpr int64_t kGridBlock = 256;  // Elements.
-static_assert(kShardAlignment % kGridBlock == 0, "a block must not lie on two ranks");
-
-std::string_view Name(Grid grid);  // "element", "block", "tensor", "rows".
+std::string_view Name(Grid grid);  // "element", "tensor", "rows".
 std::optional<Grid> FindGrid(std::string_view name);
-
-int64_t ElementsOfValue(Grid grid);  // Of a flat parameter; of a tensor of its own.
 
 // What state is kept in: fp32, bf16, fp16, uint8; tensors of their own int64, too.
 bool IsStateDType(DType dtype, Grid grid);

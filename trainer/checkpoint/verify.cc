@@ -49,10 +49,9 @@ std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& 
       found.push_back(slice.state + " of " + slice.tensor);
       continue;
     }
-    const int64_t value = ElementsOfValue(manifest.FindState(slice.state)->grid);
-    const int64_t value_bytes = slice.bytes / (slice.count / value);
-    const int64_t element = slice.begin + (from - slice.at) / value_bytes * value;
-    const int64_t last = slice.begin + ((to - 1 - slice.at) / value_bytes + 1) * value - 1;
+    const int64_t value_bytes = slice.bytes / slice.count;
+    const int64_t element = slice.begin + (from - slice.at) / value_bytes;
+    const int64_t last = slice.begin + (to - 1 - slice.at) / value_bytes;
     for (const Placement& p : flats.at(slice.flat)->parameters) {
       if (p.offset <= last && element < p.offset + p.size()) {
         found.push_back(slice.state + " of " + p.name);
@@ -92,7 +91,7 @@ SafetensorsEntry TensorOf(const Manifest& manifest, const ManifestSlice& slice) 
     const auto flat = std::find_if(flats.begin(), flats.end(),
                                    [&](const FlatParameter& f) { return f.name == slice.flat; });
     dtype = state.dtypes[static_cast<size_t>(flat - flats.begin())];
-    entry.shape = {slice.count / ElementsOfValue(state.grid)};
+    entry.shape = {slice.count};
   }
   entry.name =
       slice.state + "/" + (own ? slice.tensor : slice.flat) + "/" + std::string(Name(dtype));

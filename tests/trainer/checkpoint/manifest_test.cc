@@ -43,7 +43,6 @@ Manifest Mixed() {
   Manifest m = Small();
   m.states = {{"master", Grid::kElement, {kF32, kBF16, kBF16}, {}},
               {"m", Grid::kElement, {kF16, DType::kUInt8, kF32}, {}},
-              {"scale", Grid::kBlock, {kF16, kF32, kF32}, {}},
               {"factor",
                Grid::kTensor,
                {},
@@ -52,10 +51,10 @@ Manifest Mixed() {
                 {"mean", "", kBF16, Shape{}}}}};
   for (int rank = 0; rank < 2; ++rank) {
     const int64_t begin = 256 * rank;
-    m.files[rank].slices = {
-        {"master", "root", begin, 256, 100, 1024}, {"scale", "h.0", begin, 256, 1124, 4},
-        {"master", "h.0", begin, 256, 2000, 512},  {"m", "root", begin, 256, 2512, 512},
-        {"scale", "root", begin, 256, 3024, 2},    {"m", "h.0", begin, 256, 3026, 256}};
+    m.files[rank].slices = {{"master", "root", begin, 256, 100, 1024},
+                            {"m", "h.0", begin, 256, 1124, 256},
+                            {"master", "h.0", begin, 256, 2000, 512},
+                            {"m", "root", begin, 256, 2512, 512}};
   }
   m.files[0].slices.push_back({"factor", "", 0, 10, 4000, 40, "a.rows"});
   m.files[0].slices.push_back({"factor", "", 0, 6, 4040, 6, "a.codes"});
@@ -105,10 +104,11 @@ TEST(ManifestTest, ReadsWhatItWrites) {
 TEST(ManifestTest, KeepsEveryFormat) {
   const Manifest got = ParseManifest(ManifestToText(Mixed()), "");
   EXPECT_EQ(ManifestToText(got), ManifestToText(Mixed()));
-  EXPECT_EQ(got.StateNames(), (std::vector<std::string>{"master", "m", "scale", "factor"}));
+  EXPECT_EQ(got.StateNames(), (std::vector<std::string>{"master", "m", "factor"}));
   EXPECT_EQ(got.FindState("master")->dtypes[1], DType::kBFloat16);
   EXPECT_EQ(got.FindState("m")->dtypes[1], DType::kUInt8);
-  EXPECT_EQ(got.FindState("scale")->grid, Grid::kBlock);
+  EXPECT_EQ(got.FindState("m")->grid, Grid::kElement);
+  EXPECT_EQ(got.FindState("factor")->grid, Grid::kTensor);
   const std::vector<OwnTensor>& tensors = got.FindState("factor")->tensors;
   EXPECT_EQ(tensors[1].owner, "a");
   EXPECT_EQ(tensors[1].shape, (Shape{2, 3}));
@@ -354,7 +354,7 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
 
 // The same of formats, one of each.
 TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
-  constexpr int kMaster = 0, kScale = 1, kRows = 6, kCodes = 7;  // Slices of the first file.
+  constexpr int kMaster = 0, kM = 1, kRows = 4, kCodes = 5;  // Slices of the first file.
   const auto slice = [](Json& j, int i) -> Json& { return j["files"][0]["slices"][i]; };
   const auto tensor = [](Json& j, int i) -> Json& { return j["formats"]["factor"]["tensors"][i]; };
   const struct {
@@ -363,10 +363,14 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
   } cases[] = {
       {"formats: is not an object", [](Json& j) { j["formats"] = Json::array(); }},
       {"has no formats", [](Json& j) { j.erase("formats"); }},
-      {"formats: has no 'scale'", [](Json& j) { j["formats"].erase("scale"); }},
+      {"formats: has no 'm'", [](Json& j) { j["formats"].erase("m"); }},
       {"formats: no state 'v'", [](Json& j) { j["formats"]["v"] = j["formats"]["m"]; }},
-      {"formats.'m'.grid: no grid is called 'row'",
+      {"formats.'m'.grid: this build knows of no grid 'row': use the build that wrote it, or a "
+       "newer one",
        [](Json& j) { j["formats"]["m"]["grid"] = "row"; }},
+      // Builds up to 2026-11 knew of it and never wrote it.
+      {"formats.'m'.grid: this build knows of no grid 'block'",
+       [](Json& j) { j["formats"]["m"]["grid"] = "block"; }},
       {"formats.'m'.dtypes.'h.0': no dtype of states is called 'fp8'",
        [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = "fp8"; }},
       {"no dtype of states is called 'int32'", [&](Json& j) { tensor(j, 0)["dtype"] = "int32"; }},
@@ -383,10 +387,6 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
       // Another dtype or grid than the slices were written in.
       {"a slice of state 'm' has 256 bytes, want 512",
        [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = "fp16"; }},
-      {"a slice of state 'm' has 512 bytes, want 2",
-       [](Json& j) { j["formats"]["m"]["grid"] = "block"; }},
-      {"a slice of state 'scale' has 4 bytes, want 1024",
-       [](Json& j) { j["formats"]["scale"]["grid"] = "element"; }},
       {"formats.'m': has no tensors", [](Json& j) { j["formats"]["m"]["grid"] = "tensor"; }},
       {"a slice of state 'm' is none of its grid, tensor",
        [](Json& j) {
@@ -399,10 +399,10 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
        }},
       {"a slice of state 'master' is none of its grid, element",
        [&](Json& j) { slice(j, kMaster)["tensor"] = "a.rows"; }},
-      {"begins or ends inside a block of 256", [&](Json& j) { slice(j, kScale)["begin"] = 64; }},
-      {"begins or ends inside a block of 256", [&](Json& j) { slice(j, kScale)["count"] = 255; }},
-      {"state 'scale' do not hold unit 'h.0' exactly once",
-       [&](Json& j) { slice(j, kScale)["begin"] = 256; }},
+      {"a slice of state 'm' has 256 bytes, want 255",
+       [&](Json& j) { slice(j, kM)["count"] = 255; }},
+      {"state 'm' do not hold unit 'h.0' exactly once",
+       [&](Json& j) { slice(j, kM)["begin"] = 256; }},
       // Tensors of their own.
       {"tensors[0]: its owner 'x' is no parameter", [&](Json& j) { tensor(j, 0)["owner"] = "x"; }},
       {"tensors[0]: its owner 'root' is no parameter",
@@ -423,7 +423,7 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
       {"no tensor 'other'", [&](Json& j) { slice(j, kRows)["tensor"] = "other"; }},
       {"state 'factor' do not hold tensor 'mean' exactly once",
        [](Json& j) {  // A second one, beside the first.
-         Json again = j["files"][1]["slices"][6];
+         Json again = j["files"][1]["slices"][4];
          again["at"] = 5000;
          j["files"][0]["slices"].push_back(again);
        }},
@@ -438,8 +438,8 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
        }},
       {"has 40 bytes, want 20", [&](Json& j) { tensor(j, 0)["dtype"] = "bf16"; }},
       {"files[0]: two slices share bytes", [&](Json& j) { slice(j, kCodes)["at"] = 4039; }},
-      {"files[0]: two slices share bytes", [&](Json& j) { slice(j, kScale)["at"] = 1123; }},
-      {"slices[7]: ends behind its file", [&](Json& j) { slice(j, kCodes)["at"] = 8187; }},
+      {"files[0]: two slices share bytes", [&](Json& j) { slice(j, kM)["at"] = 1123; }},
+      {"slices[5]: ends behind its file", [&](Json& j) { slice(j, kCodes)["at"] = 8187; }},
   };
   EXPECT_EQ(ErrorOf(Edit([](Json&) {}, Mixed())), "");
   for (const auto& c : cases) {

@@ -51,14 +51,13 @@ class DiskIo : public FileIo {
   }
 };
 
-// Masters of two dtypes, whole numbers, and a value a block.
+// Masters of two dtypes, and whole numbers.
 std::vector<StateFormat> Formats(const Layout& layout, DType root = kF32, DType rest = kBF16) {
   const size_t flats = layout.flat_parameters.size();
-  std::vector<StateFormat> states(3);
+  std::vector<StateFormat> states(2);
   states[0] = {"master", Grid::kElement, std::vector(flats, rest), {}};
   states[0].dtypes[0] = root;
   states[1] = {"m", Grid::kElement, std::vector(flats, kU8), {}};
-  states[2] = {"scale", Grid::kBlock, std::vector(flats, kF32), {}};
   return states;
 }
 
@@ -85,7 +84,7 @@ class Shards {
         const FlatParameter& flat = layout.flat_parameters[u];
         const DType dtype = formats[s].dtypes[u];
         const bool there = FlatHasState(flat, formats[s].name);
-        const Shape shape{there ? flat.shard_size / ElementsOfValue(formats[s].grid) : 0};
+        const Shape shape{there ? flat.shard_size : 0};
         values_[s].emplace_back(shape.NumElements() * SizeOf(dtype), std::byte{0xff});
         states_[s].shards.emplace_back(values_[s][u].data(), dtype, shape);
         if (there && spilled(s, u)) bytes += RoundUp(std::ssize(values_[s][u]));
@@ -129,17 +128,9 @@ class Shards {
         if (to.NumElements() == 0) continue;
         std::fill_n(to.data, to.bytes(), std::byte{0});
         const std::string state = states_[s].name + "/";
-        if (states_[s].grid == Grid::kElement) {
-          for (const Piece& piece : PiecesOfShard(flat, place_.shard)) {
-            Set(to.Slice(piece.at, piece.count), state + piece.parameter->name, piece.begin);
-          }
-          continue;
+        for (const Piece& piece : PiecesOfShard(flat, place_.shard)) {
+          Set(to.Slice(piece.at, piece.count), state + piece.parameter->name, piece.begin);
         }
-        int64_t end = 0;
-        for (const Placement& p : flat.parameters) end = std::max(end, p.offset + p.size());
-        const int64_t begin = flat.ShardBegin(place_.shard) / kGridBlock;
-        const int64_t there = (end + kGridBlock - 1) / kGridBlock - begin;
-        Set(to.Slice(0, std::clamp(there, int64_t{0}, to.NumElements())), state + flat.name, begin);
       }
     }
     Put();

@@ -38,10 +38,10 @@ using Strings = std::vector<std::string>;
 constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16, kF16 = DType::kFloat16,
                 kU8 = DType::kUInt8;
 
-Layout LayoutOf(int shards, AutoWrap wrap = AutoWrap::kTransformerBlock) {
+Layout LayoutOf(int shards) {
   World world;
   world.model[1].parameters[1].frozen = true;  // h.0.w
-  world.wrap = {wrap, 3000};
+  world.wrap = {AutoWrap::kTransformerBlock, 3000};
   world.shards = shards;
   return world.MakeLayout();
 }
@@ -59,9 +59,7 @@ std::vector<StateFormat> Formats(const Layout& layout) {
   flat("master", Grid::kElement, kF32, kBF16);
   flat("h", Grid::kElement, kF32, kF16);
   flat("m", Grid::kElement, kU8, kU8);
-  flat("scale", Grid::kBlock, kF32, kF32);
-  flat("scale_16", Grid::kBlock, kBF16, kF16);
-  flat("zero", Grid::kBlock, kU8, kU8);
+  flat("v", Grid::kElement, kBF16, kF16);
   states.push_back({"factor",
                     Grid::kTensor,
                     {},
@@ -154,22 +152,14 @@ class Part {
         const DType dtype = state.dtypes[u];
         std::vector<std::byte>& values = all.emplace_back();
         if (!FlatHasState(flat, state.name)) continue;
-        const int64_t value = state.grid == Grid::kBlock ? 256 : 1;
-        values.resize(static_cast<size_t>(flat.shard_size / value * SizeOf(dtype)));
+        values.resize(static_cast<size_t>(flat.shard_size * SizeOf(dtype)));  // Padding is zero.
         const int64_t begin = flat.ShardBegin(place_.shard);
-        int64_t end = 0;
         for (const Placement& p : flat.parameters) {
-          end = std::max(end, p.offset + p.size());
-          for (int64_t i = 0; state.grid == Grid::kElement && i < p.size(); ++i) {
+          for (int64_t i = 0; i < p.size(); ++i) {
             const int64_t at = p.offset + i - begin;
             if (at < 0 || at >= flat.shard_size) continue;
             Put(values, at, dtype, BitsOf(state.name + "/" + p.name, i, dtype, salt));
           }
-        }
-        for (int64_t at = 0; state.grid == Grid::kBlock && at < flat.shard_size; at += 256) {
-          if (begin + at >= end) break;  // Padding is zero.
-          Put(values, at / 256, dtype,
-              BitsOf(state.name + "/" + flat.name, (begin + at) / 256, dtype, salt));
         }
       }
       for (const OwnTensor& t : state.tensors) {
@@ -216,9 +206,8 @@ Strings SaveAll(int world, int shards, const std::string& dir, const Change& bef
 }
 
 // The first thing that is wrong with what each rank reads.
-std::string LoadAll(int shards, const std::string& directory,
-                    AutoWrap wrap = AutoWrap::kTransformerBlock, const Change& before = nullptr) {
-  const Layout layout = LayoutOf(shards, wrap);
+std::string LoadAll(int shards, const std::string& directory, const Change& before = nullptr) {
+  const Layout layout = LayoutOf(shards);
   for (int rank = 0; rank < shards; ++rank) {
     const ShardPlace place = PlaceOf(rank, shards, shards);
     Part part(layout, place, Formats(layout));
@@ -290,8 +279,7 @@ TEST(StateFormatTest, TensorsSayTheirDType) {
   };
   is(first, "master/root/fp32", SafetensorsType::kF32, {shard});
   is(first, "m/root/uint8", SafetensorsType::kU8, {shard});
-  is(first, "scale/root/fp32", SafetensorsType::kF32, {shard / 256});
-  is(first, "scale_16/root/bf16", SafetensorsType::kBF16, {shard / 256});
+  is(first, "v/root/bf16", SafetensorsType::kBF16, {shard});
   EXPECT_TRUE(first.Contains("master/h.2/bf16"));
   EXPECT_TRUE(first.Contains("h/h.2/fp16"));
   // Each tensor once, where its owner begins; those of no parameter in the first file.
@@ -358,10 +346,6 @@ TEST(StateFormatTest, WidensWhatIsNarrow) {
                        }),
                        "state 'm' of 'h.2.w' is kept in uint8, want fp32"));
   EXPECT_TRUE(Contains(error([&] {
-                         reader.Read("scale", "h.2.w", Shape{24, 71}, 0, out);
-                       }),
-                       "state 'scale' has a value a block, want a value an element"));
-  EXPECT_TRUE(Contains(error([&] {
                          reader.Read("factor", "h.2.w", Shape{24, 71}, 0, out);
                        }),
                        "state 'factor' has tensors of its own, want a value an element"));
@@ -378,10 +362,9 @@ TEST(StateFormatTest, NamesWhatDoesNotFit) {
   ASSERT_EQ(SaveAll(2, 2, dir), Strings(2));
   const std::string path = dir + "/step_1";
   const auto error = [&](const std::function<void(CheckpointState&)>& change) {
-    return LoadAll(3, path, AutoWrap::kTransformerBlock,
-                   [&](int, std::vector<CheckpointState>& states) {
-                     for (CheckpointState& state : states) change(state);
-                   });
+    return LoadAll(3, path, [&](int, std::vector<CheckpointState>& states) {
+      for (CheckpointState& state : states) change(state);
+    });
   };
   const auto of_factor = [&](const std::function<void(std::vector<CheckpointState::Tensor>&)>& f) {
     return error([&](CheckpointState& state) {
@@ -389,7 +372,7 @@ TEST(StateFormatTest, NamesWhatDoesNotFit) {
     });
   };
   EXPECT_EQ(error([](CheckpointState&) {}), "");
-  EXPECT_TRUE(Contains(LoadAll(3, path, AutoWrap::kTransformerBlock,
+  EXPECT_TRUE(Contains(LoadAll(3, path,
                                [](int, std::vector<CheckpointState>& states) {
                                  ASSERT_EQ(states.back().name, kBuffersState);
                                  states.pop_back();
@@ -404,14 +387,9 @@ TEST(StateFormatTest, NamesWhatDoesNotFit) {
   EXPECT_TRUE(Contains(of_factor([](auto& tensors) { tensors[0].value.dtype = kU8; }),
                        "state 'factor' of 'wte.rows' is kept in fp32, want uint8"));
   EXPECT_TRUE(Contains(error([](CheckpointState& state) {
-                         if (state.name == "zero") state.name = "none";
+                         if (state.name == "v") state.name = "none";
                        }),
-                       "has no state 'none'; it has master, h, m, scale, scale_16, zero, factor, "
-                       "buffers"));
-  // Blocks of another wrapping are of other elements.
-  EXPECT_TRUE(Contains(LoadAll(2, path, AutoWrap::kNone),
-                       "has a value each 256 elements of unit 'root', which was laid out "
-                       "otherwise: keep fsdp.auto_wrap as it was"));
+                       "has no state 'none'; it has master, h, m, v, factor, buffers"));
 }
 
 TEST(StateFormatTest, RefusesCallersMistakes) {
@@ -423,13 +401,11 @@ TEST(StateFormatTest, RefusesCallersMistakes) {
     change(states[state]);
     EXPECT_THROW(LoadCheckpoint("none", layout, place, states), std::invalid_argument);
   };
-  constexpr size_t kScale = 3, kFactor = 6;
+  constexpr size_t kV = 3, kFactor = 4;
   refuses(0, [](CheckpointState& s) { s.shards[0].dtype = DType::kInt32; });
   refuses(0, [](CheckpointState& s) { s.shards[0].dtype = DType::kInt64; });
-  refuses(0, [](CheckpointState& s) { s.grid = Grid::kBlock; });
-  refuses(kScale, [](CheckpointState& s) { s.grid = Grid::kElement; });
-  refuses(kScale, [](CheckpointState& s) { s.grid = Grid::kTensor; });
-  refuses(kScale, [&](CheckpointState& s) { s.tensors = part.states()[kFactor].tensors; });
+  refuses(kV, [](CheckpointState& s) { s.grid = Grid::kTensor; });
+  refuses(kV, [&](CheckpointState& s) { s.tensors = part.states()[kFactor].tensors; });
   refuses(kFactor, [](CheckpointState& s) { s.tensors[1].name = s.tensors[0].name; });
   refuses(kFactor, [](CheckpointState& s) { s.tensors[1].value.shape = Shape{0}; });
   refuses(kFactor, [](CheckpointState& s) { s.tensors[1].value.dtype = DType::kInt32; });
@@ -465,10 +441,9 @@ std::set<std::string> WhatLiesIn(const Manifest& manifest, const ManifestFile& f
       for (size_t u = 0; u < manifest.flat_parameters.size(); ++u) {
         const FlatParameter& flat = manifest.flat_parameters[u];
         if (flat.name != slice.flat) continue;
-        const int64_t each = state.grid == Grid::kBlock ? 256 : 1;
-        const int64_t from = slice.begin + (at - slice.at) / SizeOf(state.dtypes[u]) * each;
+        const int64_t element = slice.begin + (at - slice.at) / SizeOf(state.dtypes[u]);
         for (const Placement& p : flat.parameters) {
-          if (p.offset < from + each && from < p.offset + p.size()) {
+          if (p.offset <= element && element < p.offset + p.size()) {
             found.insert(slice.state + " of " + p.name);
           }
         }
@@ -507,7 +482,7 @@ TEST(StateFormatTest, VerifyNamesWhatIsDamaged) {
     }
     std::ofstream(name, std::ios::binary) << whole;
   }
-  EXPECT_GT(slices, 50u);
+  EXPECT_GT(slices, 40u);
 }
 
 TEST(StateFormatTest, ADamagedStateIsNotRead) {
@@ -542,10 +517,9 @@ TEST(StateFormatTest, WhatIsNotFiniteIsNeverSaved) {
   } cases[] = {
       {"master of h.1.ln: element 2 is inf", [&](auto& s) { spoilt(s[0].shards[3], 2); }},
       {"h of h.1.ln: element 2 is inf", [&](auto& s) { spoilt(s[1].shards[3], 2); }},
-      {"scale of unit h.1: block 1 is inf", [&](auto& s) { spoilt(s[3].shards[3], 1); }},
-      {"scale_16 of unit h.1: block 1 is inf", [&](auto& s) { spoilt(s[4].shards[3], 1); }},
+      {"v of h.1.ln: element 2 is inf", [&](auto& s) { spoilt(s[3].shards[3], 2); }},
       {"factor of h.2.w/rows: element 7 is inf",
-       [&](auto& s) { spoilt(s[6].tensors[2].value, 7); }},
+       [&](auto& s) { spoilt(s[4].tensors[2].value, 7); }},
   };
   ASSERT_EQ(LayoutOf(2).flat_parameters[3].name, "h.1");
   for (const auto& c : cases) {
