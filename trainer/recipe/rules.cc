@@ -434,9 +434,6 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
       "only `full_shard` and `hybrid_shard` free parameters after forward, so with others "
       "fsdp.reshard_after_forward can only be null");
   const FsdpOptions::Quantize& quantize = recipe.fsdp.quantize;
-  rules.Require(quantize.block == 64 || quantize.block == 128 || quantize.block == 256,
-                {"fsdp.quantize.block"},
-                "want 64, 128 or 256, got " + std::to_string(quantize.block));
   rules.Require(quantize.gather == FsdpOptions::Quantize::Gather::kNone ||
                     recipe.fsdp.sharding_strategy != Strategy::kNoShard,
                 {"fsdp.quantize.gather", "fsdp.sharding_strategy"},

@@ -260,8 +260,8 @@ Type<FsdpOptions> FsdpType() {
           "element and a scale a block. The ranks of a host add up in fp32, then the hosts: two "
           "roundings, on one host one; and two more between the copies of hybrid strategies. int4 "
           "may cost some of what is learnt, the less the smaller the blocks."),
-      Key("block", &R::Quantize::block, Integer(64, 256),
-          "Elements of a parameter that share a scale: 64, 128 or 256."),
+      Key("block", &R::Quantize::block, OneOfIntegers({64, 128, 256}),
+          "Elements of a parameter that share a scale."),
       Key("min_size", &R::Quantize::min_size, Integer(1),
           "Parameters of fewer elements, of one dimension, or in keep_fp32 travel as they are."),
   });

@@ -89,6 +89,34 @@ class IntegerType final : public TypeOf<int64_t> {
   const std::string want_;
 };
 
+class IntegersType final : public TypeOf<int64_t> {
+ public:
+  explicit IntegersType(std::vector<int64_t> values) : values_(std::move(values)) {
+    std::vector<std::string> words;
+    for (const int64_t value : values_) words.push_back(std::to_string(value));
+    want_ = Join(words, "or");
+  }
+
+  Json Schema() const override { return {{"enum", values_}}; }
+
+ private:
+  bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
+                 int64_t& value) const override {
+    std::optional<int64_t> read;
+    if (IsPlain(node, PlainType::kInteger)) read = ReadInteger(node.text);
+    if (!read || std::find(values_.begin(), values_.end(), *read) == values_.end()) {
+      reader.Wrong(node, key, want_);
+      return false;
+    }
+    value = *read;
+    return true;
+  }
+  Json WriteValue(const int64_t& value) const override { return value; }
+
+  const std::vector<int64_t> values_;
+  std::string want_;
+};
+
 class BytesType final : public TypeOf<int64_t> {
  public:
   Json Schema() const override {
@@ -320,6 +348,9 @@ AnyType::~AnyType() = default;
 
 Type<int64_t> Integer(int64_t min, int64_t max) {
   return Type<int64_t>(std::make_shared<IntegerType>(min, max));
+}
+Type<int64_t> OneOfIntegers(std::vector<int64_t> values) {
+  return Type<int64_t>(std::make_shared<IntegersType>(std::move(values)));
 }
 Type<int64_t> Bytes() { return Type<int64_t>(std::make_shared<BytesType>()); }
 Type<double> Number(const Interval& interval) {

@@ -71,6 +71,9 @@ class Type : public AnyType {
 // All integers fit in an int unless a larger `max` is given.
 Type<int64_t> Integer(int64_t min, int64_t max = std::numeric_limits<int32_t>::max());
 
+// One of these, in this order in messages and schema.
+Type<int64_t> OneOfIntegers(std::vector<int64_t> values);
+
 // At least 1: an integer, or with a unit: "10GB" is 10^10 bytes, "1.5GiB" 1.5 x 2^30. Written as an
 // integer.
 Type<int64_t> Bytes();

@@ -311,6 +311,12 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:27: fsdp.quantize.reduce: want `none`, `int8` or `int4`, got the text `fp8`"},
         {"BlockOfAnotherSize", "fsdp: {quantize: {block: 100}}",
          "r.yaml:3:26: fsdp.quantize.block: want 64, 128 or 256, got 100"},
+        {"BlockOfTooManyElements", "fsdp: {quantize: {block: 512}}",
+         "r.yaml:3:26: fsdp.quantize.block: want 64, 128 or 256, got 512"},
+        {"BlockOfFewElements", "fsdp: {quantize: {block: 0}}",
+         "r.yaml:3:26: fsdp.quantize.block: want 64, 128 or 256, got 0"},
+        {"BlockOfNoNumber", "fsdp: {quantize: {block: row}}",
+         "r.yaml:3:26: fsdp.quantize.block: want 64, 128 or 256, got the text `row`"},
         {"ReshardOfWhatIsKept",
          "fsdp: {sharding_strategy: shard_grad_op, reshard_after_forward: 2}",
          "r.yaml:3:65: fsdp.reshard_after_forward: only `full_shard` and `hybrid_shard` free "

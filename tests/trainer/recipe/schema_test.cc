@@ -466,7 +466,6 @@ void Reconcile(Json& recipe) {
   if (fsdp["sharding_strategy"] != "full_shard" && fsdp["sharding_strategy"] != "hybrid_shard") {
     fsdp["reshard_after_forward"] = nullptr;
   }
-  fsdp["quantize"]["block"] = 128;
   if (fsdp["sharding_strategy"] == "no_shard") {
     fsdp["quantize"]["gather"] = fsdp["quantize"]["reduce"] = "none";
   }
