@@ -109,6 +109,17 @@ Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype, DType res
   return cost;
 }
 
+int64_t BytesTaken(const CollectiveCall& call, int rank, int size) {
+  const int64_t others = size - 1;
+  int64_t elements = others * call.n;
+  if (call.kind == Collective::kBroadcast && rank != call.root) elements = 0;
+  if (call.kind == Collective::kAllReduce) {  // Of a slice its sum, of the others this rank's part.
+    const int64_t slice = call.n * (rank + 1) / size - call.n * rank / size;
+    elements = call.n - slice + others * slice;
+  }
+  return elements * SizeOf(call.dtype);
+}
+
 Communicator::Communicator(int rank, int size, DeviceType device)
     : rank_(rank), size_(size), device_(device) {
   if (size < 1 || rank < 0 || rank >= size) {
@@ -216,9 +227,9 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.name = Name(call.kind);
   operation.reads = std::move(reads);
   operation.writes = std::move(writes);
-  const Cost cost = CollectiveCost(call.kind, size_, call.n, call.dtype, call.result);
-  operation.costs = {{KernelKind::kLink, cost}};
-  link_bytes_[static_cast<int>(call.counts_as)] += cost.link_bytes;
+  operation.costs = {
+      {KernelKind::kLink, CollectiveCost(call.kind, size_, call.n, call.dtype, call.result)}};
+  bytes_given_[static_cast<int>(call.counts_as)] += BytesTaken(call, rank_, size_);
   call.sequence = calls_++;
   call.traffic = traffic_;
   Enqueue(stream, std::move(operation), call);

@@ -57,6 +57,11 @@ void ForEachAddress(CollectiveCall& call, const Visit& visit) {
   visit(call.out);
 }
 
+// Bytes of a rank that the others take in a call: what a transport counts (traffic.h). In an
+// all-reduce each rank adds up one slice, as equal as whole elements allow: of a size that the
+// ranks do not divide they give away unequally much.
+int64_t BytesTaken(const CollectiveCall& call, int rank, int size);
+
 // Collectives, enqueued on the caller's stream like any op. Sum only: a caller scales. CPU
 // transports sum in fp32, in rank order over the whole group, and round once to the result's dtype
 // (an fp32 result of a reduce-scatter not at all), so all of them give the same bits.
@@ -117,8 +122,8 @@ class Communicator {
   // counts. It outlives those calls.
   void CountIn(Traffic* traffic) { traffic_ = traffic; }
 
-  // Sum of Cost::link_bytes of all calls so far that count as this kind.
-  double link_bytes(Collective kind) const { return link_bytes_[static_cast<int>(kind)]; }
+  // Sum of BytesTaken() of all calls so far that count as this kind.
+  int64_t bytes_given(Collective kind) const { return bytes_given_[static_cast<int>(kind)]; }
 
  protected:
   // `device`: whose memory it is for. What is the host's is in reach of any device's host work.
@@ -135,7 +140,7 @@ class Communicator {
   const DeviceType device_;
   uint64_t calls_ = 0;
   Traffic* traffic_ = nullptr;
-  std::array<double, kCollectives> link_bytes_{};
+  std::array<int64_t, kCollectives> bytes_given_{};
 };
 
 }  // namespace fsdp

@@ -219,13 +219,12 @@ std::string PlanToJson(const RunPlan& plan) {
                           .Add("host", m.bytes() - m.bytes(MemoryPlace::kDevice))
                           .Add("disk", m.bytes(MemoryPlace::kDisk))
                           .AddRaw("outside", OutsideToJson(plan));
-  const auto communication =
-      JsonObject()
-          .Add("all_gather_bytes", static_cast<int64_t>(plan.traffic.all_gather_bytes))
-          .Add("reduce_scatter_bytes", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes))
-          .Add("all_reduce_bytes", static_cast<int64_t>(plan.traffic.all_reduce_bytes))
-          .Add("all_to_all_bytes", static_cast<int64_t>(plan.traffic.all_to_all_bytes))
-          .AddRaw("exposed_s", "null");
+  const auto communication = JsonObject()
+                                 .Add("all_gather_bytes", plan.traffic.all_gather_bytes)
+                                 .Add("reduce_scatter_bytes", plan.traffic.reduce_scatter_bytes)
+                                 .Add("all_reduce_bytes", plan.traffic.all_reduce_bytes)
+                                 .Add("all_to_all_bytes", plan.traffic.all_to_all_bytes)
+                                 .AddRaw("exposed_s", "null");
   const auto offload =
       JsonObject()
           .Add("to_host_bytes", static_cast<int64_t>(plan.traffic.to_host_bytes))
@@ -314,11 +313,11 @@ std::string PlanToText(const RunPlan& plan) {
   if (const int64_t disk = m.bytes(MemoryPlace::kDisk); disk > 0) line("on the disk", disk);
   out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
   out << "sent by each rank in a step\n";
-  line("all-gather", static_cast<int64_t>(plan.traffic.all_gather_bytes));
-  line("reduce-scatter", static_cast<int64_t>(plan.traffic.reduce_scatter_bytes));
-  line("all-reduce", static_cast<int64_t>(plan.traffic.all_reduce_bytes));
+  line("all-gather", plan.traffic.all_gather_bytes);
+  line("reduce-scatter", plan.traffic.reduce_scatter_bytes);
+  line("all-reduce", plan.traffic.all_reduce_bytes);
   if (plan.traffic.all_to_all_bytes > 0) {
-    line("all-to-all", static_cast<int64_t>(plan.traffic.all_to_all_bytes));
+    line("all-to-all", plan.traffic.all_to_all_bytes);
   }
   if (plan.traffic.to_host_bytes > 0) out << OffloadToText(plan.traffic);
   return out.str();

@@ -54,10 +54,10 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
     device.Observe(nullptr);
     if (traffic != nullptr) {
       for (const Communicator* c : communicators.all()) {
-        traffic->all_gather_bytes += c->link_bytes(Collective::kAllGather);
-        traffic->reduce_scatter_bytes += c->link_bytes(Collective::kReduceScatter);
-        traffic->all_reduce_bytes += c->link_bytes(Collective::kAllReduce);
-        traffic->all_to_all_bytes += c->link_bytes(Collective::kAllToAll);
+        traffic->all_gather_bytes += c->bytes_given(Collective::kAllGather);
+        traffic->reduce_scatter_bytes += c->bytes_given(Collective::kReduceScatter);
+        traffic->all_reduce_bytes += c->bytes_given(Collective::kAllReduce);
+        traffic->all_to_all_bytes += c->bytes_given(Collective::kAllToAll);
       }
     }
     // Of steps and of an evaluation's micro-batches two are in the air at a time.

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_PLAN_MEMORY_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "trainer/core/file_io.h"
@@ -15,9 +16,10 @@ namespace fsdp {
 
 // Of one training step of a rank.
 struct StepTraffic {
-  double all_gather_bytes = 0, reduce_scatter_bytes = 0,
-         all_reduce_bytes = 0;  // Sent, as the next.
-  double all_to_all_bytes = 0;
+  // What other ranks take of rank 0, as its records count it (comm/traffic.h). Another rank gives
+  // as much, but for some elements of an all-reduce whose size the ranks do not divide.
+  int64_t all_gather_bytes = 0, reduce_scatter_bytes = 0, all_reduce_bytes = 0,
+          all_to_all_bytes = 0;
   double flops = 0;  // Of all its kernels, what is computed again among them.
   // With cpu_offload: over the link between device and host; and what the host's updates read and
   // write of its memory.

@@ -41,10 +41,10 @@ TEST(CollectiveCostTest, MovesTheVolumesOfFullSharding) {
     EXPECT_DOUBLE_EQ(TimeOf(*stream), 2 * moved);
     comm.AllReduce(*stream, full);
     EXPECT_DOUBLE_EQ(TimeOf(*stream), 4 * moved);
-    EXPECT_DOUBLE_EQ(comm.link_bytes(Collective::kAllGather), moved);
-    EXPECT_DOUBLE_EQ(comm.link_bytes(Collective::kReduceScatter), moved);
-    EXPECT_DOUBLE_EQ(comm.link_bytes(Collective::kAllReduce), 2 * moved);
-    EXPECT_DOUBLE_EQ(comm.link_bytes(Collective::kBroadcast), 0);
+    EXPECT_EQ(comm.bytes_given(Collective::kAllGather), moved);
+    EXPECT_EQ(comm.bytes_given(Collective::kReduceScatter), moved);
+    EXPECT_EQ(comm.bytes_given(Collective::kAllReduce), 2 * moved);
+    EXPECT_EQ(comm.bytes_given(Collective::kBroadcast), 0);
   }
 }
 

@@ -1,5 +1,5 @@
-// Bytes that a rank gives to others in a step, as transports count them, against what the paper's
-// strategies say: sections 3.2 and 3.3 of arXiv 2304.11277, written out here.
+// Bytes that a rank gives to others in a step, as transports count them, against what was planned
+// and what the paper's strategies say: sections 3.2 and 3.3 of arXiv 2304.11277, written out here.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,6 +10,7 @@
 
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/model_layout.h"
 
 namespace fsdp::testing {
@@ -93,6 +94,13 @@ void ExpectFormula(const Setting& s, DType dtype, int64_t rows, Accumulation acc
     got[rank][step].push_back(bytes);
   };
   Train(run);
+  options.micro_batches = micro_batches;
+  StepTraffic planned;
+  const auto model = MakeModel(run.shape());
+  PlanMemory(*model, run.options, s.world, &planned);
+  ExpectTraffic(got[0][1].at(0),
+                {planned.all_gather_bytes, planned.reduce_scatter_bytes, planned.all_reduce_bytes},
+                "planned for " + std::to_string(s.world) + " ranks, F " + std::to_string(s.shards));
   for (int rank = 0; rank < s.world; ++rank) {
     const Want train = WantOf(run, s, micro_batches, rank, true);
     const Want eval = WantOf(run, s, micro_batches, rank, false);

@@ -58,7 +58,7 @@ class Toy final : public Model {
 
 struct Measured {
   std::vector<StepTimes> steps;
-  double link_bytes = 0;  // Of one step.
+  double bytes_given = 0;  // In one step.
 };
 
 Measured Measure(const SimModel& machine, const ExecutorOptions& options, int world,
@@ -80,7 +80,7 @@ Measured Measure(const SimModel& machine, const ExecutorOptions& options, int wo
   for (const Communicator* c : communicators.all()) {
     for (const Collective kind :
          {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllReduce}) {
-      measured.link_bytes += c->link_bytes(kind) / steps;
+      measured.bytes_given += static_cast<double>(c->bytes_given(kind)) / steps;
     }
   }
   return measured;
@@ -131,14 +131,14 @@ TEST(StepTimes, CommunicationIsWhatComputeWaitsFor) {
   ExecutorOptions options;
   options.communicators = 1;
   const Measured exposed = Measure({.s_per_link_byte = 1}, options, 2);
-  EXPECT_GT(exposed.link_bytes, 0);
-  EXPECT_EQ(exposed.steps[0].communication, exposed.link_bytes);
-  EXPECT_EQ(Sum(exposed.steps[0]), exposed.link_bytes);
-  EXPECT_EQ(exposed.steps[0].end - exposed.steps[0].begin, exposed.link_bytes);
+  EXPECT_GT(exposed.bytes_given, 0);
+  EXPECT_EQ(exposed.steps[0].communication, exposed.bytes_given);
+  EXPECT_EQ(Sum(exposed.steps[0]), exposed.bytes_given);
+  EXPECT_EQ(exposed.steps[0].end - exposed.steps[0].begin, exposed.bytes_given);
 
   const Measured hidden = Measure({.s_per_flop = 1, .s_per_link_byte = 1}, options, 2);
   EXPECT_GT(hidden.steps[0].communication, 0);
-  EXPECT_LT(hidden.steps[0].communication, exposed.link_bytes);
+  EXPECT_LT(hidden.steps[0].communication, exposed.bytes_given);
   EXPECT_EQ(hidden.steps[0].forward, 3 * kForward);
 }
 

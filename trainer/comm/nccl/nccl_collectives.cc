@@ -153,15 +153,4 @@ void NcclCollectives::Sum(CudaStreamHandle stream, const CollectiveCall& call, c
                  HostAddress(staging_.data), HostAddress(out));
 }
 
-int64_t BytesTaken(const CollectiveCall& call, int rank, int size) {
-  const int64_t others = size - 1;
-  int64_t elements = others * call.n;
-  if (call.kind == Collective::kBroadcast && rank != call.root) elements = 0;
-  if (call.kind == Collective::kAllReduce) {  // Of a slice its sum, of the others this rank's part.
-    const int64_t slice = call.n * (rank + 1) / size - call.n * rank / size;
-    elements = call.n - slice + others * slice;
-  }
-  return elements * SizeOf(call.dtype);
-}
-
 }  // namespace fsdp

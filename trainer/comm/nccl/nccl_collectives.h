@@ -46,9 +46,6 @@ class NcclCollectives {
   const View staging_;  // Of bytes.
 };
 
-// What others take of this rank: as StagedTransport gives it away.
-int64_t BytesTaken(const CollectiveCall& call, int rank, int size);
-
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
