@@ -213,10 +213,10 @@ std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& har
 
 // Lines, ended; or nothing.
 std::string WhatRanksDo(const ResolvedRun& run) {
-  std::string lines;
-  for (const std::string& line :
-       {run.Of(ChoiceId::kShare).line, HowGradientsAreSummed(run.options, run.hosts)}) {
-    if (!line.empty()) lines += line + "\n";
+  std::string lines = run.Of(ChoiceId::kShare).line;
+  if (!lines.empty()) lines += "\n";
+  for (const std::string& line : WhatIsQuantized(run.recipe, *run.model, run.options, run.hosts)) {
+    lines += line + "\n";
   }
   return lines;
 }

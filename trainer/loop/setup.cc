@@ -8,7 +8,9 @@
 #include "models/make_model.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 #include "trainer/fsdp/keep_fp32.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
@@ -87,6 +89,35 @@ int RanksOfEachHost(const Recipe& recipe, const HostPlacement& hosts) {
           "` shards over the ranks of each host, and hosts have " +
           std::to_string(hosts.SmallestHost()) + " to " + std::to_string(hosts.LargestHost()) +
           " of them: say how many ranks share a copy, one of " + DivisorsOf(hosts.size())));
+}
+
+// Elements of the largest matrices that fsdp.quantize may be of; 0: there are none.
+struct LargestMatrices {
+  int64_t any = 0, trained = 0;
+};
+LargestMatrices LargestOf(const Model& model, const ExecutorOptions& options) {
+  LargestMatrices largest;
+  for (const SegmentShape& segment : ShapesOf(model, DTypeRuleOf(options))) {
+    for (const ParameterShape& p : segment.parameters) {
+      if (!p.dtypes.quantized || p.shape.rank() < 2) continue;
+      largest.any = std::max(largest.any, p.shape.NumElements());
+      if (!p.frozen) largest.trained = std::max(largest.trained, p.shape.NumElements());
+    }
+  }
+  return largest;
+}
+
+// Over `shards` ranks, `inside` of them on each host; 0: unequally many.
+std::string HowGradientsAreSummed(int inside, int shards) {
+  if (inside == 0) {
+    return "gradients, quantised, are summed in one hop: the ranks that share a copy are unequally "
+           "many on their hosts";
+  }
+  if (inside == 1 || inside == shards) {
+    return "gradients, quantised, are summed in one hop, over " + std::to_string(shards) + " ranks";
+  }
+  return "gradients, quantised, are summed in two hops: over " + std::to_string(inside) +
+         " ranks of each host, then over " + std::to_string(shards / inside) + " hosts";
 }
 
 }  // namespace
@@ -225,20 +256,36 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   return options;
 }
 
-std::string HowGradientsAreSummed(const SessionOptions& options, const HostPlacement& hosts) {
-  const ExecutorOptions& e = options.executor;
-  if (e.quantize.reduce == FsdpOptions::Quantize::Reduce::kNone || hosts.size() == 1) return "";
-  const int shards = MeshFor(e, /*rank=*/0, hosts.size()).shard_size();
-  if (shards == 1) return "gradients: each rank has a copy of its own, so nothing is quantised";
-  if (e.inside == 0) {
-    return "gradients, quantised, are summed in one hop: the ranks that share a copy are unequally "
-           "many on their hosts";
+std::vector<std::string> WhatIsQuantized(const Recipe& recipe, const Model& model,
+                                         const SessionOptions& options,
+                                         const HostPlacement& hosts) {
+  std::vector<std::string> lines;
+  if (hosts.size() == 1) return lines;
+  const FsdpOptions::Quantize& quantize = options.executor.quantize;
+  const int shards = MeshFor(options.executor, /*rank=*/0, hosts.size()).shard_size();
+  const LargestMatrices largest = LargestOf(model, options.executor);
+  // Whether it is in vain.
+  const auto says = [&](const char* what, const char* which, int64_t most) {
+    if (shards == 1) {
+      lines.push_back(std::string(what) +
+                      ": each rank has a copy of its own, so nothing is quantised");
+    } else if (most < quantize.min_size) {
+      lines.push_back(recipe.Mistake(
+          "fsdp.quantize.min_size",
+          std::string(what) + ": nothing is quantised, because no " + which +
+              " outside keep_fp32 has " + Counted(quantize.min_size, "element") +
+              (most > 0 ? "; the largest has " + std::to_string(most) : std::string())));
+    }
+    return shards == 1 || most < quantize.min_size;
+  };
+  if (quantize.gather != FsdpOptions::Quantize::Gather::kNone) {
+    says("gathers", "matrix", largest.any);
   }
-  if (e.inside == 1 || e.inside == shards) {
-    return "gradients, quantised, are summed in one hop, over " + std::to_string(shards) + " ranks";
+  if (quantize.reduce != FsdpOptions::Quantize::Reduce::kNone &&
+      !says("gradients", "matrix that trains", largest.trained)) {
+    lines.push_back(HowGradientsAreSummed(options.executor.inside, shards));
   }
-  return "gradients, quantised, are summed in two hops: over " + std::to_string(e.inside) +
-         " ranks of each host, then over " + std::to_string(shards / e.inside) + " hosts";
+  return lines;
 }
 
 LrSchedule LrScheduleFor(const Recipe& recipe) {

@@ -38,9 +38,11 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 // hosts have unequally many ranks.
 SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads);
 
-// A line for people: in which hops gradients are quantised and summed, where that is not one hop
-// because there is one host. Empty: there is nothing to say.
-std::string HowGradientsAreSummed(const SessionOptions& options, const HostPlacement& hosts);
+// Lines for people on fsdp.quantize: in which hops gradients are summed, and what it asks for in
+// vain, because no matrix has min_size elements. A rank alone is recipe/load.h's to advise. `model`
+// is the recipe's.
+std::vector<std::string> WhatIsQuantized(const Recipe& recipe, const Model& model,
+                                         const SessionOptions& options, const HostPlacement& hosts);
 
 // Of these options: for the recipe's number of steps.
 LrSchedule LrScheduleFor(const Recipe& recipe);

@@ -96,9 +96,10 @@ class Trainer {
     }
     evaluator_.emplace(recipe_, job_, seed_, data_, session(), recorder_);
     const MemoryPlan& memory = run_.plan.memory;
-    const std::vector<std::string> chosen = {run_.Of(ChoiceId::kAttention).line,
-                                             run_.Of(ChoiceId::kShare).line,
-                                             HowGradientsAreSummed(run_.options, run_.hosts)};
+    std::vector<std::string> chosen =
+        WhatIsQuantized(recipe_, *run_.model, run_.options, run_.hosts);
+    chosen.insert(chosen.begin(),
+                  {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kShare).line});
     recorder_.Begin(
         start_, aside_, step_,
         {run_.threads, seed_, held_out_, NumParameters(run_.shape),

@@ -134,13 +134,19 @@ TEST(ResolvedRun, IsTheSameWhoeverAsks) {
   }
 }
 
+Strings SaidOf(const ResolvedRun& run) {
+  return WhatIsQuantized(run.recipe, *run.model, run.options, run.hosts);
+}
+
 // Hosts with two ranks each, or with two and one.
 TEST(ResolvedRun, SaysInWhichHopsGradientsAreSummed) {
   const auto said = [](const ResolvedRun& run) {
-    return HowGradientsAreSummed(run.options, run.hosts);
+    const Strings lines = SaidOf(run);
+    EXPECT_EQ(lines.size(), 1u);
+    return lines.empty() ? "" : lines[0];
   };
-  EXPECT_EQ(said(ToPlan(Tiny(), 4)), "");
-  const Recipe recipe = Tiny({"fsdp.quantize.reduce=int4"});
+  EXPECT_EQ(SaidOf(ToPlan(Tiny(), 4)), Strings());
+  const Recipe recipe = Tiny({"fsdp.quantize={reduce: int4, min_size: 256}"});
   const ResolvedRun two = ToPlan(recipe, 4);
   EXPECT_EQ(two.mesh.SizeOf(Group::kAcross), 2);
   EXPECT_EQ(said(two),
@@ -153,10 +159,42 @@ TEST(ResolvedRun, SaysInWhichHopsGradientsAreSummed) {
             "unequally many on their hosts");
   const std::string one_hop = "gradients, quantised, are summed in one hop, over 2 ranks";
   EXPECT_EQ(said(ToPlan(recipe, 2)), one_hop);
-  const Recipe copies = Tiny({"fsdp={sharding_strategy: hybrid_shard, quantize: {reduce: int4}}"});
+  const Recipe copies =
+      Tiny({"fsdp={sharding_strategy: hybrid_shard, quantize: {reduce: int4, min_size: 256}}"});
   EXPECT_EQ(said(ToPlan(copies, 4)), one_hop);
   EXPECT_EQ(said(ToPlan(copies, 2)),
             "gradients: each rank has a copy of its own, so nothing is quantised");
+}
+
+TEST(ResolvedRun, SaysWhatIsQuantizedInVain) {
+  const auto said = [](const Strings& settings, int world = 2) {
+    return SaidOf(ToPlan(Tiny(settings), world));
+  };
+  const Strings one_hop = {"gradients, quantised, are summed in one hop, over 2 ranks"};
+  const std::string size = "8192", more = "8193";  // The table's, and one more.
+  EXPECT_EQ(said({"fsdp.quantize={gather: int8, reduce: int4, min_size: " + size + "}"}), one_hop);
+  const std::string both = "fsdp.quantize={gather: int8, reduce: int4, min_size: " + more + "}";
+  EXPECT_EQ(said({both}),
+            (Strings{"--set " + both + ": fsdp.quantize.min_size: gathers: nothing is quantised, " +
+                         "because no matrix outside keep_fp32 has " + more +
+                         " elements; the largest has " + size,
+                     "--set " + both + ": fsdp.quantize.min_size: gradients: nothing is " +
+                         "quantised, because no matrix that trains outside keep_fp32 has " + more +
+                         " elements; the largest has " + size}));
+  EXPECT_EQ(said({both}, 1), Strings());  // Advice() says that one rank quantises nothing.
+  // keep_fp32 has all of them; the key has its default.
+  const Strings none = {"fsdp.quantize.gather=fp8", "fsdp.mixed_precision.keep_fp32=['*']"};
+  EXPECT_EQ(said(none),
+            Strings{"fsdp.quantize.min_size: gathers: nothing is quantised, because no matrix "
+                    "outside keep_fp32 has 65536 elements"});
+  // What does not train has no gradients to quantise.
+  const std::string table = "fsdp.quantize={gather: int8, reduce: int8, min_size: " + size + "}";
+  EXPECT_EQ(said({table, "optimizer.groups=[{match: '*wte*', frozen: true}]"}),
+            Strings{"--set " + table + ": fsdp.quantize.min_size: gradients: nothing is " +
+                    "quantised, because no matrix that trains outside keep_fp32 has " + size +
+                    " elements; the largest has 4096"});
+  EXPECT_EQ(said({"fsdp={sharding_strategy: hybrid_shard, quantize: {gather: int8}}"}),
+            Strings{"gathers: each rank has a copy of its own, so nothing is quantised"});
 }
 
 // The wrapping of the FSDP paper's DeepViT: two units of each of 952 layers.
