@@ -36,8 +36,8 @@ Parameter* Dhen::New(const std::string& name, const Shape& shape, Init init, boo
 }
 
 Parameter* Dhen::NewWeight(const std::string& name, const Shape& shape) {
-  const auto inputs = static_cast<float>(shape.NumElements() / shape[0]);
-  return New(name, shape, Init{0, 1 / std::sqrt(3 * inputs)}, /*decay=*/true);
+  const int64_t inputs = shape.NumElements() / shape[0];
+  return New(name, shape, Init{0, 1 / std::sqrt(3 * static_cast<float>(inputs))}, /*decay=*/true);
 }
 
 Dhen::Affine Dhen::NewLinear(const std::string& name, int64_t out, int64_t in, bool bias) {

@@ -16,8 +16,8 @@ HfTensors::HfTensors(const Model& model) {
     }
   }
   for (const EmbeddingTable& table : model.tables()) {
-    tensors_.push_back(
-        {.table = std::make_shared<Table>(tables_++, table.name, Shape{table.rows, table.width})});
+    tensors_.push_back({.table = std::make_shared<Table>(
+                            Table{tables_++, table.name, Shape{table.rows, table.width}})});
   }
 }
 
