@@ -120,13 +120,8 @@ int64_t BytesTaken(const CollectiveCall& call, int rank, int size) {
   return elements * SizeOf(call.dtype);
 }
 
-Communicator::Communicator(int rank, int size, DeviceType device)
-    : rank_(rank), size_(size), device_(device) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    throw std::invalid_argument("[Communicator] rank " + std::to_string(rank) + " of " +
-                                std::to_string(size) + ", want 0 <= rank < size");
-  }
-}
+Communicator::Communicator(const RankGroup& group, DeviceType device)
+    : group_(group), rank_(group.rank()), size_(group.size()), device_(device) {}
 
 void Communicator::AllGather(Stream& stream, ConstView shard, View full, Collective counts_as) {
   const char* name = Name(Collective::kAllGather);

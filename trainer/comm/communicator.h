@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/comm/rank_group.h"
 #include "trainer/core/view.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
@@ -82,6 +83,7 @@ class Communicator {
 
   int rank() const { return rank_; }  // In [0, size()).
   int size() const { return size_; }
+  const RankGroup& group() const { return group_; }  // By their numbers in the job.
 
   // full[r * n + i] = shard[i] of rank r. In place if `shard` is slice rank() of `full`.
   // `counts_as`, here and below: of which collective this is a part, in counts of bytes.
@@ -127,7 +129,7 @@ class Communicator {
 
  protected:
   // `device`: whose memory it is for. What is the host's is in reach of any device's host work.
-  Communicator(int rank, int size, DeviceType device);
+  Communicator(const RankGroup& group, DeviceType device);
 
  private:
   virtual void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) = 0;
@@ -135,6 +137,7 @@ class Communicator {
               std::vector<Range> writes);
   void CheckStream(const char* name, Stream& stream) const;
 
+  const RankGroup group_;
   const int rank_;
   const int size_;
   const DeviceType device_;

@@ -31,7 +31,7 @@ class Turn {
 class CpuCommunicator final : public Communicator {
  public:
   CpuCommunicator(const RankGroup& group, std::shared_ptr<Transport> transport)
-      : Communicator(group.rank(), group.size(), DeviceType::kCpu),
+      : Communicator(group, DeviceType::kCpu),
         name_(group.NameOf(group.rank())),
         shared_(std::make_shared<Shared>()) {
     shared_->transport = std::move(transport);

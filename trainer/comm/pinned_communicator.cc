@@ -20,7 +20,7 @@ int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 class PinnedCommunicator final : public Communicator {
  public:
   PinnedCommunicator(std::unique_ptr<Communicator> over, Device& device, int64_t staging_bytes)
-      : Communicator(over->rank(), over->size(), DeviceType::kCuda),
+      : Communicator(over->group(), DeviceType::kCuda),
         over_(std::move(over)),
         staging_(device.Allocate(staging_bytes, MemoryPlace::kPinned)) {}
   ~PinnedCommunicator() override;

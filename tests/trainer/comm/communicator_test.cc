@@ -28,7 +28,7 @@ TEST(CollectiveCostTest, MovesTheVolumesOfFullSharding) {
   // that for an all-reduce (arXiv:2304.11277, section 3.2).
   for (const int size : {1, 2, 3, 8}) {
     SimDevice device(LinkBytes());
-    SimCommunicator comm(0, size);
+    SimCommunicator comm(RankGroup::World(0, size));
     const int64_t n = 60;
     const double full_bytes = 4.0 * n * size, moved = full_bytes * (size - 1) / size;
     const Buffer a = device.Allocate(4 * n * size), b = device.Allocate(4 * n);
@@ -80,7 +80,7 @@ class DeclarationTest : public ::testing::Test {
     auto checker = std::make_shared<StreamChecker>([](const StreamChecker::Race&) {});
     SimDevice device({}, checker);
     const auto stream = device.CreateStream("comm"), other = device.CreateStream("other");
-    SimCommunicator comm(kRank, kSize);
+    SimCommunicator comm(RankGroup::World(kRank, kSize));
     call(comm, *stream);
     Operation operation;
     operation.name = "probe";
@@ -139,14 +139,60 @@ TEST_F(DeclarationTest, TheOthers) {
 TEST(SimCommunicatorTest, RefusesOtherDevicesAndCallsAfterAnAbort) {
   CpuDevice cpu;
   SimDevice sim;
-  SimCommunicator comm(0, 2);
+  SimCommunicator comm(RankGroup::World(0, 2));
   const auto on_cpu = cpu.CreateStream("comm"), on_sim = sim.CreateStream("comm");
   const View data(nullptr, DType::kFloat32, Shape{0});
   EXPECT_THROW(comm.AllReduce(*on_cpu, data), std::invalid_argument);
   comm.AllReduce(*on_sim, data);
   comm.Abort("enough");
   EXPECT_THROW(comm.AllReduce(*on_sim, data), CommError);
-  EXPECT_THROW(SimCommunicator(2, 2), std::invalid_argument);
+}
+
+// By their numbers in the job, in the order of the group.
+TEST(SimCommunicatorTest, SaysBetweenWhomACallIs) {
+  using Ranks = std::vector<int>;
+  SimDevice device;
+  const auto stream = device.CreateStream("comm");
+  std::vector<std::pair<Collective, Ranks>> calls;
+  const SimCharge charge = [&](const RankGroup& group, const CollectiveCall& call, Cost&) {
+    calls.emplace_back(call.kind, group.ranks());
+  };
+  SimCommunicator some(RankGroup({4, 6, 1}, 6), charge);
+  const auto all = ConnectSimAt(charge)("all", RankGroup::World(3, 4));
+  EXPECT_EQ(some.group(), RankGroup({4, 6, 1}, 6));
+  EXPECT_EQ(some.rank(), 1);
+  const Buffer a = device.Allocate(1200), b = device.Allocate(1200);
+  const View whole = a.As(DType::kFloat32, Shape{12}), other = b.As(DType::kFloat32, Shape{12});
+  some.AllGather(*stream, other.Slice(0, 4), whole);
+  some.ReduceScatter(*stream, whole, other.Slice(0, 4));
+  all->AllReduce(*stream, whole);
+  some.AllToAll(*stream, whole, other);
+  some.Broadcast(*stream, whole, 0);
+  const Ranks three = {4, 6, 1};
+  EXPECT_EQ(calls,
+            (std::vector<std::pair<Collective, Ranks>>{{Collective::kAllGather, three},
+                                                       {Collective::kReduceScatter, three},
+                                                       {Collective::kAllReduce, {0, 1, 2, 3}},
+                                                       {Collective::kAllToAll, three},
+                                                       {Collective::kBroadcast, three}}));
+}
+
+// Two hosts of two ranks; between them a byte takes ten times as long.
+TEST(SimCommunicatorTest, LinksMayBeToldApart) {
+  const auto connect = ConnectSimAt([](const RankGroup& group, const CollectiveCall&, Cost& cost) {
+    if (group.ranks().front() / 2 != group.ranks().back() / 2) cost.link_bytes *= 10;
+  });
+  const auto time = [&](const RankGroup& group) {
+    SimDevice device(LinkBytes());
+    const auto stream = device.CreateStream("comm");
+    const auto comm = connect("", group);
+    const Buffer data = device.Allocate(400);
+    comm->AllReduce(*stream, data.As(DType::kFloat32, Shape{100}));
+    EXPECT_EQ(comm->bytes_given(Collective::kAllReduce), 400);
+    return TimeOf(*stream);
+  };
+  EXPECT_EQ(time(RankGroup({2, 3}, 2)), 400);
+  EXPECT_EQ(time(RankGroup({1, 2}, 2)), 4000);
 }
 
 }  // namespace

@@ -99,8 +99,7 @@ constexpr Group kGather = Group::kGather, kReduce = Group::kReduce, kReplicate =
 
 // What each rank's communicators are made over, by name.
 struct Recorded : Communicator {
-  explicit Recorded(const RankGroup& group)
-      : Communicator(group.rank(), group.size(), DeviceType::kSim), group(group) {}
+  explicit Recorded(const RankGroup& group) : Communicator(group, DeviceType::kSim), group(group) {}
   void Abort(const std::string&) override {}
   void Enqueue(Stream&, Operation, const CollectiveCall&) override {}
   const RankGroup group;

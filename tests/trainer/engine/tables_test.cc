@@ -321,6 +321,25 @@ TEST(Tables, EveryWaitIsNeeded) {
   EXPECT_GT(waits, 60);
 }
 
+// On a simulated device, too: ids and rows, then ids and gradients.
+TEST(Tables, ExchangesAreBetweenAllRanks) {
+  SessionOptions options = TinyRun::TinyOptions();
+  ToyTables model;
+  SimDevice device;
+  PlanRecorder memory;
+  const std::vector<int> ranks = {2, 0, 1};
+  int exchanges = 0;
+  const MeshCommunicators communicators(
+      MeshFor(options.executor, /*rank=*/1, /*world=*/3, ranks), options.executor.communicators,
+      ConnectSimAt([&](const RankGroup& group, const CollectiveCall& call, const Cost&) {
+        EXPECT_EQ(group.ranks(), ranks);
+        exchanges += call.kind == Collective::kAllToAll ? 1 : 0;
+      }));
+  Session session(device, memory, model, options, communicators);
+  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
+  EXPECT_EQ(exchanges, 4);
+}
+
 // What a rank has of the tables is ceil(rows / W) rows of so many bytes, whatever the rows; and a
 // plan of more than anybody has is made at once.
 TEST(Tables, PlansRowsOverTheWorld) {

@@ -57,7 +57,7 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<NcclLink> link, Buffer staging, Store& store,
                    const std::string& key, const RankGroup& group, const NcclOptions& options)
-      : Communicator(group.rank(), group.size(), DeviceType::kCuda),
+      : Communicator(group, DeviceType::kCuda),
         group_(group),
         timeout_s_(options.comm.timeout_s),
         link_(std::move(link)),

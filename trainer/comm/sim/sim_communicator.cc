@@ -11,16 +11,24 @@ void SimCommunicator::Abort(const std::string& why) {
   if (aborted_.empty()) aborted_ = "rank " + std::to_string(rank()) + " aborted: " + why;
 }
 
-void SimCommunicator::Enqueue(Stream& stream, Operation operation, const CollectiveCall&) {
+void SimCommunicator::Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) {
   {
     std::lock_guard lock(mutex_);
     if (!aborted_.empty()) throw CommError(aborted_);
   }
+  if (charge_) charge_(group(), call, operation.costs.front().cost);
   stream.Enqueue(std::move(operation));
 }
 
 std::unique_ptr<Communicator> ConnectSim(const std::string&, const RankGroup& group) {
-  return std::make_unique<SimCommunicator>(group.rank(), group.size());
+  return std::make_unique<SimCommunicator>(group);
+}
+
+std::function<std::unique_ptr<Communicator>(const std::string&, const RankGroup&)> ConnectSimAt(
+    SimCharge charge) {
+  return [charge = std::move(charge)](const std::string&, const RankGroup& group) {
+    return std::make_unique<SimCommunicator>(group, charge);
+  };
 }
 
 }  // namespace fsdp

@@ -3,19 +3,28 @@
 #ifndef FSDP_TRAIN_TRAINER_COMM_SIM_SIM_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_SIM_SIM_COMMUNICATOR_H_
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
 
 namespace fsdp {
 
+// What a call between these ranks of the job is charged: `cost` is that of a ring whose links are
+// all alike, and stays it where nothing else is said. By where the ranks are, their links may be
+// told apart.
+using SimCharge =
+    std::function<void(const RankGroup& group, const CollectiveCall& call, Cost& cost)>;
+
 // Streams of SimDevice only. Every call is charged at its Cost; it never fails by itself.
 class SimCommunicator final : public Communicator {
  public:
-  SimCommunicator(int rank, int size) : Communicator(rank, size, DeviceType::kSim) {}
+  explicit SimCommunicator(const RankGroup& group, SimCharge charge = nullptr)
+      : Communicator(group, DeviceType::kSim), charge_(std::move(charge)) {}
 
   // A simulated stream cannot fail: the next call throws CommError instead.
   void Abort(const std::string& why) override;
@@ -23,12 +32,16 @@ class SimCommunicator final : public Communicator {
  private:
   void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override;
 
+  const SimCharge charge_;
   std::mutex mutex_;
   std::string aborted_;  // Guarded by mutex_.
 };
 
 // For MeshCommunicators.
 std::unique_ptr<Communicator> ConnectSim(const std::string& name, const RankGroup& group);
+// The same, of calls that `charge` hears of.
+std::function<std::unique_ptr<Communicator>(const std::string& name, const RankGroup& group)>
+ConnectSimAt(SimCharge charge);
 
 }  // namespace fsdp
 

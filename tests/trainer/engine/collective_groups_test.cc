@@ -1,0 +1,154 @@
+// Between which ranks of a job the collectives of a step are, as a simulated communicator tells
+// whoever charges them: by where those are, their links can be told apart.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/gpt2/gpt2.h"
+#include "tests/testing/tiny_run.h"
+#include "trainer/comm/mesh_communicators.h"
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/session.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/runtime/sim/sim_device.h"
+
+namespace fsdp::testing {
+namespace {
+
+using Quantize = FsdpOptions::Quantize;
+using Ranks = std::vector<int>;
+// How often each collective, by its name, goes over these ranks in a step.
+using Counts = std::map<std::pair<std::string, Ranks>, int64_t>;
+
+struct Setting {
+  int world = 1, shards = 1;
+  int k = 1;       // Ranks of a secondary copy; 1: there is none.
+  int inside = 0;  // Ranks of a host that reduce together first; 0: all that share a copy.
+  Quantize::Gather gather = Quantize::Gather::kNone;
+  Quantize::Reduce reduce = Quantize::Reduce::kNone;
+  int64_t micro_batches = 1;
+};
+
+SessionOptions OptionsOf(const Setting& s, int queues) {
+  SessionOptions options = TinyRun::TinyOptions();
+  ExecutorOptions& o = options.executor;
+  o.communicators = queues;
+  o.micro_batches = static_cast<int>(s.micro_batches);
+  o.sharding_strategy = s.shards == 1         ? Strategy::kNoShard
+                        : s.shards == s.world ? Strategy::kFullShard
+                                              : Strategy::kHybridShard;
+  if (IsHybrid(o.sharding_strategy)) o.shard_size = s.shards;
+  if (s.k > 1) o.reshard_after_forward = s.k;
+  o.quantize = {.gather = s.gather, .reduce = s.reduce, .min_size = 1};
+  o.inside = s.inside;
+  return options;
+}
+
+struct Found {
+  Counts counts;
+  int64_t units = 0;
+};
+
+Found FindCollectives(const SessionOptions& options, int rank, const Ranks& ranks) {
+  Gpt2 model(TinyRun::TinyConfig());
+  SimDevice device;
+  PlanRecorder memory;
+  Found found;
+  const MeshCommunicators communicators(
+      MeshFor(options.executor, rank, static_cast<int>(ranks.size()), ranks),
+      static_cast<int>(options.executor.communicators),
+      ConnectSimAt([&](const RankGroup& group, const CollectiveCall& call, const Cost&) {
+        EXPECT_EQ(group.NameOf(group.rank()), rank);
+        ++found.counts[{Name(call.kind), group.ranks()}];
+      }));
+  Session session(device, memory, model, options, communicators);
+  const Layout& layout = session.executor().layout();
+  found.units = std::ssize(layout.units);
+  EXPECT_EQ(layout.units.size(), layout.flat_parameters.size());  // One each.
+  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
+  return found;
+}
+
+// Of the rank at `position`. Units but the root are gathered for each forward and each backward.
+Counts WantOf(const Setting& s, int position, const Ranks& ranks, int64_t units) {
+  Counts want;
+  const auto over = [&](int first, int count, int stride) {
+    Ranks some;
+    for (int i = 0; i < count; ++i) some.push_back(ranks[first + i * stride]);
+    return some;
+  };
+  const auto add = [&](const char* name, const Ranks& some, int64_t times) {
+    if (times > 0 && some.size() > 1) want[{name, some}] += times;
+  };
+  const int copy = position / s.shards * s.shards;  // Where that of this rank begins.
+  const Ranks share = over(copy, s.shards, 1), all = over(0, s.world, 1);
+  const Ranks same_shard = over(position % s.shards, s.world / s.shards, s.shards);
+  const int64_t again = s.micro_batches * (units - 1), reductions = s.micro_batches * units;
+  add("all_gather", share, 1 + again);
+  add("all_gather", s.k > 1 ? over(position / s.k * s.k, s.k, 1) : share, again);
+  if (s.reduce == Quantize::Reduce::kNone) {
+    if (s.shards > 1) add("reduce_scatter", share, reductions);
+    add("all_reduce", same_shard, units);
+  } else {
+    const int inside = s.inside == 0 ? s.shards : s.inside;
+    add("all_to_all", over(position / inside * inside, inside, 1), reductions);
+    add("all_to_all", over(copy + position % inside, s.shards / inside, inside), reductions);
+    add("all_to_all", same_shard, units);
+    add("all_gather", same_shard, units);
+  }
+  add("all_reduce", all, 1);  // The step's scalars.
+  return want;
+}
+
+// Positions are numbered in another order than ranks.
+void ExpectGroups(const Setting& s) {
+  ASSERT_NE(s.world % 5, 0);
+  Ranks ranks;
+  for (int p = 0; p < s.world; ++p) ranks.push_back((5 * p + 3) % s.world);
+  for (const int queues : {1, 2}) {
+    for (int position = 0; position < s.world; ++position) {
+      const Found found = FindCollectives(OptionsOf(s, queues), ranks[position], ranks);
+      EXPECT_EQ(found.counts, WantOf(s, position, ranks, found.units))
+          << "position " << position << " of " << s.world << ", F " << s.shards << ", k " << s.k
+          << ", " << s.inside << " inside, " << queues << " queues";
+    }
+  }
+}
+
+TEST(CollectiveGroups, AreThoseOfTheStrategy) {
+  for (const Setting& s : {Setting{2, 2}, {6, 6}, {6, 3}, {8, 2}, {4, 1}, {1, 1}}) {
+    ExpectGroups(s);
+  }
+  ExpectGroups({.world = 6, .shards = 3, .micro_batches = 3});
+}
+
+TEST(CollectiveGroups, SecondaryCopiesAreOfNeighbours) {
+  ExpectGroups({.world = 6, .shards = 6, .k = 3});
+  ExpectGroups({.world = 8, .shards = 4, .k = 2, .micro_batches = 2});
+}
+
+TEST(CollectiveGroups, HopsAreInsideHostsAndBetweenThem) {
+  constexpr auto kInt4 = Quantize::Reduce::kInt4;
+  ExpectGroups({.world = 4, .shards = 4, .reduce = kInt4});
+  ExpectGroups({.world = 4, .shards = 4, .inside = 2, .reduce = kInt4, .micro_batches = 2});
+  ExpectGroups({.world = 4, .shards = 4, .inside = 1, .reduce = kInt4});
+  ExpectGroups({.world = 6, .shards = 3, .reduce = kInt4});
+  ExpectGroups({.world = 8, .shards = 4, .inside = 2, .reduce = kInt4});
+}
+
+// All of ZeRO++, in two copies over two hosts of four each.
+TEST(CollectiveGroups, EveryAxisAtOnce) {
+  ExpectGroups({.world = 16,
+                .shards = 8,
+                .k = 2,
+                .inside = 4,
+                .gather = Quantize::Gather::kInt8,
+                .reduce = Quantize::Reduce::kInt8});
+}
+
+}  // namespace
+}  // namespace fsdp::testing
