@@ -139,8 +139,7 @@ double ShareOf(int stay, int units) {
 
 std::vector<int64_t> ElementsOnDevice(const ExecutorOptions& options, const Model& model,
                                       int world) {
-  const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap,
-                                   MeshFor(options, /*rank=*/0, world).shard_size());
+  const Layout layout = LayoutFor(options, model, MeshFor(options, /*rank=*/0, world).shard_size());
   const auto elements = [&](const std::set<int>& units) {
     int64_t sum = 0;
     for (const int u : units) {

@@ -20,9 +20,8 @@ namespace fsdp {
 namespace {
 
 // Throws std::invalid_argument for dtypes that nobody updates.
-Layout SupportedLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy,
-                       int shards) {
-  Layout layout = MakeLayout(segments, policy, shards);
+Layout SupportedLayout(const ExecutorOptions& options, const Model& model, int shards) {
+  Layout layout = LayoutFor(options, model, shards);
   for (const FlatParameter& flat : layout.flat_parameters) {
     const DTypes& d = flat.dtypes;
     if (d.master == DType::kFloat32 || d.master == DType::kBFloat16) continue;
@@ -65,8 +64,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       model_(model),
       options_(options),
       communicators_(communicators),
-      layout_(SupportedLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap,
-                              communicators.mesh().shard_size())),
+      layout_(SupportedLayout(options, model, communicators.mesh().shard_size())),
       shard_rank_(communicators.mesh().coordinate().shard),
       schedules_{ScheduleFor(options, model, communicators.mesh(), Mode::kTrain),
                  ScheduleFor(options, model, communicators.mesh(), Mode::kEval)},

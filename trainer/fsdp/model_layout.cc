@@ -27,6 +27,21 @@ int FirstTrainable(const Model& model) {
   return static_cast<int>(first - segments.begin());
 }
 
+DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
+  if (options.dtypes) return options.dtypes;
+  const bool quantized = options.quantize.gather != FsdpOptions::Quantize::Gather::kNone ||
+                         options.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone;
+  return [=, mixed = options.mixed_precision, state = options.state_dtype](const Parameter& p) {
+    if (KeptInFp32(mixed.keep_fp32, p)) return DTypes();
+    return DTypes{.master = mixed.master_dtype,
+                  .state = state,
+                  .compute = mixed.param_dtype,
+                  .grad = mixed.grad_dtype,
+                  .reduce = mixed.reduce_dtype,
+                  .quantized = quantized};
+  };
+}
+
 }  // namespace
 
 std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout) {
@@ -59,21 +74,6 @@ std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout,
   return units;
 }
 
-DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
-  if (options.dtypes) return options.dtypes;
-  const bool quantized = options.quantize.gather != FsdpOptions::Quantize::Gather::kNone ||
-                         options.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone;
-  return [=, mixed = options.mixed_precision, state = options.state_dtype](const Parameter& p) {
-    if (KeptInFp32(mixed.keep_fp32, p)) return DTypes();
-    return DTypes{.master = mixed.master_dtype,
-                  .state = state,
-                  .compute = mixed.param_dtype,
-                  .grad = mixed.grad_dtype,
-                  .reduce = mixed.reduce_dtype,
-                  .quantized = quantized};
-  };
-}
-
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
   std::vector<SegmentShape> shapes;
   std::set<const Parameter*> read_elsewhere;
@@ -92,6 +92,10 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) 
         std::ranges::any_of(shapes.back().parameters, &ParameterShape::shared);
   }
   return shapes;
+}
+
+Layout LayoutFor(const ExecutorOptions& options, const Model& model, int shards) {
+  return MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, shards);
 }
 
 Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<int> ranks) {
@@ -144,8 +148,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.replicas = mesh.replicate_size();
   schedule.secondary = mesh.secondary_size();
   schedule.inside = mesh.inside_size();
-  const Layout layout =
-      MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, schedule.shards);
+  const Layout layout = LayoutFor(options, model, schedule.shards);
   const std::set<int> on_host = UnitsOnHost(options, layout);
   const std::set<int> fetched = UnitsFetched(options, layout, mode);
   for (int u = 0; u < std::ssize(layout.units); ++u) {

@@ -55,10 +55,10 @@ std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout);
 // Those whose shards lie in host memory when they are gathered, in a step of `mode`.
 std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout, Mode mode);
 
-// The rule of these options.
-DTypeRule DTypeRuleOf(const ExecutorOptions& options);
-
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
+
+// The model as `shards` ranks hold it, wrapped and in the dtypes that the options say.
+Layout LayoutFor(const ExecutorOptions& options, const Model& model, int shards);
 
 // The ranks of a world as the strategy shards over them. Hybrid strategies want a shard_size.
 // `ranks`: by position, as Mesh takes them. Throws std::invalid_argument as Mesh does.

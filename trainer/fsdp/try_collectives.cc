@@ -81,8 +81,7 @@ std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout
 void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
                     const MeshCommunicators& communicators) {
   const Mesh& mesh = communicators.mesh();
-  const Layout layout =
-      MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, mesh.shard_size());
+  const Layout layout = LayoutFor(options, model, mesh.shard_size());
   auto largest = LargestCollectives(layout, options, mesh);
   if (const auto tables = model.tables(); !tables.empty() && mesh.world_size() > 1) {
     const TableLayout of_tables =

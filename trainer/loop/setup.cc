@@ -95,13 +95,13 @@ int RanksOfEachHost(const Recipe& recipe, const HostPlacement& hosts) {
 struct LargestMatrices {
   int64_t any = 0, trained = 0;
 };
-LargestMatrices LargestOf(const Model& model, const ExecutorOptions& options) {
+LargestMatrices LargestOf(const Layout& layout) {
   LargestMatrices largest;
-  for (const SegmentShape& segment : ShapesOf(model, DTypeRuleOf(options))) {
-    for (const ParameterShape& p : segment.parameters) {
-      if (!p.dtypes.quantized || p.shape.rank() < 2) continue;
-      largest.any = std::max(largest.any, p.shape.NumElements());
-      if (!p.frozen) largest.trained = std::max(largest.trained, p.shape.NumElements());
+  for (const FlatParameter& flat : layout.flat_parameters) {
+    for (const Placement& p : flat.parameters) {
+      if (!flat.dtypes.quantized || p.shape.rank() < 2) continue;
+      largest.any = std::max(largest.any, p.size());
+      if (!flat.frozen) largest.trained = std::max(largest.trained, p.size());
     }
   }
   return largest;
@@ -263,7 +263,7 @@ std::vector<std::string> WhatIsQuantized(const Recipe& recipe, const Model& mode
   if (hosts.size() == 1) return lines;
   const FsdpOptions::Quantize& quantize = options.executor.quantize;
   const int shards = MeshFor(options.executor, /*rank=*/0, hosts.size()).shard_size();
-  const LargestMatrices largest = LargestOf(model, options.executor);
+  const LargestMatrices largest = LargestOf(LayoutFor(options.executor, model, shards));
   // Whether it is in vain.
   const auto says = [&](const char* what, const char* which, int64_t most) {
     if (shards == 1) {

@@ -83,7 +83,7 @@ TinyResult OnWhatArrives(TinyRun run) {
   const Gpt2 model(run.config);
   const ExecutorOptions& o = run.options.executor;
   const Mesh mesh = MeshFor(o, /*rank=*/0, run.world);
-  const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, mesh.shard_size());
+  const Layout layout = LayoutFor(o, model, mesh.shard_size());
   std::map<std::string, std::vector<float>> values;
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* p : segment.parameters) {
@@ -151,7 +151,7 @@ TEST(Quantize, SendsHalfOfBF16) {
   ExecutorOptions o;
   o.mixed_precision.param_dtype = DType::kBFloat16;
   const auto bytes = [&] {
-    const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, 4);
+    const Layout layout = LayoutFor(o, model, 4);
     int64_t sent = 0;
     for (const int f : layout.units[1].flat_parameters) {
       const FlatParameter& flat = layout.flat_parameters[f];
@@ -178,7 +178,7 @@ TEST(Quantize, IsTriedAsItTravels) {
   ExecutorOptions o;
   o.quantize = {.gather = Gather::kInt8, .min_size = kMinSize};
   const Mesh mesh = MeshFor(o, /*rank=*/0, /*world=*/2);
-  const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, 2);
+  const Layout layout = LayoutFor(o, model, 2);
   int64_t most = 0;
   for (const FlatParameter& flat : layout.flat_parameters) {
     most = std::max(most, QuantizedBytes(flat, o.quantize) / 2);

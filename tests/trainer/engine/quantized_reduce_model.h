@@ -82,7 +82,7 @@ class ReduceModel {
  public:
   ReduceModel(const ReduceSetting& s, const Gpt2& model) : s_(s) {
     const ExecutorOptions o = RunOf(s).options.executor;
-    layout_ = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, s.shards());
+    layout_ = LayoutFor(o, model, s.shards());
   }
 
   // The gradient of each parameter, as all ranks sum it.

@@ -128,7 +128,7 @@ TEST(QuantizedReduce, CountsWhatWasPlanned) {
       EXPECT_EQ(sent[0].of(Collective::kAllReduce), planned.all_reduce_bytes);
       // Each micro-batch sends each shard once, whatever hops there are.
       const ExecutorOptions& o = run.options.executor;
-      const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, s.shards());
+      const Layout layout = LayoutFor(o, model, s.shards());
       double once = 0;
       for (const FlatParameter& flat : layout.flat_parameters) {
         const bool quantized = ReducesQuantized(flat, o.quantize);
@@ -158,7 +158,7 @@ TEST(QuantizedReduce, CrossesTheNetworkOnce) {
     const TinyResult threads = Train(run);
     const Gpt2 model(run.config);
     const ExecutorOptions& o = run.options.executor;
-    const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, 2 * hosts);
+    const Layout layout = LayoutFor(o, model, 2 * hosts);
     int64_t across = 0;
     for (const FlatParameter& flat : layout.flat_parameters) {
       ASSERT_TRUE(ReducesQuantized(flat, o.quantize));
@@ -204,7 +204,7 @@ TEST(QuantizedReduce, SendsAQuarterOfBF16) {
   ExecutorOptions o;
   o.quantize = {.reduce = Reduce::kInt4, .min_size = 1000};
   const int hosts = 2, inside = 2;
-  const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, hosts * inside);
+  const Layout layout = LayoutFor(o, model, hosts * inside);
   double elements = 0, bytes = 0;
   for (const int f : layout.units[1].flat_parameters) {
     const FlatParameter& flat = layout.flat_parameters[f];
@@ -228,7 +228,7 @@ TEST(QuantizedReduce, IsTriedAsItTravels) {
   const Gpt2 model(TinyRun::TinyConfig());
   ExecutorOptions o = RunOf({.world = 8, .inside = 2, .copies = 2}).options.executor;
   const Mesh mesh = MeshFor(o, /*rank=*/0, /*world=*/8);
-  const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(o)), o.auto_wrap, 4);
+  const Layout layout = LayoutFor(o, model, 4);
   int64_t most = 0, most_of_copy = 0;
   for (const FlatParameter& flat : layout.flat_parameters) {
     ASSERT_TRUE(ReducesQuantized(flat, o.quantize));

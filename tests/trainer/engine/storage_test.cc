@@ -70,7 +70,7 @@ std::string Table(const std::vector<ExecutorOptions>& recipes) {
   std::vector<std::vector<std::string>> columns;
   for (const ExecutorOptions& options : recipes) {
     const Mesh mesh = MeshFor(options, /*rank=*/0, /*world=*/4);
-    const Layout layout = MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, 4);
+    const Layout layout = LayoutFor(options, model, 4);
     const Storage storage(layout, ScheduleFor(options, model, mesh, Mode::kTrain), false);
     const int flat = layout.units[1].flat_parameters.front();
     columns.emplace_back();

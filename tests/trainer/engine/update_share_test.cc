@@ -122,8 +122,7 @@ TEST(ElementsOnDevice, AreThoseOfTheSchedule) {
   const std::unique_ptr<Model> model = MakeModel(Small());
   ExecutorOptions options;
   const std::vector<int64_t> on_device = ElementsOnDevice(options, *model, /*world=*/2);
-  const Layout layout =
-      MakeLayout(ShapesOf(*model, DTypeRuleOf(options)), options.auto_wrap, /*shards=*/2);
+  const Layout layout = LayoutFor(options, *model, /*shards=*/2);
   ASSERT_EQ(on_device.size(), layout.units.size() + 1);
   options.cpu_offload.optimizer = true;
   for (int stay = 0; stay < std::ssize(on_device); ++stay) {

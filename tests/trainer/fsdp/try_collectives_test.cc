@@ -17,8 +17,7 @@ using Sizes = std::map<Group, std::vector<Communicator::Size>>;
 // By the shapes alone: every rank comes to the same.
 Sizes Largest(const Gpt2& model, ExecutorOptions options, int world, int64_t* most) {
   const Mesh mesh = MeshFor(options, /*rank=*/0, world);
-  const Layout layout =
-      MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, mesh.shard_size());
+  const Layout layout = LayoutFor(options, model, mesh.shard_size());
   *most = 0;
   for (const FlatParameter& flat : layout.flat_parameters) {
     *most = std::max(*most, flat.shard_size);
