@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/read_ahead.h"
+#include "trainer/core/round_up.h"
 #include "trainer/core/whole_file.h"
 
 namespace fsdp {
@@ -127,7 +128,7 @@ Layout Relayout(const std::vector<FlatParameter>& flats, int shards) {
     int64_t end = 0;
     for (const Placement& p : flat.parameters) end = std::max(end, p.offset + p.size());
     const int64_t to = kShardAlignment * shards;
-    flat.size = (end + to - 1) / to * to;
+    flat.size = RoundUp(end, to);
     flat.shard_size = flat.size / shards;
   }
   return layout;

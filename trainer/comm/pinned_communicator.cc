@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/core/round_up.h"
 #include "trainer/runtime/cuda/copy_rows.h"
 
 namespace fsdp {
@@ -14,8 +15,6 @@ namespace {
 
 // Where the second tensor of a piece begins.
 constexpr int64_t kAlignment = 64;
-
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 class PinnedCommunicator final : public Communicator {
  public:
@@ -116,9 +115,9 @@ void PinnedCommunicator::Run(Stream& stream, const CollectiveCall& call, int64_t
     }
     case Collective::kReduceScatter: {
       const bool in_place = call.result == call.dtype;
-      const View sum = in_place
-                           ? all.Slice(rank() * n, n)
-                           : View(staging_.data() + Aligned(all.bytes()), call.result, Shape{n});
+      const View sum = in_place ? all.Slice(rank() * n, n)
+                                : View(staging_.data() + RoundUp(all.bytes(), kAlignment),
+                                       call.result, Shape{n});
       to_pinned(gathered, all);
       over_->ReduceScatter(stream, all, sum);
       from_pinned({1, sum.bytes()}, sum);
@@ -130,7 +129,8 @@ void PinnedCommunicator::Run(Stream& stream, const CollectiveCall& call, int64_t
       from_pinned(slice, one);
       break;
     case Collective::kAllToAll: {
-      const View received(staging_.data() + Aligned(all.bytes()), call.dtype, all.shape);
+      const View received(staging_.data() + RoundUp(all.bytes(), kAlignment), call.dtype,
+                          all.shape);
       to_pinned(gathered, all);
       over_->AllToAll(stream, all, received, call.counts_as);
       from_pinned(scattered, received);

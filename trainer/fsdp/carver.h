@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "trainer/core/round_up.h"
 #include "trainer/core/view.h"
 
 namespace fsdp {
@@ -15,7 +16,7 @@ class Carver {
   explicit Carver(const View& bytes) : next_(bytes.data) {}
   View Take(int64_t elements, DType dtype) {
     const View view(next_, dtype, Shape{elements});
-    next_ += (view.bytes() + 63) / 64 * 64;
+    next_ += RoundUp(view.bytes(), 64);
     return view;
   }
 

@@ -4,10 +4,10 @@
 #include <set>
 #include <stdexcept>
 
+#include "trainer/core/round_up.h"
+
 namespace fsdp {
 namespace {
-
-int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 int64_t NumParameters(const SegmentShape& segment) {
   int64_t n = 0;

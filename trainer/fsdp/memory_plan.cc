@@ -6,6 +6,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/round_up.h"
 
 namespace fsdp {
 namespace {
@@ -15,8 +16,6 @@ constexpr uintptr_t kLastAddress = uintptr_t{1} << 62;
 int64_t AlignmentIn(MemoryPlace place) {
   return place == MemoryPlace::kDisk ? kSpillAlignment : 64;
 }
-
-int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "trainer/core/round_up.h"
 #include "trainer/fsdp/carver.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/running_statistics.h"
@@ -33,7 +34,7 @@ int64_t Elements(const std::vector<ModelBuffer*>& buffers, DType dtype) {
   const int64_t line = 64 / SizeOf(dtype);
   for (const ModelBuffer* buffer : buffers) {
     const int64_t n = buffer->shape().NumElements();
-    if (buffer->dtype() == dtype) elements += (n + line - 1) / line * line;
+    if (buffer->dtype() == dtype) elements += RoundUp(n, line);
   }
   return elements;
 }

@@ -3,19 +3,10 @@
 #include <algorithm>
 
 #include "trainer/core/check.h"
+#include "trainer/core/round_up.h"
 #include "trainer/runtime/memory.h"
 
 namespace fsdp {
-namespace {
-
-// What goes to a disk as it is begins at such multiples.
-template <typename Integer>
-Integer RoundUp(Integer n) {
-  constexpr auto kTo = static_cast<Integer>(kSpillAlignment);
-  return (n + kTo - 1) / kTo * kTo;
-}
-
-}  // namespace
 
 SpilledShards::SpilledShards(const Layout& layout, int64_t part_elements)
     : flats_(layout.flat_parameters),
@@ -53,7 +44,8 @@ void SpilledShards::TakeSlots(PhasedAllocator& allocator, int slots) {
     if (shards_[f].empty()) continue;
     const int64_t count = PartsOf(static_cast<int>(f)).front().count;
     int64_t bytes = 0;
-    for (const View& shard : shards_[f]) bytes += RoundUp(count * SizeOf(shard.dtype));
+    for (const View& shard : shards_[f])
+      bytes += RoundUp(count * SizeOf(shard.dtype), kSpillAlignment);
     copy_offset_ = std::max(copy_offset_, bytes);
     if (copies_[f]) copies = std::max(copies, count * SizeOf(*copies_[f]));
   }
@@ -64,7 +56,7 @@ void SpilledShards::TakeSlots(PhasedAllocator& allocator, int slots) {
     std::byte* const begin =
         allocator.Allocate(bytes + kSpillAlignment, {MemoryKind::kOptimizer, MemoryPlace::kPinned});
     const auto address = reinterpret_cast<uintptr_t>(begin);
-    slots_.push_back(begin + (RoundUp(address) - address));
+    slots_.push_back(begin + (RoundUp<uintptr_t>(address, kSpillAlignment) - address));
   }
 }
 
@@ -73,7 +65,7 @@ View SpilledShards::In(int slot, const ShardPart& part, const View& shard) const
   std::byte* at = slots_.at(slot);
   for (const View& other : shards_[part.flat]) {
     if (other.data == shard.data) break;
-    at += RoundUp(part.count * SizeOf(other.dtype));
+    at += RoundUp(part.count * SizeOf(other.dtype), kSpillAlignment);
   }
   return {at, shard.dtype, Shape{part.count}};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "trainer/core/round_up.h"
 #include "trainer/fsdp/quantized_gather.h"
 #include "trainer/fsdp/quantized_reduce.h"
 
@@ -167,7 +168,7 @@ void Storage::PlaceInUnits() {
         StorageRow& row = rows_[f][r];
         if (row.home != Home::kUnit && row.home != Home::kSlot) continue;
         row.offset = at;
-        at += (row.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+        at += RoundUp(row.bytes(), kAlignment);
       }
     }
   }

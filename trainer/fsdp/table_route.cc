@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "trainer/core/check.h"
+#include "trainer/core/round_up.h"
 #include "trainer/fsdp/carver.h"
 #include "trainer/ops/row_order.h"
 
@@ -13,7 +14,7 @@ namespace {
 constexpr uint64_t kAbsent = ~uint64_t{0};
 
 // What Carver takes for so many.
-int64_t Carved(int64_t elements, DType dtype) { return (elements * SizeOf(dtype) + 63) / 64 * 64; }
+int64_t Carved(int64_t elements, DType dtype) { return RoundUp(elements * SizeOf(dtype), 64); }
 
 // 1 / kRowKeyFactor modulo 2^64, by Newton's iteration: each doubles the bits that are right.
 constexpr uint64_t InverseFactor() {

@@ -7,6 +7,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/round_up.h"
 #include "trainer/core/units.h"
 
 namespace fsdp {
@@ -19,8 +20,6 @@ constexpr int64_t kSmallSegment = 2 * kMiB;
 constexpr int64_t kLargeSegment = 20 * kMiB;
 constexpr int64_t kOwnSegment = 10 * kMiB;  // From here on a block has a segment of its size.
 constexpr int64_t kLargeRounding = 2 * kMiB;
-
-int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
 int64_t SegmentBytes(int64_t bytes) {
   if (bytes <= kSmall) return kSmallSegment;

@@ -5,12 +5,13 @@
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
 #include "trainer/comm/traffic.h"
+#include "trainer/core/round_up.h"
 
 namespace fsdp {
 
 int64_t Staging::ControlBytes(int ranks, int64_t more) {
   constexpr int64_t kPage = 4096;
-  return (Rendezvous::Bytes(ranks) + more + kPage - 1) / kPage * kPage;
+  return RoundUp(Rendezvous::Bytes(ranks) + more, kPage);
 }
 
 StagedTransport::StagedTransport(int rank, int size, int64_t shard_bytes, int64_t slice_bytes,

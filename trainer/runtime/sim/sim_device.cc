@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/round_up.h"
 
 namespace fsdp {
 namespace {
@@ -136,7 +137,7 @@ std::byte* SimDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
   if (place == MemoryPlace::kDevice) allocated_ += bytes;
   peak_ = std::max(peak_, allocated_);
   auto* data = reinterpret_cast<std::byte*>(next_);
-  next_ += (bytes + kPage - 1) / kPage * kPage;
+  next_ += RoundUp(bytes, kPage);
   return data;
 }
 
