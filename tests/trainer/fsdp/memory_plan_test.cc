@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -44,6 +48,48 @@ TEST(PackBlocks, BlocksAliveTogetherDoNotOverlap) {
     EXPECT_LE(most, top);
     EXPECT_LE(top, std::min(sum, 2 * most));  // Nor is it far from that here.
   }
+}
+
+// As it says: large ones first, each at the lowest place. Layers that keep something each, and work
+// in something besides, come to many blocks.
+TEST(PackBlocks, EachBlockLiesAsLowAsItCan) {
+  const RandomStream random(2, "pack");
+  constexpr int64_t kLayers = 120;
+  std::vector<Lifetime> blocks;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    blocks.push_back({512, 10 * layer, 20 * kLayers - 10 * layer});  // Kept for backward.
+    for (int64_t i = 0; i < 6; ++i) {
+      const uint64_t at = layer * 100 + i * 3;
+      const auto born = 10 * layer + static_cast<int64_t>(random.Below(at, 8));
+      blocks.push_back({64 * (1 + static_cast<int64_t>(random.Below(at + 1, 40))), born,
+                        born + 1 + static_cast<int64_t>(random.Below(at + 2, 4))});
+    }
+  }
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
+  std::vector<int64_t> offsets;
+  const int64_t top = PackBlocks(blocks, offsets);
+  int64_t highest = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    const Lifetime& block = blocks[order[k]];
+    std::vector<std::pair<int64_t, int64_t>> taken;  // From here to there, by larger ones.
+    for (size_t l = 0; l < k; ++l) {
+      const Lifetime& other = blocks[order[l]];
+      if (block.born >= other.died || other.born >= block.died) continue;
+      taken.emplace_back(offsets[order[l]], offsets[order[l]] + other.bytes);
+    }
+    std::sort(taken.begin(), taken.end());
+    int64_t lowest = 0;
+    for (const auto& [from, to] : taken) {
+      if (from >= lowest + block.bytes) break;
+      lowest = std::max(lowest, to);
+    }
+    ASSERT_EQ(offsets[order[k]], lowest) << "block " << order[k];
+    highest = std::max(highest, lowest + block.bytes);
+  }
+  EXPECT_EQ(top, highest);
 }
 
 // Two tensors that live one after the other, inside one that spans them.
