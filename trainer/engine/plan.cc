@@ -10,6 +10,9 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
+#include "trainer/fsdp/memory_ceiling.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/optim/update_rule.h"
 #include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
@@ -122,10 +125,10 @@ const Cure kCures[] = {
      }},
 };
 
-}  // namespace
-
-RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
-                const PlanTarget& target, const MemoryLimits& limits) {
+// PlanRun(), which with a ceiling throws MemoryError instead of a plan above it.
+RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
+                  const SessionOptions& options, int world, int local_world,
+                  const PlanTarget& target, const MemoryLimits& limits) {
   RunPlan plan;
   plan.device = target.device;
   plan.device_available = target.room;
@@ -136,16 +139,18 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
   plan.limit = options.executor.memory_limit;
   try {
-    plan.memory = PlanMemory(model, options, world, &plan.traffic, target.device);
+    plan.memory = PlanMemory(model, options, world, &plan.traffic, target.device,
+                             ceiling.value_or(MemoryCeiling()));
   } catch (const MemoryError&) {  // What it would take, then.
-    if (!plan.limit) throw;
+    if (!plan.limit || ceiling) throw;
     SessionOptions unlimited = options;
     unlimited.executor.memory_limit.reset();
     plan.traffic = {};
     plan.memory = PlanMemory(model, unlimited, world, &plan.traffic, target.device);
   }
-  const Schedule schedule = ScheduleFor(options.executor, model, mesh, Mode::kTrain);
-  plan.schedule_hash = schedule.Hash();
+  if (!ceiling) {  // What is only offered is run by nobody.
+    plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
+  }
   std::vector<GroupOnHost> groups;
   for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
     const RankGroup all = mesh.RanksOf(group);
@@ -168,6 +173,51 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
   plan.available =
       target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);
   return plan;
+}
+
+// Bytes that a rank has of masters and optimizer state, at the least.
+int64_t LeastState(const Model& model, const SessionOptions& options, int world) {
+  const std::vector<KeptState> states = KeptStates(options.optimizer);
+  const int shards = MeshFor(options.executor, /*rank=*/0, world).shard_size();
+  int64_t bytes = 0;
+  for (const FlatParameter& flat : LayoutFor(options.executor, model, shards).flat_parameters) {
+    if (flat.frozen) continue;
+    int64_t each = SizeOf(flat.dtypes.master);
+    for (const KeptState& state : states) each += SizeOf(state.In(flat.dtypes));
+    bytes += flat.shard_size * each;
+  }
+  return bytes;
+}
+
+// Empty where it does not fit, which is found out as early as can be.
+std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options, int world,
+                                    int local_world, const PlanTarget& target,
+                                    const MemoryLimits& limits) {
+  const bool on_host = target.device == DeviceType::kCpu;
+  const std::optional<MemoryRoom> host =
+      target.other_host ? target.host : AvailableMemory(limits, local_world, /*addresses=*/0);
+  MemoryCeiling ceiling;
+  int64_t& device = on_host ? ceiling.all : ceiling.device;
+  device = std::min(device, options.executor.memory_limit.value_or(MemoryCeiling::kNone));
+  if (target.room) device = std::min(device, target.room->bytes);
+  int64_t& beside = on_host ? ceiling.all : ceiling.host;
+  if (host) beside = std::min(beside, host->bytes);
+  const bool leaves = options.executor.cpu_offload.optimizer;
+  const bool spills = leaves && options.executor.cpu_offload.spill.has_value();
+  try {
+    if (on_host ? !spills : !leaves) ceiling.Check(LeastState(model, options, world), 0);
+    RunPlan plan = PlanBelow(ceiling, model, options, world, local_world, target, limits);
+    if (plan.fits()) return plan;
+  } catch (const MemoryError&) {
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
+                const PlanTarget& target, const MemoryLimits& limits) {
+  return PlanBelow(std::nullopt, model, options, world, local_world, target, limits);
 }
 
 namespace {
@@ -366,11 +416,12 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
   bool any = false;
   // Whether it fits with `changed`: then it is said.
   const auto offer = [&](const SessionOptions& changed, const std::string& setting) {
-    const RunPlan other = PlanRun(model, changed, plan.world, plan.local_world, target, limits);
-    if (!other.fits()) return false;
+    const std::optional<RunPlan> other =
+        PlanThatFits(model, changed, plan.world, plan.local_world, target, limits);
+    if (!other) return false;
     message +=
         std::string(any ? "\n  or " : "\nit fits with ") + setting + ": " +
-        HumanBytes(plan.fits_device() && plan.fits_limit() ? other.total() : other.planned());
+        HumanBytes(plan.fits_device() && plan.fits_limit() ? other->total() : other->planned());
     any = true;
     return true;
   };

@@ -30,13 +30,13 @@ bool Caches(const ExecutorOptions& options) {
 }  // namespace
 
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, StepTraffic* traffic,
-                      DeviceType device_type) {
+                      DeviceType device_type, const MemoryCeiling& ceiling) {
   const bool caches = Caches(options.executor);
   // A block of a caching allocator is free again when the events of its users have passed: here as
   // late as they can.
   SimDevice device({.ready_when_waited_for = caches}, nullptr, device_type);
-  PlanRecorder recorder;
-  CachingBuffers buffers(device, options.executor.memory_limit);
+  PlanRecorder recorder(ceiling);
+  CachingBuffers buffers(device, options.executor.memory_limit, /*spill=*/nullptr, ceiling);
   PhasedAllocator& memory = caches ? static_cast<PhasedAllocator&>(buffers) : recorder;
   const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
                                         options.executor.communicators, ConnectSim);

@@ -8,6 +8,7 @@
 
 #include "trainer/core/file_io.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/spill_memory.h"
@@ -28,11 +29,13 @@ struct StepTraffic {
 };
 // Ranks of a job differ in nothing that the plan sees. `traffic` may be null. `device`: what the
 // job is to run on.
+// Throws MemoryError as soon as a step takes more than `ceiling`.
 //   With `buffers: caching` it is what is reserved where the host learns from its own waits alone
 //   that streams have got on: as much as any timing can make active at a time. Throws MemoryError
 //   above options.executor.memory_limit.
 MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world,
-                      StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu);
+                      StepTraffic* traffic = nullptr, DeviceType device = DeviceType::kCpu,
+                      const MemoryCeiling& ceiling = {});
 
 // What a run with that plan takes of a disk, its space reserved; null: nothing. Throws
 // CheckpointError. `io` is kept.

@@ -11,10 +11,11 @@ constexpr int kCompute = static_cast<int>(StreamId::kCompute);
 }  // namespace
 
 CachingBuffers::CachingBuffers(Device& device, std::optional<int64_t> limit,
-                               std::unique_ptr<SpillMemory> spill)
+                               std::unique_ptr<SpillMemory> spill, const MemoryCeiling& ceiling)
     : one_memory_(device.kernel_type() == DeviceType::kCpu),
       caching_(device, limit.value_or(CachingAllocator::kNoLimit)),
       spill_(std::move(spill)),
+      ceiling_(ceiling),
       pooled_(device, spill_.get()) {}
 
 std::byte* CachingBuffers::Allocate(int64_t bytes, MemoryUse use) {
@@ -24,6 +25,7 @@ std::byte* CachingBuffers::Allocate(int64_t bytes, MemoryUse use) {
   }
   std::byte* const data =
       device ? caching_.Allocate(bytes, kCompute) : pooled_.Allocate(bytes, use);
+  CheckCeiling();
   Count(bytes, use);
   return data;
 }
@@ -46,6 +48,7 @@ void CachingBuffers::Attach(const std::vector<std::unique_ptr<Stream>>& streams)
 View CachingBuffers::Take(int64_t bytes, StreamId stream) {
   if (bytes == 0) return View();
   const View view(caching_.Allocate(bytes, static_cast<int>(stream)), DType::kUInt8, Shape{bytes});
+  CheckCeiling();
   Count(bytes, MemoryKind::kUnsharded);
   return view;
 }
@@ -77,6 +80,21 @@ MemoryPlan CachingBuffers::Used() const {
   int64_t& device = plan.arenas[static_cast<int>(MemoryPlace::kDevice)];
   device = plan.caching->reserved.peak - (one_memory_ ? plan.bytes() : 0);
   return plan;
+}
+
+int64_t CachingBuffers::Pooled() const {
+  int64_t bytes = 0;
+  for (int place = 0; place < kNumMemoryPlaces; ++place) {
+    if (static_cast<MemoryPlace>(place) != MemoryPlace::kDisk) {
+      bytes += pooled_.bytes(static_cast<MemoryPlace>(place));
+    }
+  }
+  return bytes;
+}
+
+void CachingBuffers::CheckCeiling() const {
+  const int64_t host = Pooled(), reserved = caching_.statistics().reserved.now;
+  ceiling_.Check(one_memory_ ? reserved - host : reserved, host);
 }
 
 void CachingBuffers::Count(int64_t bytes, MemoryUse use) {

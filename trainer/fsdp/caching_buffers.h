@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/fsdp/schedule.h"
@@ -26,9 +27,11 @@ class CachingBuffers final : public PhasedAllocator {
   // `limit`: bytes of device memory, at most; allocations throw MemoryError above it. Where the
   // device is the CPU, or simulates it, host memory is the same memory, and so counts against the
   // limit and in the peaks. `spill`: what is allocated of a disk; only simulated devices have
-  // addresses for that.
+  // addresses for that. `ceiling`: what is reserved, and pooled, is held against it; nothing is
+  // given back because of it.
   explicit CachingBuffers(Device& device, std::optional<int64_t> limit = std::nullopt,
-                          std::unique_ptr<SpillMemory> spill = nullptr);
+                          std::unique_ptr<SpillMemory> spill = nullptr,
+                          const MemoryCeiling& ceiling = {});
 
   // For the compute stream; other memory than the device's is pooled by size.
   void Begin(Phase) override {}
@@ -54,11 +57,14 @@ class CachingBuffers final : public PhasedAllocator {
 
  private:
   void Count(int64_t bytes, MemoryUse use);
+  void CheckCeiling() const;
+  int64_t Pooled() const;  // Of host memory.
 
   const bool one_memory_;  // Of the device and the host.
   CachingAllocator caching_;
   CachingStatistics taken_;  // All that TakePeaks() has returned.
   const std::unique_ptr<SpillMemory> spill_;
+  const MemoryCeiling ceiling_;
   PooledAllocator pooled_;
   struct Bytes {
     int64_t now = 0, peak = 0;

@@ -115,6 +115,11 @@ void PlanRecorder::Begin(Phase phase) {
   live_ = 0;
 }
 
+void PlanRecorder::Count(int64_t bytes, MemoryUse use) {
+  if (use.place == MemoryPlace::kDisk) return;
+  (use.place == MemoryPlace::kDevice ? on_device_ : on_host_) += bytes;
+}
+
 std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
   FSDP_CHECK_LT(0, bytes);
   if (static_cast<uintptr_t>(bytes) > kLastAddress - next_address_) {
@@ -130,11 +135,14 @@ std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
   ++live_;
   const uintptr_t address = next_address_;
   next_address_ += AlignedBytes(bytes, use);
+  Count(AlignedBytes(bytes, use), use);
+  ceiling_.Check(on_device_, on_host_);
   blocks_[address] = {static_cast<int>(phase_), next_++};
   return reinterpret_cast<std::byte*>(address);
 }
 
-void PlanRecorder::Free(std::byte* data, int64_t, MemoryUse) noexcept {
+void PlanRecorder::Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept {
+  Count(-AlignedBytes(bytes, use), use);
   const auto block = blocks_.find(reinterpret_cast<uintptr_t>(data));
   FSDP_CHECK(block != blocks_.end());
   const auto [phase, index] = block->second;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/device.h"
@@ -74,8 +75,12 @@ class PhasedAllocator : public Allocator {
 // Gives out addresses that are only numbers, so the device must be a simulated one.
 class PlanRecorder final : public PhasedAllocator {
  public:
+  // The plan cannot take less than what is there at a time, which is held against the ceiling.
+  explicit PlanRecorder(const MemoryCeiling& ceiling = {}) : ceiling_(ceiling) {}
+
   void Begin(Phase phase) override;
-  // Throws MemoryError where all that was ever asked for comes to more than 2^62 bytes.
+  // Throws MemoryError above the ceiling, and where all that was ever asked for comes to more than
+  // 2^62 bytes.
   std::byte* Allocate(int64_t bytes, MemoryUse use) override;
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
@@ -87,6 +92,10 @@ class PlanRecorder final : public PhasedAllocator {
     MemoryUse use = MemoryKind::kActivations;
     int64_t born = 0, died = -1;  // Ticks: allocations and frees, counted. -1: lives on.
   };
+  void Count(int64_t bytes, MemoryUse use);
+
+  const MemoryCeiling ceiling_;
+  int64_t on_device_ = 0, on_host_ = 0;  // Bytes that are there now.
   std::array<std::vector<Record>, kNumPhases> records_;
   Phase phase_ = Phase::kPersistent;
   bool again_ = false;  // The phase was recorded before.

@@ -72,6 +72,28 @@ int ThreadsNow() {
   return static_cast<int>(std::distance(begin(tasks), end(tasks)));
 }
 
+// A ceiling that the plan keeps below changes nothing; a byte less, and there is no plan.
+TEST_F(PlanTest, PlanningEndsAtACeiling) {
+  for (const auto buffers : {FsdpOptions::Buffers::kSlots, FsdpOptions::Buffers::kCaching}) {
+    options_.executor.buffers = buffers;
+    const bool caching = buffers == FsdpOptions::Buffers::kCaching;
+    if (caching) options_.executor.limiter = FsdpOptions::Limiter::kHost;
+    for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+      const MemoryPlan plan = PlanMemory(*model_, options_, /*world=*/2, nullptr, device);
+      const bool one_memory = device == DeviceType::kCpu;
+      const int64_t most = one_memory ? plan.bytes() : plan.bytes(MemoryPlace::kDevice);
+      const auto below = [&](int64_t bytes) {
+        MemoryCeiling ceiling;
+        (one_memory ? ceiling.all : ceiling.device) = bytes;
+        return PlanMemory(*model_, options_, /*world=*/2, nullptr, device, ceiling);
+      };
+      EXPECT_EQ(below(most).bytes(), plan.bytes());
+      // Slots: of what is there at a time the plan may waste some.
+      EXPECT_THROW(below(caching ? most - 1 : most / 2), MemoryError);
+    }
+  }
+}
+
 // Those that the run has: the same program, counted from outside.
 TEST_F(PlanTest, CountsTheThreadsOfItsStreams) {
   using Offload = FsdpOptions::CpuOffload;

@@ -92,6 +92,27 @@ TEST(PackBlocks, EachBlockLiesAsLowAsItCan) {
   EXPECT_EQ(top, highest);
 }
 
+// What is there at a time is the least that any plan takes; a disk has no ceiling.
+TEST(PlanRecorder, EndsAboveTheCeiling) {
+  const MemoryUse pinned = {MemoryKind::kActivations, MemoryPlace::kPinned};
+  const MemoryUse disk = {MemoryKind::kOptimizer, MemoryPlace::kDisk};
+  PlanRecorder device({.device = 1024}), host({.host = 1024}), all({.all = 1024});
+  for (PlanRecorder* recorder : {&device, &host, &all}) recorder->Allocate(1 << 20, disk);
+  std::byte* const first = device.Allocate(600, MemoryKind::kActivations);  // 640 with its end.
+  device.Allocate(2048, pinned);
+  EXPECT_THROW(device.Allocate(400, MemoryKind::kActivations), MemoryError);
+  PlanRecorder again({.device = 1024});
+  again.Free(again.Allocate(600, MemoryKind::kActivations), 600, MemoryKind::kActivations);
+  EXPECT_NO_THROW(again.Allocate(1024, MemoryKind::kActivations));
+  device.Free(first, 600, MemoryKind::kActivations);
+  host.Allocate(2048, MemoryKind::kActivations);
+  host.Allocate(1024, pinned);
+  EXPECT_THROW(host.Allocate(1, pinned), MemoryError);
+  all.Allocate(512, MemoryKind::kActivations);
+  all.Allocate(512, pinned);
+  EXPECT_THROW(all.Allocate(1, MemoryKind::kActivations), MemoryError);
+}
+
 // Two tensors that live one after the other, inside one that spans them.
 void AllocateAStep(PhasedAllocator& allocator, Phase phase) {
   allocator.Begin(phase);
