@@ -18,13 +18,14 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/unique_fd.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
 
 namespace fsdp {
 namespace {
 
 [[noreturn]] void Fail(const std::string& path, const std::string& what) {
-  throw DataError("data: " + path + ": " + what);
+  throw DataError("data: " + PrintableName(path) + ": " + what);
 }
 
 constexpr const char* kWhereItStarts =
@@ -57,7 +58,7 @@ FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
                                 : std::string(std::strerror(error)));
   }
   if (S_ISDIR(info.st_mode))
-    Fail(path_, "is a directory: name its files, or a glob: " + path_ + "/*");
+    Fail(path_, "is a directory: name its files, or a glob: " + PrintableName(path_) + "/*");
   if (!S_ISREG(info.st_mode)) Fail(path_, "is not a regular file");
   if (info.st_size == 0) Fail(path_, "is empty: take it out of data.*.paths, or fill it");
   if (as != As::kStored && IsCompressed(path_)) {
@@ -127,7 +128,7 @@ void FileContents::Inflate(size_t most) {
 std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const std::string& where) {
   if (paths.empty()) throw DataError(where + ": no paths: list files or globs in data.*.paths");
   const auto fail = [&](const std::string& path, const std::string& what) {
-    throw DataError(where + ": " + path + ": " + what);
+    throw DataError(where + ": " + PrintableName(path) + ": " + what);
   };
   std::vector<std::string> out;
   for (const std::string& written : paths) {

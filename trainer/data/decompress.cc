@@ -15,6 +15,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/unique_fd.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 constexpr size_t kChunk = 1 << 20;  // Bytes of contents that are made at a time.
 
 [[noreturn]] void Fail(const std::string& path, const std::string& what) {
-  throw DataError("data: " + path + ": " + what);
+  throw DataError("data: " + PrintableName(path) + ": " + what);
 }
 
 [[noreturn]] void FailToRead(const std::string& path) {

@@ -10,6 +10,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/permutation.h"
 
 namespace fsdp {
@@ -37,8 +38,8 @@ ImageSource ImageRows::Whole(std::shared_ptr<const ImageStore> store, const Batc
     throw DataError(
         "data: " + store->Where(i) + ": its label is " + std::to_string(store->Label(i)) +
         (names.empty() ? ""
-                       : ", `" + names[static_cast<size_t>(store->Label(i))] + "` of " +
-                             Counted(std::ssize(names), "folder")) +
+                       : ", `" + PrintableName(names[static_cast<size_t>(store->Label(i))]) +
+                             "` of " + Counted(std::ssize(names), "folder")) +
         ", but the model has " + std::to_string(classes) + " classes: give model.num_labels");
   }
   all.images.resize(static_cast<size_t>(store->size()));

@@ -11,6 +11,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/decode_image.h"
 
 namespace fsdp {
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kCifarPixels = 3 * 32 * 32;
 
 [[noreturn]] void Refuse(const std::string& file, const std::string& what) {
-  throw DataError("data: " + file + ": " + what);
+  throw DataError("data: " + PrintableName(file) + ": " + what);
 }
 
 uint32_t BigEndian(std::string_view bytes, size_t at) {
@@ -67,8 +68,8 @@ class PackedImages {
     const std::vector<int64_t> of = IdxSizes(labels);
     if (of.size() != 1) Refuse(labels.path(), "is no IDX file of labels");
     if (of[0] != sizes[0]) {
-      Refuse(labels.path(), "has " + Counted(of[0], "label") + ", and " + file_.path() + " " +
-                                Counted(sizes[0], "image"));
+      Refuse(labels.path(), "has " + Counted(of[0], "label") + ", and " +
+                                PrintableName(file_.path()) + " " + Counted(sizes[0], "image"));
     }
     count_ = sizes[0];
     height_ = sizes[1];
@@ -175,10 +176,10 @@ class PackedStore final : public ImageStore {
   }
   std::string Where(int64_t i) const override {
     const auto [part, at] = PlaceOf(i);
-    return parts_[part].file().path() + ", image " + std::to_string(at);
+    return PrintableName(parts_[part].file().path()) + ", image " + std::to_string(at);
   }
   std::string Describe() const override {
-    return AndMoreFiles(parts_[0].file().path(), parts_.size());
+    return AndMoreFiles(PrintableName(parts_[0].file().path()), parts_.size());
   }
   const std::vector<std::string>& classes() const override { return no_names_; }
   std::vector<DataFile> Files() const override {
@@ -221,7 +222,7 @@ class FolderStore final : public ImageStore {
         AddClass(directory + "/" + classes_[label], static_cast<int32_t>(label));
       }
       if (images_.size() == before) {
-        throw DataError(where + ": " + directory +
+        throw DataError(where + ": " + PrintableName(directory) +
                         ": holds no folder with .jpg, .jpeg or .png files: images are in a folder "
                         "for each class");
       }
@@ -237,9 +238,9 @@ class FolderStore final : public ImageStore {
     file.CheckIntact();
     if (!wrong.empty()) Refuse(file.path(), wrong);
   }
-  std::string Where(int64_t i) const override { return At(i).path; }
+  std::string Where(int64_t i) const override { return PrintableName(At(i).path); }
   std::string Describe() const override {
-    return AndMoreFiles(directories_[0].path, directories_.size());
+    return AndMoreFiles(PrintableName(directories_[0].path), directories_.size());
   }
   const std::vector<std::string>& classes() const override { return classes_; }
   std::vector<DataFile> Files() const override {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/image_rows.h"
 #include "trainer/data/image_store.h"
 
@@ -44,7 +45,7 @@ void RequireSameClasses(const ImageSource& first, const ImageSource& other) {
   size_t i = 0;
   while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
   const auto name = [i](const std::vector<std::string>& names) {
-    return i < names.size() ? "`" + names[i] + "`" : std::string("nothing");
+    return i < names.size() ? "`" + PrintableName(names[i]) + "`" : std::string("nothing");
   };
   throw DataError("data: " + other.store->Describe() + ": its folder number " + std::to_string(i) +
                   " is " + name(b) + ", and that of " + first.store->Describe() + " is " + name(a) +

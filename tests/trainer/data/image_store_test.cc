@@ -171,6 +171,26 @@ TEST_F(ImageStores, AFolderIsKnownAgain) {
   EXPECT_NE(files(), before);
 }
 
+// A message stays a line.
+TEST_F(ImageStores, NamesMayHoldLineFeeds) {
+  Write("l/a\nb/1\n2.png", ImageFixture("grey.png"));
+  Write("l/c/3\n4.png", "no image");
+  const auto store = OpenImages({{directory_ + "/l"}, {}});
+  EXPECT_EQ(store->Where(0), directory_ + "/l/a\\x0ab/1\\x0a2.png");
+  EXPECT_EQ(Read(*store, 0).channels, 1);
+  try {
+    Read(*store, 1);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.what(), "data: " + directory_ + "/l/c/3\\x0a4.png: is no JPEG and no PNG");
+  }
+  const std::vector<DataFile> before = store->Files();
+  fs::rename(directory_ + "/l/c/3\n4.png", directory_ + "/l/c/3.png");
+  EXPECT_NE(OpenImages({{directory_ + "/l"}, {}})->Files(), before);
+  EXPECT_EQ(Refusal({Write("x\ny", "text")}).find("data: x\\x0ay: is neither an IDX"), 0u);
+  EXPECT_NE(Refusal({"x\nz"}).find("x\\x0az: does not exist"), std::string::npos);
+}
+
 TEST_F(ImageStores, SayWhatIsWrong) {
   const std::string images = Write("images", Idx({3, 1, 2}, Counting(6)));
   const std::string labels = Write("labels", Idx({3}, {1, 2, 3}));
