@@ -50,7 +50,7 @@ bool DirectoryOfGlobIsThere(const std::string& path) {
 
 }  // namespace
 
-FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
+void FileContents::CheckThere() const {
   struct stat info;
   if (::stat(path_.c_str(), &info) != 0) {
     const int error = errno;
@@ -61,10 +61,27 @@ FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
     Fail(path_, "is a directory: name its files, or a glob: " + PrintableName(path_) + "/*");
   if (!S_ISREG(info.st_mode)) Fail(path_, "is not a regular file");
   if (info.st_size == 0) Fail(path_, "is empty: take it out of data.*.paths, or fill it");
+}
+
+FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
+  CheckThere();
   if (as != As::kStored && IsCompressed(path_)) {
     Inflate(as == As::kBegin ? kBeginBytes : std::string::npos);
   } else {
     Map();
+  }
+}
+
+FileContents::FileContents(std::string path, size_t most, const std::string& why)
+    : path_(std::move(path)) {
+  CheckThere();
+  if (!IsCompressed(path_)) {
+    Map();
+    return;
+  }
+  Inflate(most < std::string::npos ? most + 1 : most);
+  if (bytes_.size() > most) {
+    Fail(path_, "has more than " + std::to_string(most) + " bytes when decompressed, " + why);
   }
 }
 

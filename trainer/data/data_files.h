@@ -30,6 +30,9 @@ class FileContents {
   // Throws DataError that names the path and the cure: missing, unreadable, no regular file, empty,
   // damaged or cut-off .gz or .zst.
   explicit FileContents(std::string path, As as = As::kContents);
+  // kContents of a file that says itself how much it holds: a compressed one with more than `most`
+  // bytes is refused, `why` behind the number, before there is memory for more.
+  FileContents(std::string path, size_t most, const std::string& why);
   FileContents(FileContents&& other) noexcept;
   FileContents& operator=(FileContents&&) = delete;
   ~FileContents();
@@ -43,6 +46,7 @@ class FileContents {
   void CheckIntact() const;
 
  private:
+  void CheckThere() const;
   void Map();
   void Inflate(size_t most);
 

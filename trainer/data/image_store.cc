@@ -1,6 +1,7 @@
 #include "trainer/data/image_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <set>
@@ -13,6 +14,7 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/decode_image.h"
+#include "trainer/data/decompress.h"
 
 namespace fsdp {
 namespace {
@@ -31,31 +33,59 @@ uint32_t BigEndian(std::string_view bytes, size_t at) {
   return value;
 }
 
-// The sizes in an IDX file of bytes, whose first is the number of items; empty: it is none.
-std::vector<int64_t> IdxSizes(const FileContents& file) {
+// What the begin of an IDX file of bytes says.
+struct IdxHeader {
+  std::vector<int64_t> sizes;  // The first is the number of items. Empty: it is no IDX file.
+  int64_t bytes = 0;           // Of the header.
+  double contents = 0;         // Bytes behind it.
+  std::string text;            // "60000 x 28 x 28".
+};
+
+IdxHeader ReadIdxHeader(const FileContents& file) {
   const std::string_view bytes = file.bytes();
-  if (bytes.size() < 4 || BigEndian(bytes, 0) >> 8 != 8) return {};
+  IdxHeader header;
+  if (bytes.size() < 4 || BigEndian(bytes, 0) >> 8 != 8) return header;
   const auto rank = static_cast<size_t>(static_cast<uint8_t>(bytes[3]));
   if (rank < 1 || rank > 4 || bytes.size() < 4 + 4 * rank) {
     Refuse(file.path(), "is no IDX file of labels or images: " + std::to_string(rank) +
                             " dimensions, or cut off");
   }
-  std::vector<int64_t> sizes;
-  double all = 1;
-  std::string said;
+  header.bytes = static_cast<int64_t>(4 + 4 * rank);
+  header.contents = 1;
   for (size_t i = 0; i < rank; ++i) {
-    sizes.push_back(BigEndian(bytes, 4 + 4 * i));
-    all *= static_cast<double>(sizes.back());
-    said += (i == 0 ? "" : " x ") + std::to_string(sizes.back());
+    header.sizes.push_back(BigEndian(bytes, 4 + 4 * i));
+    header.contents *= static_cast<double>(header.sizes.back());
+    header.text += (i == 0 ? "" : " x ") + std::to_string(header.sizes.back());
   }
-  if (std::find(sizes.begin() + 1, sizes.end(), 0) != sizes.end()) {
-    Refuse(file.path(), "holds nothing: its header says " + said);
+  if (std::find(header.sizes.begin() + 1, header.sizes.end(), 0) != header.sizes.end()) {
+    Refuse(file.path(), "holds nothing: its header says " + header.text);
   }
-  if (all != static_cast<double>(bytes.size() - 4 - 4 * rank)) {
-    Refuse(file.path(), "has " + std::to_string(bytes.size() - 4 - 4 * rank) +
-                            " bytes behind its header, which says that there are " + said);
+  return header;
+}
+
+// The sizes in an IDX file of bytes, whose first is the number of items; empty: it is none.
+std::vector<int64_t> IdxSizes(const FileContents& file) {
+  const IdxHeader header = ReadIdxHeader(file);
+  const int64_t behind = std::ssize(file.bytes()) - header.bytes;
+  if (!header.sizes.empty() && header.contents != static_cast<double>(behind)) {
+    Refuse(file.path(), "has " + std::to_string(behind) +
+                            " bytes behind its header, which says that there are " + header.text);
   }
-  return sizes;
+  return header.sizes;
+}
+
+// A compressed file that would become larger than its header says is refused before it has. CIFAR's
+// binaries have no header; the largest of them has 154 MB.
+FileContents OpenPacked(const std::string& path) {
+  if (!IsCompressed(path)) return FileContents(path);
+  const IdxHeader header = ReadIdxHeader(FileContents(path, FileContents::As::kBegin));
+  constexpr size_t kMostOfCifar = size_t{1} << 30;
+  if (header.sizes.empty()) {
+    return {path, kMostOfCifar, "and no header that says so: decompress it"};
+  }
+  const double all = static_cast<double>(header.bytes) + header.contents;
+  const auto most = static_cast<size_t>(std::min(all, std::pow(2.0, 62)));
+  return {path, most, "which is what its header says: " + header.text};
 }
 
 // Of one file that holds many.
@@ -141,14 +171,14 @@ class PackedStore final : public ImageStore {
     if (!paths.labels.empty()) labels = ExpandPaths(paths.labels, paths.where_labels);
     size_t next = 0;
     for (const std::string& path : files) {
-      PackedImages images{FileContents(path)};
+      PackedImages images{OpenPacked(path)};
       if (const std::vector<int64_t> sizes = IdxSizes(images.file()); !sizes.empty()) {
         if (sizes.size() < 3) Refuse(path, "is an IDX file, but not of images");
         if (next == labels.size()) {
           Refuse(path, "is an IDX file, and no file of labels belongs to it: " +
                            paths.where_labels + " has " + Counted(std::ssize(labels), "file"));
         }
-        images.OpenIdx(sizes, FileContents(labels[next++]));
+        images.OpenIdx(sizes, OpenPacked(labels[next++]));
       } else if (!images.OpenCifar()) {
         Refuse(path,
                "is neither an IDX file of images nor CIFAR's records of 3073 or 3074 bytes; "

@@ -191,6 +191,27 @@ TEST_F(ImageStores, NamesMayHoldLineFeeds) {
   EXPECT_NE(Refusal({"x\nz"}).find("x\\x0az: does not exist"), std::string::npos);
 }
 
+// It is looked at no further than its header says that it goes.
+TEST_F(ImageStores, WhatInflatesBeyondItsHeaderIsRefused) {
+  const std::string zeros(size_t{1} << 20, '\0');
+  const std::string images = Write("images", Idx({3, 1, 2}, Counting(6)));
+  const std::string labels = Write("labels", Idx({3}, {1, 2, 3}));
+  const std::string bomb = Compressed(Write("bomb", Idx({3, 1, 2}, zeros)));
+  const std::string more = Compressed(Write("more", Idx({3, 1, 2}, Counting(7))));
+  const std::string few = Compressed(Write("few", Idx({3, 1, 2}, Counting(5))));
+  const std::string many = Compressed(Write("many", Idx({3}, zeros)));
+  const std::string beyond = " bytes when decompressed, which is what its header says: ";
+  EXPECT_EQ(Refusal({bomb}, {labels}), "data: bomb.gz: has more than 22" + beyond + "3 x 1 x 2");
+  EXPECT_EQ(Refusal({more}, {labels}), "data: more.gz: has more than 22" + beyond + "3 x 1 x 2");
+  EXPECT_EQ(Refusal({images}, {many}), "data: many.gz: has more than 11" + beyond + "3");
+  EXPECT_EQ(Refusal({few}, {labels}),
+            "data: few.gz: has 5 bytes behind its header, which says that there are 3 x 1 x 2");
+  EXPECT_EQ(Refusal({Compressed(images)}, {Compressed(labels)}), "");
+  const std::string huge =
+      Compressed(Write("huge", Idx({0xffffffff, 0xffffffff, 0xffffffff}, "x")));
+  EXPECT_EQ(Refusal({huge}, {labels}).find("data: huge.gz: has 1 bytes behind its header"), 0u);
+}
+
 TEST_F(ImageStores, SayWhatIsWrong) {
   const std::string images = Write("images", Idx({3, 1, 2}, Counting(6)));
   const std::string labels = Write("labels", Idx({3}, {1, 2, 3}));
