@@ -14,8 +14,6 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kMaxPixels = int64_t{1} << 28;  // Of an image; far above any photograph.
-
 // Both libraries leave by longjmp: what they pass on the way has no destructors.
 struct JpegErrors {
   jpeg_error_mgr base;
@@ -54,10 +52,10 @@ std::string DecodeJpeg(std::string_view file, ImagePixels& pixels) {
   if (!grey && info.num_components != 3) {
     const int channels = info.num_components;
     jpeg_destroy_decompress(&info);
-    return "has " + std::to_string(channels) + " channels, which are no colours";
+    return "has " + std::to_string(channels) + " channels, which are no colours: convert it";
   }
   info.out_color_space = grey ? JCS_GRAYSCALE : JCS_RGB;
-  if (int64_t{info.image_width} * info.image_height > kMaxPixels) {
+  if (int64_t{info.image_width} * info.image_height > kMaxImagePixels) {
     jpeg_destroy_decompress(&info);
     return "has more than 268435456 pixels";
   }
@@ -113,7 +111,7 @@ std::string DecodePng(std::string_view file, ImagePixels& pixels) {
   png_set_read_fn(png, &input, &ReadPng);
   png_read_info(png, info);
   const int64_t height = png_get_image_height(png, info), width = png_get_image_width(png, info);
-  if (height * width > kMaxPixels) png_error(png, "more than 268435456 pixels");
+  if (height * width > kMaxImagePixels) png_error(png, "more than 268435456 pixels");
   png_set_strip_16(png);
   png_set_packing(png);
   const int type = png_get_color_type(png, info);

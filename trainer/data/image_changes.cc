@@ -50,17 +50,32 @@ ImageBox RandomBox(const ImagePixels& image, const RandomStream& draws) {
   return Middle(image, image.height, image.width);
 }
 
+// Of the image whose shorter side has become `size` pixels.
+int64_t Scaled(const ImagePixels& image, int64_t side, int64_t size) {
+  return side * size / std::min(image.height, image.width);
+}
+
 // Resizes it so that its shorter side has `size` pixels; `out` is what is left of the rest.
 const ImagePixels& Shorter(const ImagePixels& image, int64_t size, ImagePixels& out) {
-  const int64_t shorter = std::min(image.height, image.width);
-  if (shorter == size) return image;
-  const auto scaled = [&](int64_t side) { return side * size / shorter; };
-  ResizeImage(image, {0, 0, image.height, image.width}, scaled(image.height), scaled(image.width),
-              out);
+  if (std::min(image.height, image.width) == size) return image;
+  ResizeImage(image, {0, 0, image.height, image.width}, Scaled(image, image.height, size),
+              Scaled(image, image.width, size), out);
   return out;
 }
 
 }  // namespace
+
+std::string WhyNotChanged(const ImagePixels& image, const ImageChanges& changes, int64_t side) {
+  if (changes.crop != Crop::kCenter && changes.crop != Crop::kRandom) return "";
+  const int64_t size = changes.size > 0 ? changes.size : side;
+  const int64_t height = Scaled(image, image.height, size),
+                width = Scaled(image, image.width, size);
+  if (height * width <= kMaxImagePixels) return "";
+  return "has " + std::to_string(image.height) + " x " + std::to_string(image.width) +
+         " pixels, of which a shorter side of " + std::to_string(size) + " would make " +
+         std::to_string(height) + " x " + std::to_string(width) +
+         ", too many: leave it out, or cut it";
+}
 
 void ChangeImage(const ImagePixels& image, const ImageChanges& changes, const RandomStream* draws,
                  int64_t side, std::span<float> pixels) {

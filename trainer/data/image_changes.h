@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trainer/core/philox.h"
@@ -28,8 +29,12 @@ struct ImageChanges {
   bool operator==(const ImageChanges&) const = default;
 };
 
-// pixels: [side, side, channels]. `draws`: null: nothing is drawn; crops are in the middle, of
-// kRandomResized all that is a square.
+// Why an image of that shape cannot be changed so, or nothing: "has 1 x 65535 pixels, ...". What is
+// thin becomes very long where its shorter side is resized for a crop.
+std::string WhyNotChanged(const ImagePixels& image, const ImageChanges& changes, int64_t side);
+
+// WhyNotChanged() has nothing to say. pixels: [side, side, channels]. `draws`: null: nothing is
+// drawn; crops are in the middle, of kRandomResized all that is a square.
 void ChangeImage(const ImagePixels& image, const ImageChanges& changes, const RandomStream* draws,
                  int64_t side, std::span<float> pixels);
 

@@ -7,6 +7,9 @@
 
 namespace fsdp {
 
+// What an image may have at most, as it is read and as it is resized: far above any photograph.
+inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
+
 // An image as bytes, [height, width, channels].
 struct ImagePixels {
   int64_t height = 0, width = 0, channels = 0;

@@ -110,6 +110,9 @@ void ImageRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
                     Counted(image.channels, "channel") + ", but the model reads " +
                     std::to_string(channels_) + ": give model.num_channels, or convert it");
   }
+  if (const std::string why = WhyNotChanged(image, source.changes, side_); !why.empty()) {
+    throw DataError("data: " + source.store->Where(i) + ": " + why);
+  }
   const RandomStream draws(seed_, "data.images", static_cast<uint64_t>(sample));
   ChangeImage(image, source.changes, draws_ ? &draws : nullptr, side_, pixels);
   label = source.store->Label(i);

@@ -32,7 +32,8 @@ TEST(DecodeImage, SaysWhatIsWrong) {
   const std::string jpeg = ImageFixture("colours.jpg"), png = ImageFixture("colours.png");
   EXPECT_EQ(DecodeImage("", pixels), "is no JPEG and no PNG");
   EXPECT_EQ(DecodeImage("GIF89a", pixels), "is no JPEG and no PNG");
-  EXPECT_EQ(DecodeImage(ImageFixture("cmyk.jpg"), pixels), "has 4 channels, which are no colours");
+  EXPECT_EQ(DecodeImage(ImageFixture("cmyk.jpg"), pixels),
+            "has 4 channels, which are no colours: convert it");
   EXPECT_EQ(DecodeImage(png.substr(0, png.size() / 2), pixels),
             "is damaged: premature end of PNG file");
   EXPECT_EQ(DecodeImage(jpeg.substr(0, jpeg.size() / 2), pixels),

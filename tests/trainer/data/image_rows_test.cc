@@ -196,6 +196,35 @@ TEST(ImageRows, CropsAndFlipsAreDrawn) {
   }
 }
 
+// A line of pixels, which crops would resize to 16 times as many rows and columns, or to a billion.
+TEST(ImageRows, ThinImagesAreNoReasonToTakeAllMemory) {
+  const BatchSpec spec = SpecOf(16, 1);
+  const auto refusal = [&](int64_t height, int64_t width, const ImageChanges& changes) {
+    const auto store = std::make_shared<const Numbered>(2, height, width, 1);
+    const ImageRows rows(spec, {SourceOf(spec, store, changes)}, false, /*draws=*/true, 7);
+    try {
+      const Row row = RowOf(rows, spec, 1);
+      EXPECT_EQ(row.weight, 1);
+      for (const float value : row.pixels) EXPECT_LE(std::abs(value), 1);
+      return std::string();
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const Crop crop : {Crop::kNone, Crop::kCenter, Crop::kRandom, Crop::kRandomResized}) {
+    const bool resizes = crop == Crop::kCenter || crop == Crop::kRandom;
+    for (const int64_t n : {1, 2, 3, 100, 4000}) {
+      EXPECT_EQ(refusal(1, n, {.crop = crop}), "");
+      EXPECT_EQ(refusal(n, 1, {.crop = crop}), "");
+    }
+    const std::string long_one = refusal(1, 1 << 21, {.crop = crop});
+    EXPECT_EQ(long_one, !resizes ? ""
+                                 : "data: image 1: has 1 x 2097152 pixels, of which a shorter side "
+                                   "of 16 would make 16 x 33554432, too many: leave it out, or "
+                                   "cut it");
+  }
+}
+
 TEST(ImageRows, ImagesAreResizedBeforeTheyAreCut) {
   const BatchSpec spec = SpecOf(8, 1);
   const auto store = std::make_shared<const Numbered>(1, 20, 31, 1);

@@ -246,6 +246,13 @@ TEST_F(ImageStores, SayWhatIsWrong) {
             "data: images: is a file, but another path is a folder of images");
   EXPECT_EQ(Refusal({directory_ + "/folder"}, {labels}),
             "data: labels: is a file of labels, but the labels of folders are their names");
+  const std::string four = Write("four/class/1.jpg", ImageFixture("cmyk.jpg"));
+  try {
+    Read(*OpenImages({{directory_ + "/four"}, {}}), 0);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.what(), "data: " + four + ": has 4 channels, which are no colours: convert it");
+  }
   const std::string broken = Write("folder/class/2.jpg", "\xff\xd8 broken");
   const auto store = OpenImages({{directory_ + "/folder"}, {}});
   try {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "tests/trainer/data/pillow_images.h"
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -115,6 +116,21 @@ TEST(Images, WorldsLearnTheSameAndAResumeGoesOn) {
   WriteWholeFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
   EXPECT_EQ(TrainRanks(1, one), Strings{"0 "});
   EXPECT_EQ(LossesOf(one), losses);
+}
+
+// There is nothing to learn, and nothing to stumble over.
+TEST(Images, OneClassIsEnough) {
+  const std::string folder = FreshDirectory(NewName("one_class"));
+  std::filesystem::create_directories(folder + "/cat");
+  for (int i = 0; i < 10; ++i) {
+    WriteWholeFile(folder + "/cat/" + std::to_string(i) + ".png",
+                   testing::ImageFixture("grey.png"));
+  }
+  const Recipe recipe =
+      Load("paths: [" + folder + "]", {"model.num_labels=1", "train.steps=2", "log.every=1"});
+  std::string said;
+  EXPECT_EQ(TrainRanks(1, recipe, &said), Strings{"0 "});
+  EXPECT_EQ(LossesOf(recipe), (std::vector<double>{0, 0}));
 }
 
 TEST(Images, AreJudgedWhereTheyAreRead) {
