@@ -255,16 +255,21 @@ std::string Samples::WhyNoTargets(const std::string& of) const {
 
 namespace {
 
-// All rows of a batch; `sample_of` a row.
+// All rows of a batch; `sample_of` a row. `threads` may be null.
 template <typename SampleOf>
 void FillBatch(const RowSource& source, int64_t rows, uint64_t seed, const SampleOf& sample_of,
-               const Batch& out) {
+               RowThreads* threads, const Batch& out) {
   source.CheckViews(out, rows);
   CheckKeys(out.sample_keys, rows);
-  for (int64_t row = 0; row < rows; ++row) {
+  const auto fill = [&](int64_t row) {
     const int64_t sample = sample_of(row);
     FillKey(seed, sample, row, out);
     source.Fill(sample, row, out);
+  };
+  if (threads != nullptr) {
+    threads->Fill(rows, std::cref(fill));
+  } else {
+    for (int64_t row = 0; row < rows; ++row) fill(row);
   }
   source.Derive(out);
 }
@@ -291,7 +296,7 @@ int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_ra
 void TrainLoader::MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank,
                              const Batch& out) const {
   const auto sample_of = [&](int64_t row) { return SampleOf(step, micro_index, data_rank, row); };
-  FillBatch(*rows_, deal_.options().micro_batch_size, seed_, sample_of, out);
+  FillBatch(*rows_, deal_.options().micro_batch_size, seed_, sample_of, threads_.get(), out);
 }
 
 int64_t TrainLoader::TargetsOfStep(int64_t step) const {
@@ -348,7 +353,7 @@ int64_t EvalLoader::SampleOf(int64_t batch, int64_t micro_index, int64_t data_ra
 void EvalLoader::MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank,
                             const Batch& out) const {
   const auto sample_of = [&](int64_t row) { return SampleOf(batch, micro_index, data_rank, row); };
-  FillBatch(*rows_, deal_.options().micro_batch_size, /*seed=*/0, sample_of, out);
+  FillBatch(*rows_, deal_.options().micro_batch_size, /*seed=*/0, sample_of, threads_.get(), out);
 }
 
 int64_t EvalLoader::TargetsOfBatch(int64_t batch) const {

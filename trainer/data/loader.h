@@ -1,6 +1,6 @@
 // From samples to batches. Both loaders are pure functions of their arguments: they hold no
 // position, are safe for any number of threads and allocate nothing while they fill. What a row
-// holds is its RowSource's to say.
+// holds is its RowSource's to say. RowThreads fill the rows, where a loader is given some.
 //
 // A global batch is dealt in order, micro-batch by micro-batch and rank by rank:
 //   place = (micro_index * data_ranks + data_rank) * micro_batch_size + row.
@@ -29,6 +29,7 @@
 #include "trainer/data/packed_rows.h"
 #include "trainer/data/packing.h"
 #include "trainer/data/row_source.h"
+#include "trainer/data/row_threads.h"
 #include "trainer/data/sample_index.h"
 #include "trainer/data/sample_source.h"
 #include "trainer/data/token_batch.h"
@@ -138,6 +139,9 @@ class TrainLoader {
               uint64_t seed)
       : TrainLoader(WeightedSources{{std::move(source)}}, options, shuffle, seed) {}
 
+  // Of all batches to come. Other loaders may have the same ones.
+  void FillWith(std::shared_ptr<RowThreads> threads) { threads_ = std::move(threads); }
+
   int64_t MicroBatches() const { return deal_.MicroBatches(); }
   // The global sample in a row, or kNoSample.
   int64_t SampleOf(int64_t step, int64_t micro_index, int64_t data_rank, int64_t row) const;
@@ -154,6 +158,7 @@ class TrainLoader {
  private:
   Deal deal_;
   std::shared_ptr<const RowSource> rows_;
+  std::shared_ptr<RowThreads> threads_;
   uint64_t seed_;
 };
 
@@ -169,6 +174,8 @@ class EvalLoader {
              int64_t batches)
       : EvalLoader(WeightedSources{{std::move(source)}}, options, batches) {}
 
+  void FillWith(std::shared_ptr<RowThreads> threads) { threads_ = std::move(threads); }
+
   int64_t Batches() const;
   int64_t MicroBatches() const { return deal_.MicroBatches(); }
   // `batch` in [0, Batches()). Otherwise as in TrainLoader.
@@ -182,6 +189,7 @@ class EvalLoader {
 
   Deal deal_;
   std::shared_ptr<const RowSource> rows_;
+  std::shared_ptr<RowThreads> threads_;
   int64_t count_;
 };
 

@@ -166,7 +166,7 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
     room.limit += ", less " + HumanBytes(connected) + " for NCCL";
   }
   if (plan.device_outside) *plan.device_outside += connected;
-  int threads = plan.memory.threads;
+  int threads = plan.memory.threads + options.data_threads - 1;  // One is the data stream's.
   if (plan.memory.bytes(MemoryPlace::kDisk) > 0) threads += SpillMemory::kThreads;
   const OutsideMemory outside = OutsideOf(plan.memory.multiplying, threads, groups, limits);
   plan.outside = outside.bytes + SpillMemory::HostBytes(plan.memory.bytes(MemoryPlace::kDisk));

@@ -26,6 +26,7 @@ struct SessionOptions {
   OptimizerOptions optimizer;
   LrSchedule lr;
   int64_t global_batch_size = 1;  // Samples.
+  int data_threads = 1;           // CPU threads that fill a batch.
   bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
   bool generate = false;          // Likewise, of an Autoregressive model: a row of its scores.

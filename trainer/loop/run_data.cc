@@ -390,10 +390,8 @@ RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks,
   return WithLoaders(std::move(loaders), std::move(data.files));
 }
 
-}  // namespace
-
-RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
-                 const ValidRecipe& held_out, const OpenProgress& progress) {
+RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
+                    const ValidRecipe& held_out, const OpenProgress& progress) {
   if (!shape.family().Decoder(shape)) {
     return OpenOther(recipe, shape, data_ranks, seed, held_out, progress);
   }
@@ -449,6 +447,18 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
     data.valid.push_back(
         {name, std::make_unique<EvalLoader>(std::move(sources), options, recipe.eval.steps)});
   }
+  return data;
+}
+
+}  // namespace
+
+RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
+                 const ValidRecipe& held_out, const OpenProgress& progress) {
+  RunData data = OpenLoaders(recipe, shape, data_ranks, seed, held_out, progress);
+  if (recipe.data.threads == 1) return data;
+  const auto threads = std::make_shared<RowThreads>(static_cast<int>(recipe.data.threads));
+  data.train->FillWith(threads);
+  for (const RunData::Valid& valid : data.valid) valid.loader->FillWith(threads);
   return data;
 }
 

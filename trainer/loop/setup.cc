@@ -236,6 +236,7 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.state_dtype = recipe.optimizer.state_dtype;
 
   options.global_batch_size = recipe.train.global_batch_size;
+  options.data_threads = static_cast<int>(recipe.data.threads);
   options.eval = recipe.eval.every > 0;
   options.generate = recipe.eval.every > 0 && recipe.eval.sample.has_value();
   if (recipe.train.ema) options.optimizer.ema = recipe.train.ema->decay;

@@ -149,6 +149,9 @@ Type<DataRecipe> DataType() {
           "`none`. error: the "
           "run ends before it begins. cut: its first seq_len tokens. drop: it is left out. How "
           "many were is said."),
+      Key("threads", &R::threads, Integer(1, 1024),
+          "CPU threads of a rank, beside run.threads, that make the rows of a batch while the step "
+          "before it is computed: that decode images. They change no bit."),
       Key("allow_invalid_text", &R::allow_invalid_text, Boolean(),
           "Go on where more than 0.1 % of the places of a text file (its characters, as a reader "
           "shows them) are no UTF-8: each of those is read as U+FFFD; the tokenizer bytes keeps "

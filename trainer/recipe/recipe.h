@@ -139,6 +139,7 @@ struct DataRecipe {
   TooLong too_long = TooLong::kError;  // With every other packing.
   bool allow_invalid_text = false;
   bool allow_changed = false;  // On a resume.
+  int64_t threads = 1;         // That make the rows of a batch.
 
   std::span<const SourceRecipe> TrainSources() const;
   std::span<const SourceRecipe> ValidSources() const;  // Empty where valid has none of its own.

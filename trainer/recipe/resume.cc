@@ -20,6 +20,7 @@ bool IsFree(const std::string& key) {
        {"run.", "log.", "checkpoint.", "eval.", "fsdp.", "data.valid.", "data.valid["}) {
     if (key.starts_with(prefix)) return true;
   }
+  if (key == "data.threads") return true;
   return key == "data.valid" || key == "data.cache" || key == "data.allow_changed" ||
          key == "data.allow_invalid_text" || key == "train.steps" || key == "train.epochs" ||
          key == "train.micro_batch_size" || key == "train.max_skipped_steps" ||
@@ -113,7 +114,7 @@ std::vector<std::pair<std::string, std::string>> SharedSettings(const Recipe& re
   auto settings = FlattenRecipe(recipe);
   std::erase_if(settings, [](const auto& setting) {
     return setting.first == "run.threads" || setting.first == "run.dir" ||
-           setting.first == "data.cache";
+           setting.first == "data.cache" || setting.first == "data.threads";
   });
   return settings;
 }

@@ -15,6 +15,7 @@
 #include "trainer/data/image_batch.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/resize_image.h"
+#include "trainer/data/row_threads.h"
 
 namespace fsdp::testing {
 namespace {
@@ -222,6 +223,62 @@ TEST(ImageRows, ThinImagesAreNoReasonToTakeAllMemory) {
                                  : "data: image 1: has 1 x 2097152 pixels, of which a shorter side "
                                    "of 16 would make 16 x 33554432, too many: leave it out, or "
                                    "cut it");
+  }
+}
+
+// Whatever the number of threads: the rows, and of several that are wrong the first.
+TEST(ImageRows, ThreadsFillTheSameRows) {
+  class SomeBroken final : public ImageStore {
+   public:
+    explicit SomeBroken(int64_t from) : from_(from) {}
+    int64_t size() const override { return all_.size(); }
+    int32_t Label(int64_t i) const override { return all_.Label(i); }
+    void Read(int64_t i, ImagePixels& pixels) const override {
+      if (i >= from_) throw DataError("data: " + Where(i) + ": is damaged");
+      all_.Read(i, pixels);
+    }
+    std::string Where(int64_t i) const override { return all_.Where(i); }
+    std::string Describe() const override { return all_.Describe(); }
+    const std::vector<std::string>& classes() const override { return all_.classes(); }
+    std::vector<DataFile> Files() const override { return {}; }
+
+   private:
+    const Numbered all_{40, 9, 7, 3};
+    const int64_t from_;
+  };
+  const BatchSpec spec = SpecOf(5, 3);
+  constexpr int64_t kRows = 13;
+  const auto filled = [&](int threads, int64_t from) {
+    const ImageChanges changes{.crop = Crop::kRandomResized, .flip = true};
+    auto rows = std::make_shared<const ImageRows>(
+        spec, std::vector{SourceOf(spec, std::make_shared<const SomeBroken>(from), changes)},
+        /*shuffle=*/true, /*draws=*/true, 7);
+    TrainLoader loader(std::move(rows), {26, kRows, 1}, /*seed=*/7);
+    if (threads > 0) loader.FillWith(std::make_shared<RowThreads>(threads));
+    std::vector<std::byte> memory(static_cast<size_t>(BatchBytes(spec, kRows)) + 64);
+    void* begin = memory.data();
+    size_t space = memory.size();
+    std::align(64, static_cast<size_t>(BatchBytes(spec, kRows)), begin, space);
+    std::string said;
+    try {
+      for (int64_t m = 0; m < 2; ++m) {
+        const Batch batch = CarveBatch(spec, kRows, static_cast<std::byte*>(begin));
+        loader.MicroBatch(/*step=*/2, m, /*data_rank=*/0, batch);
+        for (const View& input : batch.inputs) {
+          said.append(reinterpret_cast<const char*>(input.data), input.bytes());
+        }
+        said.append(reinterpret_cast<const char*>(batch.sample_keys.data),
+                    batch.sample_keys.bytes());
+      }
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return said;
+  };
+  for (const int64_t broken_from : {40, 20, 0}) {
+    const std::string one = filled(0, broken_from);
+    EXPECT_EQ(one.starts_with("data: image "), broken_from < 40) << one;
+    for (const int threads : {1, 2, 5}) EXPECT_EQ(filled(threads, broken_from), one) << threads;
   }
 }
 

@@ -130,6 +130,13 @@ TEST_F(PlanTest, CountsWhatEachThreadMultipliesIn) {
   EXPECT_EQ(outside(DeviceType::kCuda) - gpu, 2 * kMiB);
 }
 
+// One of them is the data stream's.
+TEST_F(PlanTest, CountsTheThreadsThatFillABatch) {
+  const int64_t one = Plan().outside;
+  options_.data_threads = 5;
+  EXPECT_EQ(Plan().outside - one, 4 * kMiB);
+}
+
 // A communicator for each group of the mesh: replicas gather nothing.
 TEST_F(PlanTest, CountsTheCommunicatorsThatThereWillBe) {
   const auto outside = [&] { return Plan(4).outside; };

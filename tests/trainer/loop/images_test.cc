@@ -118,6 +118,46 @@ TEST(Images, WorldsLearnTheSameAndAResumeGoesOn) {
   EXPECT_EQ(LossesOf(one), losses);
 }
 
+// Crops and flips are drawn, decoding and resizing take their time: nothing shows in a bit, and a
+// resume may have other threads. Of wrong images the first one ends the run.
+TEST(Images, ThreadsChangeNoBit) {
+  const std::string source =
+      Idx(Files()) + ", size: 9, crop: random, flip: true, mean: [0.4], std: [0.3]";
+  const Recipe one = Load(source, {"log.every=1"});
+  EXPECT_EQ(TrainRanks(1, one), Strings{"0 "});
+  const std::vector<double> losses = LossesOf(one);
+  ASSERT_EQ(losses.size(), 12u);
+  for (const char* threads : {"data.threads=2", "data.threads=5"}) {
+    const Recipe more = Load(source, {"log.every=1", threads});
+    EXPECT_EQ(TrainRanks(1, more), Strings{"0 "});
+    EXPECT_EQ(LossesOf(more), losses) << threads;
+  }
+  std::filesystem::remove_all(*one.run.dir + "/checkpoints/step_12");
+  WriteWholeFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
+  Recipe resumed = one;
+  resumed.data.threads = 3;
+  EXPECT_EQ(TrainRanks(1, resumed), Strings{"0 "});
+  EXPECT_EQ(LossesOf(one), losses);
+
+  const std::string folder = FreshDirectory(NewName("broken"));
+  for (const std::string name : {"a/1", "a/2", "a/3", "b/4", "b/5", "b/6", "b/7", "b/8"}) {
+    std::filesystem::create_directories(folder + "/" + name.substr(0, 1));
+    WriteWholeFile(folder + "/" + name + ".png", "no image");
+  }
+  const auto ends = [&](const std::string& threads) {
+    return TrainRanks(1, Load("paths: [" + folder + "]",
+                              {"data.threads=" + threads, "train.micro_batch_size=4"}));
+  };
+  const Strings of_one = ends("1");
+  EXPECT_EQ(of_one[0].find("4 "), 0u) << of_one[0];
+  EXPECT_NE(of_one[0].find(".png: is no JPEG and no PNG"), std::string::npos) << of_one[0];
+  EXPECT_EQ(ends("2"), of_one);
+  EXPECT_EQ(ends("5"), of_one);
+  for (const char* wrong : {"data.threads=0", "data.threads=1025", "data.threads=some"}) {
+    EXPECT_THROW(Load(source, {wrong}), ConfigError) << wrong;
+  }
+}
+
 // There is nothing to learn, and nothing to stumble over.
 TEST(Images, OneClassIsEnough) {
   const std::string folder = FreshDirectory(NewName("one_class"));

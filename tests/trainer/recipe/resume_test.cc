@@ -30,14 +30,15 @@ std::string Differences(const std::vector<std::string>& now) {
 
 TEST(ResumeDifferences, FreeKeysMayDiffer) {
   EXPECT_EQ(Differences({}), "");
-  EXPECT_EQ(Differences({"run={name: x, dir: y, seed: 2, device: cpu, threads: 3, timeout_s: 5}",
-                         "log={every: 2, trace_steps: [1]}", "checkpoint={every: 3, resume: 7}",
-                         "eval={every: 4, sample: {prompt: p}}", "data.valid={paths: [v]}",
-                         "data.cache=c", "data.allow_changed=true", "data.allow_invalid_text=true",
-                         "train.steps=200", "train.micro_batch_size=3",
-                         "fsdp={sharding_strategy: no_shard, reduce_buffers: 5, auto_wrap: "
-                         "{policy: none}}"}),
-            "");
+  EXPECT_EQ(
+      Differences({"run={name: x, dir: y, seed: 2, device: cpu, threads: 3, timeout_s: 5}",
+                   "log={every: 2, trace_steps: [1]}", "checkpoint={every: 3, resume: 7}",
+                   "eval={every: 4, sample: {prompt: p}}", "data.valid={paths: [v]}",
+                   "data.cache=c", "data.threads=3", "data.allow_changed=true",
+                   "data.allow_invalid_text=true", "train.steps=200", "train.micro_batch_size=3",
+                   "fsdp={sharding_strategy: no_shard, reduce_buffers: 5, auto_wrap: "
+                   "{policy: none}}"}),
+      "");
   EXPECT_EQ(Differences({"data.valid=null"}), "");
   EXPECT_EQ(Differences({"data.valid=[{paths: [v], name: a}, {paths: [w], name: b}]"}), "");
 }
@@ -213,6 +214,7 @@ TEST(ResumeDifferences, AreAsDocsTrainingSays) {
                                    "fsdp.sharding_strategy=no_shard",
                                    "fsdp.auto_wrap.policy=none",
                                    "fsdp.gradient_accumulation=unsharded",
+                                   "data.threads=7",
                                    "checkpoint.every=7",
                                    "checkpoint.async=false",
                                    "log.every=7",
@@ -234,7 +236,8 @@ TEST(ResumeDifferences, AreAsDocsTrainingSays) {
 TEST(SharedSettings, HoldEveryKeyButTheHostsOwn) {
   const auto shared = SharedSettings(With({}));
   EXPECT_EQ(SharedSettings(With({"train.steps=100"})), shared);  // The default, written out.
-  EXPECT_EQ(SharedSettings(With({"run.threads=2", "run.dir=/mnt/here", "data.cache=/scratch"})),
+  EXPECT_EQ(SharedSettings(With(
+                {"run.threads=2", "run.dir=/mnt/here", "data.cache=/scratch", "data.threads=4"})),
             shared);
   for (const char* change : {"eval.every=1", "run.seed=1", "fsdp.communicators=1",
                              "log.trace_steps=[1]", "data.valid=null", "model.vocab_size=300"}) {
