@@ -254,15 +254,15 @@ int64_t LastStep(const std::string& run_directory) {
 }
 
 Job::Job()
-    : recipe_(dir_.Write(
-          "recipe.yaml",
-          "run: {threads: 1}\n"
+    : Job("run: {threads: 1}\n"
           "model: {family: gpt2, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2,\n"
           "        vocab_size: 64, max_position_embeddings: 16}\n"
           "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
           "train: {steps: 10, micro_batch_size: 2, global_batch_size: 4}\n"
           "optimizer: {lr: 1.0e-2}\n"
-          "schedule: {name: constant}\n")) {}
+          "schedule: {name: constant}\n") {}
+
+Job::Job(const std::string& recipe) : recipe_(dir_.Write("recipe.yaml", recipe)) {}
 
 Strings Job::Flags(const Strings& settings) const {
   Strings flags = {"--config", recipe_, "--set", "run.dir=" + run_dir()};

@@ -101,6 +101,7 @@ int64_t LastStep(const std::string& run_directory);  // 0: none yet.
 class Job {
  public:
   Job();
+  explicit Job(const std::string& recipe);  // Another one, as YAML.
 
   const TempDir& dir() const { return dir_; }
   std::string run_dir() const { return dir_ / run_name_; }
