@@ -111,6 +111,12 @@ class KitTest(unittest.TestCase):
             self.assertEqual([len(turn) for turn in numbers["seconds"][0]], [8, 8])
             for ratio, turn in zip(numbers["ratios"], numbers["seconds"][0]):
                 self.assertEqual(ratio, 0.5 / statistics.median(turn))
+        self.assertEqual([one["name"] for one in self.rows()["images"]],
+                         ["vit-base eager", "vit-base compile"])
+        for one in self.rows()["images"]:
+            for ratio, turn in zip(one["numbers"]["ratios"], one["numbers"]["seconds"][0],
+                                   strict=True):
+                self.assertEqual(ratio, 0.25 / statistics.median(turn))
         self.assertEqual([one["name"] for one in self.rows()["nccl"]],
                          ["collectives, one rank", "collectives, one rank, deterministic", "two ranks"])
         for one in self.rows()["memory"]:

@@ -11,7 +11,7 @@ import time
 
 from rows import (BENCH, Ended, RELUS, Refused, TINY_OPS, losses_of, once, records, row, settings,
                   sizes)
-from torch_parts import ceilings, peers
+from torch_parts import ceilings, images, peers
 
 # Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
 # norms of gradients, which other numbers move far more than losses, ten times that.
@@ -513,5 +513,5 @@ def offload(kit):
 
 
 # By what is lost where time runs out before them.
-PARTS = [devices, runtime, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, steps, products, ops,
+PARTS = [devices, runtime, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, images, steps, products, ops,
          memory, offload, checkpoints, races]

@@ -22,6 +22,10 @@ LARGEST = "qwen2.5-3b"
 # Relative differences that still are the same work. In bf16 each rounds in places of its own, by 2^-9
 # of a value; a norm has a few roundings a layer in it (tools/bench/step.py).
 SAME_LOSS, SAME_NORM = 1e-3, 2**-6
+# Of images 224 x 224, in bf16 on fp32 weights; and what a small run has of them, on a CPU.
+IMAGE_MODELS = {"vit-base": 64, "regnet-y-400mf": 128, "regnet-y-16gf": 64}
+SMALL_IMAGES = {"vit-base": ["hidden_size=24", "intermediate_size=24", "num_attention_heads=2",
+                             "num_hidden_layers=1", "image_size=32"]}
 # What FSDP2 has under MixedPrecisionPolicy(bf16, reduce_dtype=fp32).
 AS_FSDP2 = ["fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, reduce_dtype: fp32, "
             "master_dtype: fp32}", "optimizer.state_dtype=fp32"]
@@ -191,3 +195,40 @@ def peers(kit):
                        f"{theirs['losses'][-1][0]:.4f}", loss=loss, norm=norm, steps=kit.steps,
                        ours=ours["losses"], theirs=theirs["losses"])
         yield f"{name} losses", losses
+
+
+def images(kit):
+    """steps of models of images against PyTorch's, eager and compiled, by turns"""
+    for preset, batch in IMAGE_MODELS.items():
+        if kit.small and preset not in SMALL_IMAGES:
+            continue
+        small = SMALL_IMAGES[preset] if kit.small else []
+        batch = 2 if kit.small else batch
+        recipe = kit.scratch / f"{preset}.yaml"
+        recipe.write_text(f"model: {{preset: {preset}}}\n"
+                          "data: {train: {source: synthetic}, valid: null}\n"
+                          f"train: {{steps: {COMPARED + COUNTED}, micro_batch_size: {batch}, "
+                          f"global_batch_size: {batch}}}\nlog: {{every: 1, tensorboard: false}}\n"
+                          "checkpoint: {every: null}\n")
+        flags = ["--config", recipe, *settings([f"model.{one}" for one in small] + AS_FSDP2)]
+
+        def their(options, flags=flags, batch=batch):
+            shape = kit.scratch / "shape.json"
+            shape.write_text(json.dumps(kit.resolved(flags)["model"]))
+            return json.loads(kit.call(
+                kit.python, BENCH / "torch_images.py", "--shape", shape, "--batch", batch, "--steps",
+                COUNTED, "--device", "cpu" if kit.small else "cuda", *options).splitlines()[-1])
+
+        for mode, options in (("eager", []), ("compile", ["--compile"])):
+            def make(flags=flags, batch=batch, their=their, options=options):
+                ours = Turn("ours", lambda: our_turn(kit, flags, COMPARED))
+                theirs = Turn("theirs", lambda: their(options))
+                times = turns.alternate([ours, theirs], ROUNDS, progress=False)
+                ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(*times)]
+                rates = [batch / statistics.median(sum(each, [])) for each in times]
+                return row(True, f"{rates[0]:.4g} images/s, {statistics.median(ratios):.3f} of theirs "
+                           f"({min(ratios):.3f} to {max(ratios):.3f})", images_per_s=rates,
+                           ratios=ratios, seconds=times, parameters=theirs.last["parameters"],
+                           bytes=[ours.last["bytes"], theirs.last["peak_bytes"]],
+                           torch=kit.torch())
+            yield f"{preset} {mode}", make
