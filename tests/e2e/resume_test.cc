@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/e2e/rank_files.h"
 #include "tests/e2e/run_binary.h"
 
 namespace fsdp::e2e {
@@ -45,17 +46,6 @@ std::vector<Json> Evaluations(const std::string& run_directory, int64_t every) {
   return evaluations;
 }
 
-// The bytes of all ranks' files. The manifest holds the recipe, and with it the run's place.
-std::map<std::string, std::string> Checkpoint(const std::string& run_directory, int64_t step) {
-  std::map<std::string, std::string> files;
-  const std::string directory = run_directory + "/checkpoints/step_" + std::to_string(step);
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename();
-    if (name != "manifest.json") files[name] = ReadFile(entry.path());
-  }
-  return files;
-}
-
 // Both runs have `steps` steps: the same losses, norms and final state, bit for bit.
 void ExpectSameRun(const std::string& got, const std::string& want, int64_t steps,
                    const std::string& what) {
@@ -66,7 +56,7 @@ void ExpectSameRun(const std::string& got, const std::string& want, int64_t step
     ASSERT_EQ(expected[i]["step"], i + 1) << what;
     ASSERT_EQ(curve[i], expected[i]) << what;
   }
-  EXPECT_TRUE(Checkpoint(got, steps) == Checkpoint(want, steps)) << what << ": other bytes";
+  EXPECT_TRUE(RankFiles(got, steps) == RankFiles(want, steps)) << what << ": other bytes";
   EXPECT_EQ(ReadFile(got + "/checkpoints/latest"), "step_" + std::to_string(steps)) << what;
 }
 
@@ -155,13 +145,13 @@ TEST_P(ResumeTest, FromAnEarlierStepDropsWhatCameAfter) {
   const Outcome first = RunOn(job, world, settings);
   ASSERT_EQ(first.code, 0) << first.Text();
   const std::vector<Json> curve = Curve(job.run_dir()), evals = Evaluations(job.run_dir(), 1);
-  const auto bytes = Checkpoint(job.run_dir(), 12);
+  const auto bytes = RankFiles(job.run_dir(), 12);
   const Outcome again = RunOn(job, world, With(settings, {"checkpoint.resume=5"}));
   ASSERT_EQ(again.code, 0) << again.Text();
   EXPECT_NE(again.out.find("step_5, step 5"), std::string::npos) << again.out;
   EXPECT_EQ(Curve(job.run_dir()), curve);
   EXPECT_EQ(Evaluations(job.run_dir(), 1), evals);
-  EXPECT_TRUE(Checkpoint(job.run_dir(), 12) == bytes);
+  EXPECT_TRUE(RankFiles(job.run_dir(), 12) == bytes);
   const Outcome none = RunOn(job, world, With(settings, {"checkpoint.resume=7"}));
   EXPECT_EQ(none.code, 5) << none.Text();
   EXPECT_NE(none.err.find("5, 10, 12"), std::string::npos) << none.err;
@@ -415,7 +405,7 @@ TEST(Resume, NotFiniteLeavesTheLastCheckpoint) {
     const Outcome outcome = RunOn(job, 2, settings);
     EXPECT_EQ(outcome.code, 7) << outcome.Text();
     EXPECT_EQ(ReadFile(job.run_dir() + "/checkpoints/latest"), "step_1");
-    EXPECT_EQ(Checkpoint(job.run_dir(), 1).size(), 2u);
+    EXPECT_EQ(RankFiles(job.run_dir(), 1).size(), 2u);
     EXPECT_EQ(LastStep(job.run_dir()), 2);
   }
   EXPECT_EQ(OfKind(ReadMetrics(job.run_dir()), "resume").size(), 1u);

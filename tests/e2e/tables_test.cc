@@ -7,12 +7,11 @@
 #include <filesystem>
 
 #include "tests/e2e/fake_hosts.h"
+#include "tests/e2e/rank_files.h"
 #include "tests/e2e/run_binary.h"
 
 namespace fsdp::e2e {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr char kTables[] =
     "model: {family: dhen, dense_columns: 2, table_rows: [50, 90, 1000], table_bags: [1, 2, 3],\n"
@@ -51,21 +50,10 @@ std::vector<Json> Curve(const std::string& run_directory) {
   return curve;
 }
 
-// Without the manifest, which holds the run's place.
-std::map<std::string, std::string> Checkpoint(const std::string& run_directory, int64_t step) {
-  std::map<std::string, std::string> files;
-  const std::string directory = run_directory + "/checkpoints/step_" + std::to_string(step);
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename();
-    if (name != "manifest.json") files[name] = ReadFile(entry.path());
-  }
-  return files;
-}
-
 void ExpectSameRun(const std::string& got, const std::string& want, const std::string& what) {
   EXPECT_EQ(Curve(got), Curve(want)) << what;
   EXPECT_EQ(Curve(want).size(), 14u) << what;  // 12 steps and 2 evaluations.
-  EXPECT_TRUE(Checkpoint(got, 12) == Checkpoint(want, 12)) << what << ": other bytes";
+  EXPECT_TRUE(RankFiles(got, 12) == RankFiles(want, 12)) << what << ": other bytes";
 }
 
 // Rows in bf16 are rounded by draws that belong to the step.
