@@ -89,6 +89,47 @@ class ListType final : public ValueType {
   const ListOps ops_;
 };
 
+class NamedType final : public ValueType {
+ public:
+  NamedType(const AnyType& item, const NamedOps& ops) : item_(item), ops_(ops) {}
+
+  Json Schema() const override {
+    return {{"type", "object"}, {"additionalProperties", item_->Schema()}};
+  }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const override {
+    if (node.kind != YamlNode::Kind::kMap) {
+      reader.Wrong(node, key, "a map");
+      return false;
+    }
+    const std::shared_ptr<void> map = ops_.make();
+    bool good = true;
+    for (const YamlNode::Entry& entry : node.entries) {
+      if (entry.key.empty()) {
+        reader.Mistake(entry.place, key, "a key is empty");
+        good = false;
+        continue;
+      }
+      const std::string name = key + "." + entry.key;
+      reader.Saw(name, entry.value->place, entry.value->kind == YamlNode::Kind::kMap);
+      good &= item_->Read(*entry.value, name, reader, ops_.add(map.get(), entry.key));
+    }
+    if (good) ops_.merge(value, map.get());
+    return good;
+  }
+  Json Write(const void* value) const override {
+    Json map = Json::object();
+    for (const std::string& name : ops_.names(value)) {
+      map[name] = item_->Write(ops_.at(value, name));
+    }
+    return map;
+  }
+
+ private:
+  const AnyType item_;
+  const NamedOps ops_;
+};
+
 class MapType final : public ValueType {
  public:
   MapType(AnySection section, const void* defaults)
@@ -170,6 +211,9 @@ AnyType NullableOf(const AnyType& inner, const OptionalOps& ops) {
 }
 AnyType ListOfSize(const AnyType& item, std::optional<size_t> size, const ListOps& ops) {
   return AnyType(std::make_shared<ListType>(item, size, ops));
+}
+AnyType NamedOf(const AnyType& item, const NamedOps& ops) {
+  return AnyType(std::make_shared<NamedType>(item, ops));
 }
 
 AnyField::AnyField(const char* name, const char* description, const AnyType& type, size_t offset)

@@ -1,4 +1,5 @@
-// Types of values that hold others: optionals, lists, and maps with a table of keys.
+// Types of values that hold others: optionals, lists, maps with a table of keys, and maps with free
+// keys.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_CONTAINERS_H_
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +19,7 @@
 
 namespace fsdp::recipe {
 
-// What they do with optionals and lists of values that they do not know.
+// What they do with optionals, lists and maps of values that they do not know.
 struct OptionalOps {
   const void* (*get)(const void* optional);  // Null where it is empty.
   void* (*emplace)(void* optional);
@@ -30,9 +32,18 @@ struct ListOps {
   void (*move)(void* to, void* from);
 };
 
+struct NamedOps {
+  std::vector<std::string> (*names)(const void* map);
+  const void* (*at)(const void* map, const std::string& name);
+  std::shared_ptr<void> (*make)();
+  void* (*add)(void* map, const std::string& name);
+  void (*merge)(void* to, void* from);  // Entries of `from` replace those of their names.
+};
+
 AnyType NullableOf(const AnyType& inner, const OptionalOps& ops);
 // `size`: of exactly so many items.
 AnyType ListOfSize(const AnyType& item, std::optional<size_t> size, const ListOps& ops);
+AnyType NamedOf(const AnyType& item, const NamedOps& ops);
 
 template <typename V>
 Type<std::optional<V>> Nullable(const Type<V>& inner) {
@@ -71,6 +82,31 @@ Type<std::array<V, 2>> PairOf(const Type<V>& item) {
       [](size_t) -> std::shared_ptr<void> { return std::make_shared<Pair>(); },
       [](void* to, void* from) { *static_cast<Pair*>(to) = *static_cast<Pair*>(from); }};
   return Type<Pair>(ListOfSize(item, 2, kOps));
+}
+
+// A map whose keys are free, but not empty.
+template <typename V>
+Type<std::map<std::string, V>> Named(const Type<V>& item) {
+  using Names = std::map<std::string, V>;
+  static constexpr NamedOps kOps = {
+      [](const void* map) {
+        std::vector<std::string> names;
+        for (const auto& [name, value] : *static_cast<const Names*>(map)) names.push_back(name);
+        return names;
+      },
+      [](const void* map, const std::string& name) -> const void* {
+        return &static_cast<const Names*>(map)->at(name);
+      },
+      []() -> std::shared_ptr<void> { return std::make_shared<Names>(); },
+      [](void* map, const std::string& name) -> void* {
+        return &(*static_cast<Names*>(map))[name];
+      },
+      [](void* to, void* from) {
+        for (auto& [name, value] : *static_cast<Names*>(from)) {
+          (*static_cast<Names*>(to))[name] = std::move(value);
+        }
+      }};
+  return Type<Names>(NamedOf(item, kOps));
 }
 
 // One key of a map that is read into an object.
