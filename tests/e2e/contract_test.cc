@@ -376,12 +376,12 @@ TEST(Plan, OfSeveralHosts) {
 TEST(Plan, OfADescribedMachine) {
   Job job;
   const std::string file = job.recipe() + ".hardware.yaml";
-  std::ofstream(file) << "{name: a GPU, memory: 1000000000}";
+  std::ofstream(file) << "{name: a GPU, memory: 1000000000, sources: {memory: 'assumed: room'}}";
   const Outcome fits =
       Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file, "--json"});
   EXPECT_EQ(fits.code, 0) << fits.err;
   EXPECT_EQ(Json::parse(fits.out)["device"], "cuda");
-  std::ofstream(file) << "{name: a GPU, memory: 1000}";
+  std::ofstream(file) << "{name: a GPU, memory: 1000, sources: {memory: 'assumed: none'}}";
   const Outcome small =
       Call({"plan", "--config", job.recipe(), "--world-size", "1", "--hardware", file});
   EXPECT_EQ(small.code, 3);
@@ -418,7 +418,7 @@ TEST(Plan, OfAShareThatIsMeasured) {
   EXPECT_NE(dry.out.find("\n" + share), std::string::npos) << dry.out;
 
   const std::string file = job.recipe() + ".hardware.yaml";
-  std::ofstream(file) << "{name: a GPU, memory: 1000000000}";
+  std::ofstream(file) << "{name: a GPU, memory: 1000000000, sources: {memory: 'assumed: room'}}";
   for (const Strings& elsewhere : {Strings{"--hardware", file}, {"--set", "run.device=cuda"}}) {
     Strings arguments = {"plan", "--world-size", "1"};
     arguments.insert(arguments.end(), elsewhere.begin(), elsewhere.end());

@@ -432,7 +432,9 @@ def steps(kit):
             seconds = trained()[0]
             rates = rates_here(kit, flags)
             machine = kit.scratch / "rates.yaml"  # JSON is YAML.
-            machine.write_text(json.dumps({"name": "here", "device": "cuda", **rates}))
+            sources = dict.fromkeys(rates, "measured: in this run")
+            machine.write_text(json.dumps({"name": "here", "device": "cuda", **rates,
+                                           "sources": sources}))
             floor = json.loads(kit.fsdp("bench", "floor", *flags, "--hardware", machine, "--json"))
             products, forward, backward, copy = rates.values()
             return row(True, f"{floor['tokens'] / seconds:.4g} tokens/s; the floor is "

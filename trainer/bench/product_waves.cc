@@ -1,44 +1,58 @@
 #include "trainer/bench/product_waves.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace fsdp {
 namespace {
 
-constexpr int64_t kShort = 128, kLong = 256;  // Sides of a tile.
-constexpr int64_t kTermsOfATile = 192;        // What its begin and end take.
-constexpr int64_t kMostParts = 16, kFewestTerms = 512;
-constexpr int64_t kLarge = 8192;  // The product whose rate is known.
+// Sides of a tile, and its rate as a share of the largest one's: it reads more for as many FLOPs.
+// Fitted to products of an H100 and a B200 at once (tools/paper/parts.py).
+struct Tile {
+  int64_t rows, columns;
+  double share;
+};
+constexpr std::array<Tile, 8> kTiles = {{{128, 256, 1.0},
+                                         {256, 128, 1.0},
+                                         {128, 128, 0.9},
+                                         {64, 256, 0.8},
+                                         {256, 64, 0.8},
+                                         {64, 128, 0.75},
+                                         {128, 64, 0.75},
+                                         {64, 64, 0.55}}};
+constexpr int64_t kMostParts = 16, kFewestTerms = 256;
+constexpr int64_t kEndsOfParts = 3;      // Begins and ends that a tile in parts takes.
+constexpr double kTermsOfFast = 2048.0;  // Of whole waves that are as fast as a huge product.
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of all waves: multiprocessors, times terms that each of them has time for.
-double WorkOf(int64_t m, int64_t n, int64_t k, int64_t multiprocessors) {
-  const int64_t tiles =
-      std::min(CeilDiv(m, kShort) * CeilDiv(n, kLong), CeilDiv(m, kLong) * CeilDiv(n, kShort));
+// Of all waves: elements of tiles on all multiprocessors, times terms that there is time for.
+double WorkOf(const Product& p, int64_t multiprocessors, int64_t tile_terms) {
   double least = std::numeric_limits<double>::infinity();
-  for (int64_t parts = 1; parts <= kMostParts; ++parts) {
-    const int64_t terms = CeilDiv(k, parts);
-    if (parts > 1 && terms < kFewestTerms) break;
-    const int64_t waves = CeilDiv(tiles * parts, multiprocessors);
-    least = std::min(least, static_cast<double>(waves * multiprocessors) *
-                                static_cast<double>(terms + kTermsOfATile));
+  for (const Tile& tile : kTiles) {
+    const int64_t tiles = CeilDiv(p.m, tile.rows) * CeilDiv(p.n, tile.columns);
+    const auto wave = static_cast<double>(multiprocessors * tile.rows * tile.columns);
+    for (int64_t parts = 1; parts <= kMostParts; ++parts) {
+      const int64_t terms = CeilDiv(p.k, parts);
+      if (parts > 1 && terms < kFewestTerms) break;
+      const auto waves = static_cast<double>(CeilDiv(tiles * parts, multiprocessors));
+      const int64_t ends = (parts > 1 ? kEndsOfParts : 1) * tile_terms;
+      least = std::min(least, waves * wave * static_cast<double>(terms + ends) / tile.share);
+    }
   }
   return least;
 }
 
-double Terms(int64_t m, int64_t n, int64_t k) {
-  return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-}
-
 }  // namespace
 
-double ProductRateInWaves(const Product& p, double rate, int64_t multiprocessors) {
-  const double known =
-      Terms(kLarge, kLarge, kLarge) / WorkOf(kLarge, kLarge, kLarge, multiprocessors);
-  const double own = Terms(p.m, p.n, p.k) / WorkOf(p.m, p.n, p.k, multiprocessors);
-  return rate * std::min(1.0, own / known);
+double ProductRateInWaves(const Product& p, double rate, int64_t multiprocessors,
+                          int64_t tile_terms) {
+  const double needed =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const double used = needed / WorkOf(p, multiprocessors, tile_terms);
+  const double of_fast = kTermsOfFast / (kTermsOfFast + static_cast<double>(tile_terms));
+  return rate * std::min(1.0, used / of_fast);
 }
 
 }  // namespace fsdp

@@ -42,10 +42,11 @@ double ProductRate(const Hardware& hardware, DType dtype, const std::string& op)
 }
 
 double ProductSeconds(const Product& product, const Hardware& hardware, const std::string& op) {
-  const double rate = ProductRate(hardware, product.dtype, op);
-  return product.flops() / (hardware.multiprocessors
-                                ? ProductRateInWaves(product, rate, *hardware.multiprocessors)
-                                : rate);
+  const double rate = hardware.product_share * ProductRate(hardware, product.dtype, op);
+  return product.flops() /
+         (hardware.multiprocessors
+              ? ProductRateInWaves(product, rate, *hardware.multiprocessors, hardware.tile_terms)
+              : rate);
 }
 
 double AttentionRate(const Hardware& hardware, int64_t head_dim, const std::string& op) {

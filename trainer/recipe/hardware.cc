@@ -1,43 +1,101 @@
 #include "trainer/recipe/hardware.h"
 
-#include <vector>
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/mistakes.h"
+#include "trainer/recipe/nearest.h"
+#include "trainer/recipe/type_of.h"
+#include "trainer/recipe/yaml_text.h"
 
 namespace fsdp {
 namespace {
 
 using recipe::Integer;
+using recipe::Json;
 using recipe::Key;
+using recipe::KeyOf;
 using recipe::Nullable;
 using recipe::Number;
+using recipe::RecipeReader;
+using recipe::YamlNode;
 
 constexpr int64_t kMostBytes = int64_t{1} << 60;
+constexpr std::array<const char*, 6> kForms = {"data sheet", "publication", "measured",
+                                               "calibrate",  "seen",        "assumed"};
+constexpr char kSources[] = "sources";
 
-auto Rate(const char* name, std::optional<double> Hardware::*field, const char* about) {
+template <typename T>
+KeyOf<T> Rate(const char* name, std::optional<double> T::*field, const char* about) {
   return Key(name, field, Nullable(Number({.above = 0})), about);
 }
+template <typename T>
+KeyOf<T> Seconds(const char* name, double T::*field, const char* about) {
+  return Key(name, field, Number({.at_least = 0}), about);
+}
+KeyOf<Hardware> Share(const char* name, double Hardware::*field, const char* about) {
+  return Key(name, field, Number({.above = 0, .at_most = 1}), about);
+}
 
-const recipe::Type<Hardware>& HardwareType() {
+recipe::Type<HostTimes> HostType() {
+  using H = HostTimes;
+  return recipe::Map<H>({
+      Seconds("operation_s", &H::operation_s, "To enqueue an operation."),
+      Seconds("event_s", &H::event_s, "To record an event."),
+      Seconds("wait_s", &H::wait_s, "To let a stream wait for an event."),
+      Seconds("allocation_s", &H::allocation_s, "Of a block, by a caching allocator."),
+      Seconds("segment_s", &H::segment_s, "To take a segment from the device, or give it back."),
+      Seconds("segment_s_per_byte", &H::segment_s_per_byte, "The same, a byte of it."),
+  });
+}
+
+recipe::Type<LinkRates> LinkType() {
+  using L = LinkRates;
+  const auto step = [](const char* name, std::optional<double> L::*field, const char* about) {
+    return Key(name, field, Nullable(Number({.at_least = 0})), about);
+  };
+  return recipe::Map<L>({
+      Rate("ring_bytes_per_s", &L::ring_bytes_per_s, "Of a ring of large messages."),
+      step("ring_step_s", &L::ring_step_s, "The latency of a step of a ring."),
+      Rate("all_to_all_bytes_per_s", &L::all_to_all_bytes_per_s,
+           "Of a pairwise exchange of large messages."),
+      step("all_to_all_step_s", &L::all_to_all_step_s, "The latency of one of its steps."),
+      Key("ramp_bytes", &L::ramp_bytes, Number({.at_least = 0}),
+          "A message of so many bytes a rank has half of those rates."),
+  });
+}
+
+recipe::Type<NetworkRates> NetworkType() {
+  using N = NetworkRates;
+  return recipe::Map<N>({
+      Key("ranks_per_host", &N::ranks_per_host, Integer(1), "Ranks of a host."),
+      Seconds("collective_s", &N::collective_s, "Of a collective, beside its steps."),
+      Key("inside", &N::inside, LinkType(), "Links inside a host, a rank."),
+      Key("between", &N::between, LinkType(), "Links between hosts, a host."),
+  });
+}
+
+recipe::Section<Hardware> ComputeKeys() {
   using H = Hardware;
-  static const recipe::Type<H> type = recipe::Map<H>({
-      Key("name", &H::name, recipe::Text(), "As the driver calls it.").Required(),
-      Key("device", &H::device, recipe::OneOf<H::Device>({"cpu", "cuda"}, recipe::Later()),
-          "What computes."),
-      Key("memory", &H::memory, Nullable(Integer(1, kMostBytes)),
-          "Bytes that a program gets of one device. null: unknown."),
-      Key("outside", &H::outside, Nullable(Integer(0, kMostBytes)),
-          "Bytes of those that contexts and libraries of a rank take. null: not measured."),
-      Key("host_memory", &H::host_memory, Nullable(Integer(1, kMostBytes)),
-          "Bytes of a host, for all of its ranks. null: unknown."),
-      Rate("bf16_flops", &H::bf16_flops, "FLOP/s of a large product of bf16."),
+  return {
+      Rate("bf16_flops", &H::bf16_flops, "FLOP/s of the data sheet, of bf16 by bf16."),
       Rate("fp16_flops", &H::fp16_flops, "The same of fp16."),
       Rate("fp32_flops", &H::fp32_flops, "The same of fp32."),
+      Share("product_share", &H::product_share, "The share of those that a huge product reaches."),
       Key("multiprocessors", &H::multiprocessors, Nullable(Integer(1, 4096)),
           "How many tiles of a product are worked on at once. null: every shape has the rate "
           "above."),
+      Key("tile_terms", &H::tile_terms, Integer(0, 1 << 20),
+          "Terms of a tile's sums that its begin and end take as long as."),
       Rate("attention_forward_flops", &H::attention_forward_flops,
            "FLOP/s of causal attention in bf16, below the diagonal."),
       Rate("attention_backward_flops", &H::attention_backward_flops, "The same on the way back."),
@@ -46,14 +104,190 @@ const recipe::Type<Hardware>& HardwareType() {
       Rate("attention_64_backward_flops", &H::attention_64_backward_flops, "And on the way back."),
       Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
            "Bytes a second of a copy in device memory, read and written."),
-      Rate("host_link_bytes_per_s", &H::host_link_bytes_per_s,
-           "Bytes a second between a device and its host, each way."),
-      Rate("host_copy_bytes_per_s", &H::host_copy_bytes_per_s,
-           "Bytes a second of a copy in a rank's share of its host, read and written."),
-      Rate("disk_read_bytes_per_s", &H::disk_read_bytes_per_s, "Bytes a second from its disk."),
-      Rate("disk_write_bytes_per_s", &H::disk_write_bytes_per_s, "Bytes a second to its disk."),
-  });
+      Seconds("launch_s", &H::launch_s, "From one kernel to the next on a stream."),
+      Key("cores", &H::cores, Nullable(Integer(1, 4096)), "Of the CPU that the rates are of."),
+      Key("op_bytes_per_s", &H::op_bytes_per_s, recipe::Named(Number({.above = 0})),
+          "Operations that do not reach a copy's rate, by name: bytes a second."),
+      Share("reached", &H::reached, "Of their rates, what kernels attain in a whole step."),
+      Key("unfused_bytes", &H::unfused_bytes, Number({.above = 0}),
+          "What a program's kernels that are no product move, over what ours do."),
+      Share("kernels_beside_collectives", &H::kernels_beside_collectives,
+            "The share of their rate that kernels keep beside a collective."),
+      Share("collectives_beside_kernels", &H::collectives_beside_kernels,
+            "The share of its rate that a collective keeps beside kernels."),
+  };
+}
+
+const recipe::Type<Hardware>& HardwareType() {
+  using H = Hardware;
+  static const recipe::Type<H> type = [] {
+    recipe::Section<H> keys = {
+        Key("name", &H::name, recipe::Text(), "As the driver calls it.").Required(),
+        Key("device", &H::device, recipe::OneOf<H::Device>({"cpu", "cuda"}, recipe::Later()),
+            "What computes."),
+        Key("memory", &H::memory, Nullable(Integer(1, kMostBytes)),
+            "Bytes that a program gets of one device. null: unknown."),
+        Key("outside", &H::outside, Nullable(Integer(0, kMostBytes)),
+            "Bytes of those that contexts and libraries of a rank take. null: not measured."),
+        Key("host_memory", &H::host_memory, Nullable(Integer(1, kMostBytes)),
+            "Bytes of a host, for all of its ranks. null: unknown."),
+    };
+    for (const recipe::AnyField& field : ComputeKeys().fields) keys.fields.push_back(field);
+    const recipe::Section<H> rest = {
+        Rate("host_link_bytes_per_s", &H::host_link_bytes_per_s,
+             "Bytes a second between a device and its host, each way."),
+        Rate("host_copy_bytes_per_s", &H::host_copy_bytes_per_s,
+             "Bytes a second of a copy in a rank's share of its host, read and written."),
+        Rate("disk_read_bytes_per_s", &H::disk_read_bytes_per_s, "Bytes a second from its disk."),
+        Rate("disk_write_bytes_per_s", &H::disk_write_bytes_per_s, "Bytes a second to its disk."),
+        Key("host", &H::host, HostType(), "Seconds that the host is busy."),
+        Key("network", &H::network, Nullable(NetworkType()), "null: one rank."),
+        Key(kSources, &H::sources, recipe::Named(recipe::Text()), "Of each number, its source."),
+    };
+    for (const recipe::AnyField& field : rest.fields) keys.fields.push_back(field);
+    return recipe::Map<H>(keys);
+  }();
   return type;
+}
+
+std::string Below(const std::string& prefix, const std::string& key) {
+  return prefix.empty() ? key : prefix + "." + key;
+}
+
+// All keys that there are, with their dots.
+void AddKeys(const Json& map, const std::string& prefix, std::vector<std::string>& keys) {
+  for (const auto& [key, value] : map.items()) {
+    const std::string name = Below(prefix, key);
+    keys.push_back(name);
+    if (value.is_object()) AddKeys(value, name, keys);
+  }
+}
+
+// With every key of every map.
+Json Defaults() {
+  Hardware standard;
+  standard.network.emplace();
+  return HardwareType().Write(standard);
+}
+
+// Why `text` is no source; "" where it is one.
+std::string WhyNoSource(const std::string& text) {
+  for (const char* form : kForms) {
+    const std::string begin = std::string(form) + ": ";
+    if (!text.starts_with(begin) || text.size() == begin.size()) continue;
+    if (form != std::string_view("seen")) return "";
+    std::istringstream words(text.substr(begin.size()));
+    std::string word;
+    int count = 0;
+    while (words >> word) ++count;
+    return count == 3 ? "" : "want a point of the paper, `seen: FIGURE CURVE X`";
+  }
+  std::vector<std::string> forms;
+  for (const char* form : kForms) {
+    const bool seen = form == std::string_view("seen");
+    forms.push_back(recipe::Quoted(std::string(form) + (seen ? ": FIGURE CURVE X" : ": ...")));
+  }
+  return "want " + recipe::Join(forms, "or");
+}
+
+using Sources = std::map<std::string, std::string>;
+
+Sources::const_iterator FindSource(const Sources& sources, std::string key) {
+  while (true) {
+    const auto found = sources.find(key);
+    const size_t dot = key.rfind('.');
+    if (found != sources.end() || dot == std::string::npos) return found;
+    key.resize(dot);
+  }
+}
+
+// What is written in the file: numbers, and the maps that hold some.
+struct Written {
+  std::map<std::string, const YamlNode*> numbers;
+  std::set<std::string> maps;
+};
+
+void FindNumbers(const YamlNode& map, const std::string& prefix, Written& written) {
+  for (const YamlNode::Entry& entry : map.entries) {
+    const std::string key = Below(prefix, entry.key);
+    if (entry.value->kind == YamlNode::Kind::kMap && key != kSources) {
+      const size_t before = written.numbers.size();
+      FindNumbers(*entry.value, key, written);
+      if (written.numbers.size() > before) written.maps.insert(key);
+    } else if (entry.value->kind == YamlNode::Kind::kScalar && entry.value->plain) {
+      const recipe::PlainType type = recipe::ResolvePlain(entry.value->text);
+      if (type == recipe::PlainType::kInteger || type == recipe::PlainType::kNumber) {
+        written.numbers[key] = entry.value.get();
+      }
+    }
+  }
+}
+
+// Every number has a source, and every source a number.
+void CheckSources(const YamlNode& tree, RecipeReader& reader) {
+  if (reader.Unusable(kSources)) return;
+  Written written;
+  FindNumbers(tree, "", written);
+  const YamlNode::Entry* sources = tree.Find(kSources);
+  Sources given;  // Bad ones, too: a mistake of theirs is none of the number's.
+  if (sources != nullptr) {
+    for (const YamlNode::Entry& entry : sources->value->entries) given[entry.key];
+  }
+  for (const auto& [key, node] : written.numbers) {
+    if (reader.Unusable(key) || FindSource(given, key) != given.end()) continue;
+    reader.Mistake(node->place, key,
+                   "no source: say under `" + std::string(kSources) +
+                       "` where it is from, as in `" + key + ": \"data sheet: ...\"`");
+  }
+  if (sources == nullptr) return;
+  std::vector<std::string> keys(written.maps.begin(), written.maps.end());
+  for (const auto& [key, node] : written.numbers) keys.push_back(key);
+  for (const YamlNode::Entry& entry : sources->value->entries) {
+    const std::string name = Below(kSources, entry.key);
+    if (std::find(keys.begin(), keys.end(), entry.key) == keys.end()) {
+      const std::string near = recipe::Nearest(entry.key, keys);
+      reader.Mistake(
+          entry.place, name,
+          "this file has no such number" + (near.empty() ? "" : recipe::DidYouMean(near)));
+    } else if (const std::string why = WhyNoSource(entry.value->text);
+               !why.empty() && !reader.Unusable(name)) {
+      reader.Wrong(*entry.value, name, why.substr(std::string("want ").size()));
+    }
+  }
+}
+
+// Without what is as in `standard` and has no source; an empty map stays where it says something.
+Json ToWrite(const Json& map, const Json& standard, const std::string& prefix,
+             const Sources& sources) {
+  Json kept = Json::object();
+  for (const auto& [key, value] : map.items()) {
+    const std::string name = Below(prefix, key);
+    const Json usual = standard.contains(key) ? standard[key] : Json();
+    if (value.is_object() && name != kSources) {
+      Json inner = ToWrite(value, usual, name, sources);
+      if (!inner.empty() || name == "network") kept[key] = std::move(inner);
+      continue;
+    }
+    const bool has_source = FindSource(sources, name) != sources.end();
+    if (value.is_null() || (value == usual && !has_source)) continue;
+    if (value.is_number() && !has_source) {
+      throw std::invalid_argument("[write_hardware] " + name + " has no source");
+    }
+    kept[key] = value;
+  }
+  return kept;
+}
+
+void AddYaml(const Json& map, const std::string& indent, std::string& text) {
+  for (const auto& [key, value] : map.items()) {
+    text += indent + recipe::YamlValue(key) + ":";
+    if (value.is_object() && !value.empty()) {
+      text += "\n";
+      AddYaml(value, indent + "  ", text);
+    } else {
+      text += " " + recipe::YamlValue(value) + "\n";
+    }
+  }
 }
 
 }  // namespace
@@ -63,20 +297,43 @@ Hardware ReadHardware(const std::string& path) {
   if (const std::string why = recipe::ReadTextFile(path, text); !why.empty()) {
     throw ConfigError(path + ": " + why);
   }
-  recipe::RecipeReader reader({"name", "device", "memory", "outside", "host_memory", "bf16_flops",
-                               "fp16_flops", "fp32_flops", "multiprocessors",
-                               "attention_forward_flops", "attention_backward_flops",
-                               "attention_64_forward_flops", "attention_64_backward_flops",
-                               "copy_bytes_per_s", "host_link_bytes_per_s", "host_copy_bytes_per_s",
-                               "disk_read_bytes_per_s", "disk_write_bytes_per_s"});
+  std::vector<std::string> keys;
+  AddKeys(Defaults(), "", keys);
+  RecipeReader reader(keys);
   const auto tree = recipe::ParseYaml(text, 0, /*place_lines=*/true, reader.mistakes());
   Hardware hardware;
   if (tree) HardwareType().Read(*tree, "", reader, hardware);
   if (reader.mistakes().empty() && hardware.name.empty()) {
     reader.Mistake({0, 1, 1}, "name", "missing: what the driver calls the device");
   }
+  if (tree) CheckSources(*tree, reader);
   if (!reader.mistakes().empty()) recipe::ThrowMistakes(reader.mistakes(), {path});
   return hardware;
+}
+
+std::string WriteHardware(const Hardware& hardware) {
+  for (const auto& [key, source] : hardware.sources) {
+    if (const std::string why = WhyNoSource(source); !why.empty()) {
+      throw std::invalid_argument("[write_hardware] the source of " + key + ": " + why);
+    }
+  }
+  std::string text;
+  AddYaml(ToWrite(HardwareType().Write(hardware), Defaults(), "", hardware.sources), "", text);
+  return text;
+}
+
+std::string SourceOf(const Hardware& hardware, const std::string& key) {
+  const auto found = FindSource(hardware.sources, key);
+  return found == hardware.sources.end() ? "" : found->second;
+}
+
+std::vector<std::string> PointsSeen(const Hardware& hardware) {
+  constexpr std::string_view kSeen = "seen: ";
+  std::set<std::string> points;
+  for (const auto& [key, source] : hardware.sources) {
+    if (source.starts_with(kSeen)) points.insert(source.substr(kSeen.size()));
+  }
+  return {points.begin(), points.end()};
 }
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -74,12 +75,27 @@ struct Hardware {
   std::optional<double> disk_read_bytes_per_s, disk_write_bytes_per_s;
   HostTimes host;
   std::optional<NetworkRates> network;  // Without one there is one rank.
-  // Where each number comes from, by its key ("network.inside.ring_step_s").
+  // Where each number comes from, by its key ("network.inside.ring_step_s"), or one for all of a
+  // map
+  // ("op_bytes_per_s"): "FORM: TEXT". Forms: data sheet, publication, measured (by this project,
+  // elsewhere), calibrate (by the command, on that machine), assumed; and "seen: FIGURE CURVE X",
+  // of a number that was set so that the simulator meets that point of the FSDP paper.
   std::map<std::string, std::string> sources;
 };
 
-// Throws ConfigError with a line for every mistake, as LoadRecipe does.
+// Throws ConfigError with a line for every mistake, as LoadRecipe does. A number of the file that
+// has no source is one, and so is a source that no number has.
 Hardware ReadHardware(const std::string& path);
+
+// YAML that ReadHardware() takes for an equal machine. Left out is what is as it is in Hardware{},
+// and has no source. Throws std::invalid_argument where another number has none, or a bad one.
+std::string WriteHardware(const Hardware& hardware);
+
+// The number's own source, else that of the innermost map which holds it; "" where there is none.
+std::string SourceOf(const Hardware& hardware, const std::string& key);
+
+// "FIGURE CURVE X" of all sources of that form, in order, each once.
+std::vector<std::string> PointsSeen(const Hardware& hardware);
 
 }  // namespace fsdp
 

@@ -5,38 +5,54 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kH100 = 132;
+constexpr int64_t kH100 = 132, kTerms = 200;
+constexpr double kFast = 2048.0 / (2048 + kTerms);  // What whole waves of 2,048 terms use.
 
-double Rate(int64_t m, int64_t n, int64_t k) {
+double Rate(int64_t m, int64_t n, int64_t k, int64_t multiprocessors = kH100,
+            int64_t terms = kTerms) {
   Product product;
   product.m = m, product.n = n, product.k = k;
-  return ProductRateInWaves(product, 798, kH100);
+  return ProductRateInWaves(product, 800, multiprocessors, terms);
 }
 
-TEST(ProductWaves, TheLargeOneHasItsRate) {
-  EXPECT_DOUBLE_EQ(Rate(8192, 8192, 8192), 798);
-  Product product;
-  product.m = product.n = product.k = 8192;
-  EXPECT_DOUBLE_EQ(ProductRateInWaves(product, 100, 7), 100);
-  EXPECT_DOUBLE_EQ(Rate(128 * 132, 256 * 16, 1 << 20), 798) << "none has more";
+TEST(ProductWaves, AHugeOneHasTheRateAndNoneHasMore) {
+  EXPECT_DOUBLE_EQ(Rate(8192, 8192, 8192), 800);
+  EXPECT_DOUBLE_EQ(Rate(8192, 8192, 8192, 7), 800);
+  EXPECT_DOUBLE_EQ(Rate(128 * 132, 256 * 16, 1 << 20), 800);
+  EXPECT_DOUBLE_EQ(Rate(128 * 132, 256, 2048), 800);
 }
 
-// 448 tiles on 132 multiprocessors are 3.4 waves and take four.
+// A wave of whole tiles: its begin and end are all that is lost.
+TEST(ProductWaves, TilesBeginAndEnd) {
+  EXPECT_NEAR(Rate(128 * 132, 256, 600), 800 * 600.0 / (600 + kTerms) / kFast, 1e-9);
+  EXPECT_NEAR(Rate(128 * 132, 256, 600, kH100, 0), 800, 1e-9);
+  EXPECT_LT(Rate(128 * 132, 256, 600, kH100, 400), Rate(128 * 132, 256, 600));
+}
+
+// 448 tiles of 256 x 128 on 132 multiprocessors are 3.4 waves and take four; smaller tiles, 6.8 of
+// seven waves, make up for a tenth of it.
 TEST(ProductWaves, TheLastWaveTakesAsLong) {
-  const double large = 8192.0 / (8192 + 192) * (64 * 32) / (16 * 132);
-  const double small = 896.0 / (896 + 192) * 448 / (4 * 132);
-  EXPECT_NEAR(Rate(16384, 896, 896), 798 * small / large, 1e-9);
-  EXPECT_GT(Rate(16384, 896, 896), 550);
-  EXPECT_LT(Rate(16384, 896, 896), 680);
-  // Tiles lie the way round that wastes less; of this one no column is whole.
+  const double of_large = 448.0 / (4 * 132), of_small = 0.9 * 896 / (7 * 132);
+  EXPECT_GT(of_small, of_large);
+  EXPECT_NEAR(Rate(16384, 896, 896), 800 * of_small * 896 / (896 + kTerms) / kFast, 1e-9);
   EXPECT_DOUBLE_EQ(Rate(16384, 896, 896), Rate(896, 16384, 896));
-  EXPECT_NEAR(Rate(16384, 1, 896), Rate(16384, 128, 896) / 128, 1e-9);
+  // Of these no column is whole: 64 of the narrowest tile's are computed.
+  EXPECT_NEAR(Rate(16384, 1, 896), Rate(16384, 64, 896) / 64, 1e-9);
 }
 
-// Seven by four tiles would leave 104 of 132 multiprocessors idle.
+// Few tiles leave most multiprocessors idle: smaller ones keep more of them busy, each less so.
+TEST(ProductWaves, SmallProductsTakeSmallTiles) {
+  EXPECT_NEAR(Rate(1024, 512, 256), 800 * 0.55 * (16 * 8 / 132.0) * 256 / (256 + kTerms) / kFast,
+              1e-9);
+  EXPECT_NEAR(Rate(1024, 512, 256), Rate(512, 1024, 256), 1e-9);
+}
+
+// Seven by seven tiles would leave 83 of 132 multiprocessors idle. In five parts they are two
+// waves, nearly full, of 3,277 terms; the parts are added up.
 TEST(ProductWaves, LongSumsAreDivided) {
-  EXPECT_GT(Rate(896, 896, 16384), 600);
-  EXPECT_LT(Rate(896, 896, 512), 200);
+  EXPECT_NEAR(Rate(896, 896, 16384),
+              800 * 0.9 * 49 * 16384 / (2 * 132 * (3277 + 3.0 * kTerms)) / kFast, 1e-9);
+  EXPECT_LT(Rate(896, 896, 500), Rate(896, 896, 16384) / 1.5) << "too short for two parts";
 }
 
 }  // namespace

@@ -124,18 +124,22 @@ TEST(StepFloor, ShortHeadsHaveRatesOfTheirOwn) {
 // With the number of multiprocessors a product's shape decides: 32 rows are part of a tile.
 TEST(StepFloor, ProductsTakeTheirWaves) {
   Hardware machine = Machine();
-  machine.fp32_flops = 1e6;
+  machine.fp32_flops = 2e6;
+  machine.product_share = 0.5;
   const double plain = Find(FloorOf(Parse(), 1, machine), "linear_forward").seconds;
   machine.multiprocessors = 132;
+  machine.tile_terms = 100;
   Product qkv, gate_up;
   qkv.m = gate_up.m = 32, qkv.k = gate_up.k = 24, qkv.n = 12 * 8, gate_up.n = 80;
   double want = 0;
   for (const Product& p : {qkv, gate_up}) {
-    want += 4 * 2 * p.flops() / ProductRateInWaves(p, 1e6, 132);
+    want += 4 * 2 * p.flops() / ProductRateInWaves(p, 1e6, 132, 100);
   }
   const double got = Find(FloorOf(Parse(), 1, machine), "linear_forward").seconds;
   EXPECT_NEAR(got, want, 1e-9 * want);
   EXPECT_GT(got, 100 * plain);
+  machine.tile_terms = 200;
+  EXPECT_GT(Find(FloorOf(Parse(), 1, machine), "linear_forward").seconds, 1.5 * got);
 }
 
 TEST(StepFloor, AllElseTakesItsBytes) {
