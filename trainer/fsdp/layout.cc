@@ -26,7 +26,8 @@ std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolic
     return std::ranges::any_of(segment.parameters, &ParameterShape::shared);
   });
   for (size_t i = 0; i < segments.size(); ++i) {
-    const bool block = segments[i].is_block, own = segments[i].own_unit;
+    const bool block = segments[i].is_block;
+    const bool own = segments[i].own_unit && policy.outside == WrapPolicy::Outside::kUnits;
     const bool holds = shares && (i == 0 || i + 1 == segments.size());
     if (!(block || own) || holds || policy.policy == AutoWrap::kNone) {
       open = false;

@@ -53,7 +53,7 @@ struct SegmentShape {
   std::string name;
   bool is_block = false;
   std::vector<ParameterShape> parameters;
-  bool own_unit = false;      // Not joined with others: an untied embedding or head.
+  bool own_unit = false;      // Not joined with others: an untied embedding. With kUnits alone.
   bool reads_shared = false;  // What several segments share.
 };
 

@@ -26,8 +26,14 @@ enum class BackwardPrefetch { kPre, kPost, kNone };
 enum class Accumulation { kSharded, kUnsharded };
 
 struct WrapPolicy {
+  enum class Outside { kUnits, kRoot };
+
   AutoWrap policy = AutoWrap::kTransformerBlock;
   int64_t min_num_params = 100'000'000;  // kSize: consecutive blocks are joined until they have it.
+  // Where the parameters outside the blocks are. kUnits: an untied embedding and an untied head are
+  // units of their own. kRoot: all of them are in the root, which is whole from its gather to the
+  // end of backward.
+  Outside outside = Outside::kUnits;
 
   bool operator==(const WrapPolicy&) const = default;
 };

@@ -24,7 +24,9 @@ struct ModelSegment {
   std::string name;  // The common prefix of its parameters' names.
   bool is_block = false;
   std::vector<Parameter*> parameters;
-  bool own_unit = false;  // Where blocks are gathered and freed, it is too: an untied embedding.
+  // Where blocks are gathered and freed, it is too, unless the recipe leaves it in the root: an
+  // untied embedding.
+  bool own_unit = false;
   // Its backward reads its parameters. False: rows are looked up, gradients added.
   bool read_in_backward = true;
   std::vector<Parameter*> reads = {};  // Of those that other segments list.

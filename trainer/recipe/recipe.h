@@ -350,6 +350,9 @@ constexpr auto NamesOf(Strategy) {
 constexpr auto NamesOf(AutoWrap) {
   return std::to_array<std::string_view>({"transformer_block", "branch", "size", "none"});
 }
+constexpr auto NamesOf(WrapPolicy::Outside) {
+  return std::to_array<std::string_view>({"units", "root"});
+}
 constexpr auto NamesOf(BackwardPrefetch) {
   return std::to_array<std::string_view>({"pre", "post", "none"});
 }

@@ -187,6 +187,10 @@ Type<FsdpOptions> FsdpType() {
           "min_num_params or more. none: the whole model is one unit."),
       Key("min_num_params", &WrapPolicy::min_num_params, Integer(1, kAnyInteger),
           "Parameters of a unit, at least; for policy size."),
+      Key("outside", &WrapPolicy::outside, OneOf<WrapPolicy::Outside>(),
+          "Where what is in no block is. units: an embedding and a head that share no weights are "
+          "units of their own, and the rest is the root. root: all of it is the root, as in the "
+          "paper; it is gathered before forward and stays whole until backward ends."),
   });
   using S = LossScalerOptions;
   const auto scaler = Map<S>({

@@ -168,6 +168,29 @@ TEST(Layout, UnitsOfTheirOwn) {
   EXPECT_EQ(layout.flat_parameters[1].name, segments[0].name);
 }
 
+// As PyTorch's wrapper has it, which wraps blocks alone.
+TEST(Layout, WhatIsOutsideTheBlocksMayBeTheRoots) {
+  std::vector<SegmentShape> segments = ThreeBlocks();
+  segments.front().own_unit = segments.back().own_unit = true;
+  segments.back().parameters.push_back({"lm_head", Shape{101, 7}});
+  const auto with = [&](AutoWrap policy) {
+    return MakeLayout(segments, {policy, 7 * 21 + 21 + 1, WrapPolicy::Outside::kRoot}, 2);
+  };
+  const Layout layout = with(AutoWrap::kTransformerBlock);
+  EXPECT_EQ(layout.unit_of_segment, (std::vector<int>{0, 1, 2, 3, 0}));
+  EXPECT_EQ(with(AutoWrap::kSize).unit_of_segment, (std::vector<int>{0, 1, 1, 2, 0}));
+  EXPECT_EQ(with(AutoWrap::kNone).unit_of_segment, (std::vector<int>{0, 0, 0, 0, 0}));
+  std::vector<std::string> root;
+  for (const Placement& p : layout.flat_parameters[0].parameters) root.push_back(p.name);
+  EXPECT_EQ(root, (std::vector<std::string>{"wte", "wpe", "ln_f", "lm_head"}));
+  EXPECT_EQ(layout.NumParameters(), MakeLayout(segments, {}, 2).NumParameters());
+  // Blocks that trained before lie where they lay: units count from 1.
+  const Layout units = MakeLayout(segments, {}, 2);
+  for (int block = 1; block <= 3; ++block) {
+    EXPECT_EQ(layout.GatheredBytes(block), units.GatheredBytes(block + 1));
+  }
+}
+
 // A bias table that every block reads, listed in the first of them, whatever it is called.
 TEST(Layout, WhatSeveralSegmentsReadIsTheRoots) {
   std::vector<SegmentShape> segments = ThreeBlocks();

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
+#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp {
@@ -27,6 +31,43 @@ TEST(ModelLayout, AnUntiedEmbeddingAndHeadAreUnitsOfTheirOwn) {
   names.clear();
   for (const FlatParameter& unit : layout().flat_parameters) names.push_back(unit.name);
   EXPECT_EQ(names, (std::vector<std::string>{"root", "model.layers.0", "model.layers.1"}));
+}
+
+// Of every published model: the root holds all that is in no block, and each block is as it was.
+TEST(ModelLayout, TheRootHoldsWhatIsInNoBlock) {
+  int models = 0, moved = 0;
+  for (const ModelPreset& preset : ModelPresets()) {
+    SCOPED_TRACE(preset.name);
+    const std::unique_ptr<Model> model = MakeModel(preset.shape);
+    const std::vector<SegmentShape> shapes = ShapesOf(*model);
+    const Layout units = MakeLayout(shapes, {}, 8);
+    const Layout root = MakeLayout(shapes, {.outside = WrapPolicy::Outside::kRoot}, 8);
+    std::set<std::string> outside, in_root;
+    int blocks = 0;
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      if (shapes[s].is_block) {
+        EXPECT_EQ(root.unit_of_segment[s], ++blocks);
+        const int f = root.units[blocks].flat_parameters[0];
+        const int was = units.units[units.unit_of_segment[s]].flat_parameters[0];
+        EXPECT_EQ(root.flat_parameters[f].name, units.flat_parameters[was].name);
+        EXPECT_EQ(root.flat_parameters[f].size, units.flat_parameters[was].size);
+      } else {
+        EXPECT_EQ(root.unit_of_segment[s], 0);
+      }
+      for (const ParameterShape& p : shapes[s].parameters) {
+        if (!shapes[s].is_block || p.shared) outside.insert(p.name);
+      }
+    }
+    for (const int f : root.units[0].flat_parameters) {
+      for (const Placement& p : root.flat_parameters[f].parameters) in_root.insert(p.name);
+    }
+    EXPECT_EQ(in_root, outside);
+    EXPECT_EQ(std::ssize(root.units), 1 + blocks);
+    ++models;
+    moved += root.units.size() != units.units.size();
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, models);
 }
 
 // One for each choice of dtypes.
