@@ -219,7 +219,7 @@ class Builder {
         r + 1 == runs_.size() || runs_[r + 1].unit != u || runs_[r + 1].micro_batch != m;
     if (!ends) return;
     LetGo(r, u);
-    if (of_root) LetGo(r, 0);
+    if (of_root || r + 1 == runs_.size()) LetGo(r, 0);
     if (!run.backward()) return;
     if (pre) PrefetchForBackward(r, {});
     if (o_.backward_prefetch == BackwardPrefetch::kPost) PrefetchForBackward(r, {index});
@@ -234,7 +234,7 @@ class Builder {
     const ScheduledRun& run = runs_[r];
     const int m = run.micro_batch;
     const bool kept = caching_ && HasOwnValue(u) && !Freed(u);
-    if (!resident_[u] || !(kept ? runs_.IsLastRead(r, u) : Freed(u))) return;
+    if (!resident_[u] || !(kept ? runs_.IsLastUse(r, u) : Freed(u))) return;
     if (o_.secondary > 1 && !kept && !run.backward() && runs_.IsReadBackward(r)) {
       Add(ActionKind::kMove, StreamId::kCompute, u, m,
           {.reads = {Value(u)}, .writes = {{Resource::kSecondary, u}}});

@@ -11,10 +11,12 @@
 //   gather slot before its run in forward and again before its recompute or backward, if that reads
 //   parameters: not so a table's, in which rows are looked up. Gather slots are taken in turn, so
 //   the slot that a gather needs is always the one that has been longest in use. The root has
-//   memory of its own and is gathered once a step.
+//   memory of its own, for its value and for its gradient, and is gathered once a step. Its
+//   gradient is reduced behind the last run that adds to it, once a micro-batch or once a step.
 //   With `buffers: caching` device memory has no slots: each gather, each gradient, and the shard
 //   of one on its way to the host, has memory of its own, which is free again behind its last use;
-//   so units that are kept have a kFree as well, once a step. Slots in host memory stay slots.
+//   so units that are kept have a kFree as well, once a step: with `auto_wrap.outside: root` the
+//   root's is behind the step's last run. Slots in host memory stay slots.
 //
 //   Offload: a unit that is updated on the host has master, state and gradient in host memory. What
 //   a micro-batch adds to its gradient is summed on the device, in a slot, to which the sum so far

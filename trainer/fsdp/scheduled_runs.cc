@@ -19,7 +19,9 @@ ScheduledRuns::ScheduledRuns(const ScheduleOptions& options) : options_(options)
   }
 }
 
-bool ScheduledRuns::IsLastRead(size_t r, int unit) const {
+bool ScheduledRuns::IsLastUse(size_t r, int unit) const {
+  const bool held = unit == 0 && options_.auto_wrap.outside == WrapPolicy::Outside::kRoot;
+  if (held) return r + 1 == runs_.size();
   return std::none_of(runs_.begin() + static_cast<std::ptrdiff_t>(r) + 1, runs_.end(),
                       [&](const ScheduledRun& run) { return Reads(run, unit); });
 }

@@ -36,8 +36,9 @@ class ScheduledRuns {
     if (run.unit != unit) return false;
     return run.pass != Pass::kBackward || options_.segments[run.segment].read_in_backward;
   }
-  // Nothing in the step reads the unit's parameters after run r.
-  bool IsLastRead(size_t r, int unit) const;
+  // Nothing in the step reads the unit's parameters after run r. With `outside: root` the root is
+  // in use until the step's last run, as PyTorch FSDP has it.
+  bool IsLastUse(size_t r, int unit) const;
   // The unit of forward run r is read again on the way back, in its micro-batch.
   bool IsReadBackward(size_t r) const;
   // Of the next run after r of another unit that takes part in prefetching, in the same pass

@@ -358,6 +358,26 @@ TEST(WaitDeletion, CachingBuffers) {
               totals.pacing);
 }
 
+// The root's memory is given back at the step's end, behind its last reader and behind others'
+// runs.
+TEST(WaitDeletion, TheRootIsHeld) {
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 128; bits += 3) {
+    ExecutorOptions o = LimitedByTheHost(bits);
+    o.buffers = FsdpOptions::Buffers::kCaching;
+    o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+    o.limit_all_gathers = bits % 5 % 4;
+    o.sharding_strategy = bits & 64 ? Strategy::kShardGradOp : Strategy::kFullShard;
+    const std::vector<ParameterGroup> frozen{{"*wte*", {}, 1, true}, {"*wpe*", {}, 1, true}};
+    CheckEveryWait(o, 2, seen, totals, bits % 2 == 0 ? std::vector<ParameterGroup>() : frozen);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits, %d of them pacing\n", totals.schedules, totals.waits,
+              totals.pacing);
+  EXPECT_GT(totals.waits, kUnderAsan ? 0 : 100);
+}
+
 // The host's waits are waits like any other; what it has waited for nobody else waits for.
 TEST(WaitDeletion, LimiterOfTheHost) {
   std::set<uint64_t> seen;
@@ -467,6 +487,7 @@ ExecutorOptions FromACachingAllocator(ExecutorOptions o, int bits) {
   o.limit_all_gathers = bits % 5 % 4;
   o.forward_prefetch = bits % 3 > 0;
   o.poison = bits % 2 == 0;
+  if (bits % 3 == 1) o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
   if (bits % 7 > 3) o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kGather;
   return o;
 }
@@ -663,6 +684,7 @@ Drawn Draw(uint64_t seed) {
                 .reduce = static_cast<FsdpOptions::Quantize::Reduce>(below(3)),
                 .min_size = 1 + 64 * below(2)};
   if (o.sharding_strategy != Strategy::kNoShard && coin()) o.inside = divisor_of(shards);
+  o.auto_wrap.outside = static_cast<WrapPolicy::Outside>(below(2));
   return drawn;
 }
 

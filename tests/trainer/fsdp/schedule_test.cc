@@ -507,8 +507,6 @@ TEST(Schedule, ASecondaryCopyServesBackward) {
   EXPECT_EQ(Count(MakeSchedule(o), "keep"), 0);
 }
 
-// Ranks of one job compare it, and so may a person two builds: a schedule of today is the schedule
-// of tomorrow, waits included, unless somebody means to change it.
 // On one rank, of what is offloaded: beside the backward of the block behind, if there is a slot.
 TEST(Schedule, SumsComeBackAheadOfTheirBackward) {
   ScheduleOptions options = OfBlocks(4, 1);
@@ -530,6 +528,85 @@ TEST(Schedule, SumsComeBackAheadOfTheirBackward) {
   }
 }
 
+// An embedding, which looks rows up, and a head in the root: one gather and one free around all of
+// the step, one gradient from the head's backward to the embedding's.
+TEST(Schedule, TheRootIsHeldToTheEndOfBackward) {
+  for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
+    for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
+      ScheduleOptions o = OfBlocks(3, 2);
+      o.mode = mode;
+      o.sharding_strategy = strategy;
+      o.micro_batches = mode == Mode::kTrain ? 2 : 1;
+      o.segments[0].read_in_backward = false;
+      o.limiter = FsdpOptions::Limiter::kHost;
+      o.buffers = FsdpOptions::Buffers::kCaching;
+      const auto of_root = [](ActionKind kind) {
+        return [kind](const Action& a) { return a.kind == kind && a.unit == 0; };
+      };
+      const Schedule units = MakeSchedule(o);
+      o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+      const Schedule s = MakeSchedule(o);
+      for (const ActionKind kind : {ActionKind::kGather, ActionKind::kFree}) {
+        EXPECT_EQ(Count(s, kind), Count(units, kind));
+        EXPECT_EQ(std::ranges::count_if(s.actions, of_root(kind)), 1);
+      }
+      EXPECT_LT(Find(s, of_root(ActionKind::kGather)), FindRun(s, 0, Pass::kForward));
+      // With units its last reader is the head.
+      const int free = Find(s, of_root(ActionKind::kFree));
+      if (mode == Mode::kEval) {
+        EXPECT_LT(FindRun(s, 4, Pass::kForward), free);
+        continue;
+      }
+      const int last = FindRun(s, 0, Pass::kBackward, 1);
+      EXPECT_LT(last, free);
+      EXPECT_LT(Find(units, of_root(ActionKind::kFree)), FindRun(units, 3, Pass::kBackward, 1));
+      for (int m = 0; m < 2; ++m) {
+        const auto in = [&](ActionKind kind) {
+          return Find(s, [&](const Action& a) { return of_root(kind)(a) && a.micro_batch == m; });
+        };
+        EXPECT_LT(in(ActionKind::kClear), FindRun(s, 4, Pass::kBackward, m));
+        EXPECT_LT(FindRun(s, 0, Pass::kBackward, m), in(ActionKind::kReduce));
+      }
+      EXPECT_EQ(UnitsOf(s, ActionKind::kReduce), (std::vector<int>{3, 2, 1, 0, 3, 2, 1, 0}));
+      o.gradient_accumulation = Accumulation::kUnsharded;
+      const Schedule once = MakeSchedule(o);
+      EXPECT_EQ(UnitsOf(once, ActionKind::kReduce), (std::vector<int>{3, 2, 1, 0}));
+      EXPECT_EQ(UnitsOf(once, ActionKind::kClear), (std::vector<int>{0, 3, 2, 1}));
+    }
+  }
+}
+
+// Where what comes first is frozen, the step's last run is a block's.
+TEST(Schedule, TheRootIsHeldWhereItsEmbeddingIsFrozen) {
+  ScheduleOptions o = OfBlocks(3, 2);
+  o.limiter = FsdpOptions::Limiter::kHost;
+  o.buffers = FsdpOptions::Buffers::kCaching;
+  o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+  o.backward_from = 2;
+  const Schedule s = MakeSchedule(o);
+  const auto free_of = [&](int unit) {
+    return Find(
+        s, [&](const Action& a) { return a.kind == ActionKind::kFree && a.unit == unit; },
+        FindRun(s, 2, Pass::kBackward));
+  };
+  EXPECT_GT(free_of(2), 0);
+  EXPECT_GT(free_of(0), free_of(2));
+}
+
+// With slots the root has memory of its own either way: where it holds the same, the list is.
+TEST(Schedule, SlotsAreNotTheRoots) {
+  ScheduleOptions o = OfBlocks(3, 2);
+  const uint64_t units = MakeSchedule(o).Hash();
+  o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+  const Schedule s = MakeSchedule(o);
+  EXPECT_EQ(s.Hash(), units);
+  for (const Action& a : s.actions) {
+    EXPECT_TRUE(a.unit != 0 || a.slot() < 0) << ToString(a);
+  }
+}
+
+// Ranks of one job compare it, and so may a person two builds: a schedule of today is the schedule
+// of tomorrow, waits included, unless somebody means to change it.
 TEST(Schedule, TheListsOfThisBuildAreThoseOfTheLast) {
   std::string all;
   for (const Strategy strategy :
