@@ -349,6 +349,35 @@ TEST(Resume, OverAChainOfWorldsAndStrategies) {
   EXPECT_EQ(OfKind(ReadMetrics(got), "resume").size(), 4u);
 }
 
+// An untied embedding and head leave their units for the root and come back: another layout, whose
+// sums are those of the first, element for element. Only the norm's are in another order.
+TEST(Resume, IntoTheRootAndBackChangesNoBit) {
+  Job job;
+  const Strings settings =
+      With(Full(job), {"model.tie_word_embeddings=false", "train.grad_clip=0"});
+  const std::string want = job.RunDir("unbroken");
+  ASSERT_EQ(RunOn(job, 2, With(settings, {"train.steps=9"})).code, 0);
+  const std::string got = job.RunDir("moved");
+  for (const auto& [steps, fsdp] :
+       {std::pair{3, "fsdp={auto_wrap: {outside: units}}"},
+        {5, "fsdp={auto_wrap: {outside: root}}"},
+        {7, "fsdp={auto_wrap: {outside: root}, limiter: host, buffers: caching}"},
+        {9, "fsdp={auto_wrap: {outside: units}}"}}) {
+    const Outcome part =
+        RunOn(job, 2, With(settings, {"train.steps=" + std::to_string(steps), fsdp}));
+    ASSERT_EQ(part.code, 0) << part.Text();
+  }
+  const std::vector<Json> curve = Curve(got), expected = Curve(want);
+  ASSERT_EQ(curve.size(), 9u);
+  for (size_t i = 0; i < curve.size(); ++i) {
+    EXPECT_EQ(curve[i]["loss"], expected[i]["loss"]) << i;
+    const double norm = expected[i]["grad_norm"];
+    EXPECT_NEAR(curve[i]["grad_norm"].get<double>(), norm, 1e-6 * norm) << i;
+  }
+  EXPECT_EQ(Evaluations(got, 4), Evaluations(want, 4));
+  EXPECT_TRUE(RankFiles(got, 9) == RankFiles(want, 9)) << "other bytes";
+}
+
 TEST(Resume, ElsewhereSeesTheSameSamplesToRounding) {
   Job job;
   const Strings settings = With(Full(job), {"optimizer={name: sgd, lr: 0.5, momentum: 0.9}"});

@@ -42,6 +42,11 @@ const Cure kCures[] = {
        o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
        return true;
      }},
+    {"fsdp.auto_wrap.outside: units",
+     [](SessionOptions& o) {
+       return std::exchange(o.executor.auto_wrap.outside, WrapPolicy::Outside::kUnits) !=
+              WrapPolicy::Outside::kUnits;
+     }},
     {"fsdp.buffers: slots and fsdp.limiter: device",
      [](SessionOptions& o) {
        o.executor.limiter = FsdpOptions::Limiter::kDevice;

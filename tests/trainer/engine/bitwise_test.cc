@@ -340,10 +340,52 @@ TEST(Rounding, TargetsThatDoNotCount) {
   ExpectWorldsAgree(run, {2, 4});
 }
 
+// The embedding and the head in the root or units of their own. The squares of the norm are added
+// in chunks of a unit, so the norm agrees to rounding; nothing is clipped by it here.
+TEST(Bitwise, OutsideTheBlocks) {
+  TinyRun run;
+  run.config.tie_word_embeddings = false;
+  run.options.global_batch_size = 11;
+  ExecutorOptions& o = run.options.executor;
+  o.micro_batch_size = 1;
+  o.max_norm = 0;
+  run.options.optimizer.kind = OptimizerOptions::Kind::kAdamW;
+  run.options.lr.lr = 0.01;
+  for (const int world : {1, 4}) {
+    for (const Strategy strategy :
+         {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kHybridShard,
+          Strategy::kHybridShardGradOp, Strategy::kNoShard}) {
+      for (int bits = 0; bits < 8; ++bits) {
+        const bool drawn = (bits + 2 * static_cast<int>(strategy) + world) % 5 == 0;
+        if (!drawn && !Everything()) continue;
+        run.world = world;
+        o.sharding_strategy = strategy;
+        if (IsHybrid(strategy)) o.shard_size = world / 2 + world % 2;
+        o.gradient_accumulation = bits & 1 ? Accumulation::kUnsharded : Accumulation::kSharded;
+        o.recompute = bits & 1 ? Recompute::kFull : Recompute::kNone;
+        o.limiter = bits & 2 ? FsdpOptions::Limiter::kHost : FsdpOptions::Limiter::kDevice;
+        o.buffers = bits & 2 ? FsdpOptions::Buffers::kCaching : FsdpOptions::Buffers::kSlots;
+        o.mixed_precision.param_dtype = bits & 4 ? DType::kBFloat16 : DType::kFloat32;
+        o.auto_wrap.outside = WrapPolicy::Outside::kUnits;
+        TinyResult units = Train(run);
+        o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+        const TinyResult root = Train(run);
+        for (size_t i = 0; i < root.grad_norms.size(); ++i) {
+          EXPECT_NEAR(root.grad_norms[i], units.grad_norms[i], 1e-6 * units.grad_norms[i]);
+        }
+        units.grad_norms = root.grad_norms;
+        EXPECT_EQ(FirstDifference(root, units), "") << Describe(run);
+        o.shard_size.reset();
+      }
+    }
+  }
+}
+
 TEST(Rounding, OtherWraps) {
   TinyRun run;
-  for (const WrapPolicy wrap :
-       {WrapPolicy{AutoWrap::kSize, 6000}, WrapPolicy{AutoWrap::kNone, 0}}) {
+  run.config.tie_word_embeddings = false;
+  for (const WrapPolicy wrap : {WrapPolicy{AutoWrap::kSize, 6000}, WrapPolicy{AutoWrap::kNone, 0},
+                                WrapPolicy{.outside = WrapPolicy::Outside::kRoot}}) {
     run.options.executor.auto_wrap = wrap;
     ExpectWorldsAgree(run, {1, 3});
   }

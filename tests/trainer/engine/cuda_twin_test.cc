@@ -250,17 +250,23 @@ TEST(CudaTwin, LearnsWithOffload) {
 // On a GPU events pass when they do: neither who waits nor where memory comes from is in a bit.
 TEST(CudaTwin, ThePapersRuntimeHasTheSameBits) {
   TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, /*world=*/2);
+  run.config.tie_word_embeddings = false;
   run.options.global_batch_size = 4;  // Two micro-batches.
   run.device = DeviceType::kCuda;
   run.steps = 3;
-  const TinyResult plain = Train(run);
   ExecutorOptions& o = run.options.executor;
+  o.max_norm = 0;
+  TinyResult plain = Train(run);
   o.limiter = FsdpOptions::Limiter::kHost;
   EXPECT_EQ(FirstDifference(Train(run), plain), "") << "host's limiter, slots";
   o.buffers = FsdpOptions::Buffers::kCaching;
   o.communicators = 1;
   o.mixed_precision.cast = FsdpOptions::MixedPrecision::CastIn::kGather;
   EXPECT_EQ(FirstDifference(Train(run), plain), "") << "caching";
+  o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+  const TinyResult root = Train(run);
+  plain.grad_norms = root.grad_norms;  // Squares are added unit by unit.
+  EXPECT_EQ(FirstDifference(root, plain), "") << "outside: root";
 }
 
 TEST(CudaTwin, OffloadFromACachingAllocatorHasTheSameBits) {

@@ -30,15 +30,16 @@ using Buffers = FsdpOptions::Buffers;
 using Limiter = FsdpOptions::Limiter;
 
 // Strategies, worlds 1 to 4, accumulation, precision, recomputation, prefetch, limits, what is on
-// the host or on a disk, activations there, averages and logits: each pair of values, with the
-// host's limiter over slots and over a caching allocator; or all over one of the two.
+// the host or on a disk, activations there, averages, logits, and embedding and head: each pair of
+// values, with the host's limiter over slots and over a caching allocator; or all over one of the
+// two.
 std::vector<TinyRun> Runs(std::optional<Buffers> buffers = std::nullopt) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
   const int kinds = buffers ? 1 : 2;
   const size_t apart = buffers ? RunsApartAgain() : kRunsApart;
-  for (const std::vector<int>& row :
-       CoverPairs({4, 5, 2, 9, 3, kinds, 4, 3, 2, 2, 3, 2, 2, 2, 2, 8, 3, 2, 2}, kPairwiseSeed)) {
+  for (const std::vector<int>& row : CoverPairs(
+           {4, 5, 2, 9, 3, kinds, 4, 3, 2, 2, 3, 2, 2, 2, 2, 8, 3, 2, 2, 3}, kPairwiseSeed)) {
     if (rows++ % apart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -74,6 +75,9 @@ std::vector<TinyRun> Runs(std::optional<Buffers> buffers = std::nullopt) {
       run.options.eval_ema = true;
     }
     if (row[i++] != 0) run.logits = {{0, 3}};
+    const int outside = row[i++];
+    run.config.tie_word_embeddings = outside == 0;
+    if (outside == 2) o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     run.options.executor.micro_batch_size = 1;  // Micro-batches at every world.
     int shards = run.world;

@@ -210,6 +210,54 @@ TEST_F(PlanTest, AnUntiedTableAndHeadAreGatheredOnceAMicroBatch) {
   EXPECT_EQ(gathered(2048) - gathered(1024), 3 * 2 * table / 2);
 }
 
+// In the root both are gathered once a step, into memory of their own, beside the slots of blocks;
+// so is their gradient.
+TEST_F(PlanTest, TheRootHasAPlaceOfItsOwn) {
+  LlamaConfig config = TinyRun::TinyLlama();
+  options_.executor.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+  const auto model = MakeModel(config);
+  const auto unsharded = [&] {
+    const RunPlan plan = PlanRun(*model, options_, 2, 2, {}, MemoryLimits(root_));
+    return plan.memory.bytes(MemoryKind::kUnsharded);
+  };
+  const Layout layout = LayoutFor(options_.executor, *model, 2);
+  ASSERT_EQ(layout.units.size(), 3u);  // And two blocks, each in a slot.
+  int64_t bytes = 0;
+  for (int u = 0; u < 3; ++u) bytes += layout.GatheredBytes(u) + layout.GradientBytes(u);
+  EXPECT_EQ(unsharded(), bytes);
+  // Of a larger vocabulary the root alone is larger, by table and head.
+  options_.executor.micro_batches = 3;
+  const auto gathered = [&](int64_t vocab) {
+    config.vocab_size = vocab;
+    const auto larger = MakeModel(config);
+    return PlanRun(*larger, options_, 2, 2, {}, MemoryLimits(root_)).traffic.all_gather_bytes;
+  };
+  const double table = 1024.0 * static_cast<double>(config.hidden_size) * 4;
+  EXPECT_EQ(gathered(2048) - gathered(1024), 2 * table / 2);
+  // All of it is there at a time, of an allocator, too.
+  options_.executor.micro_batches = 1;
+  options_.executor.limiter = FsdpOptions::Limiter::kHost;
+  options_.executor.buffers = FsdpOptions::Buffers::kCaching;
+  EXPECT_GE(unsharded(), layout.GatheredBytes(0) + layout.GradientBytes(0));
+}
+
+TEST_F(PlanTest, ARootThatDoesNotFitMayBeUnits) {
+  LlamaConfig config = TinyRun::TinyLlama();
+  config.vocab_size = 4096;
+  const auto model = MakeModel(config);
+  const auto plan = [&] { return PlanRun(*model, options_, 2, 2, {}, MemoryLimits(root_)); };
+  const int64_t units = plan().planned();
+  options_.executor.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+  EXPECT_LT(units, plan().planned());
+  options_.executor.memory_limit = units;
+  try {
+    RequireFit(*model, options_, plan(), {}, MemoryLimits(root_));
+    FAIL() << "it fits";
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(" fsdp.auto_wrap.outside: units: "));
+  }
+}
+
 // Backward's gathers go over two of six ranks, which takes a third of the blocks to keep.
 TEST_F(PlanTest, ASecondaryCopyIsALineOfThePlan) {
   options_.executor.micro_batches = 3;

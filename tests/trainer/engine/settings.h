@@ -27,15 +27,17 @@ inline std::string Describe(const TinyRun& run) {
       << static_cast<int>(o.mixed_precision.cast) << " shards " << o.shard_size.value_or(0)
       << " kept " << o.reshard_after_forward.value_or(0) << " strategy "
       << static_cast<int>(o.sharding_strategy) << " wrap " << static_cast<int>(o.auto_wrap.policy)
-      << " forward_prefetch " << o.forward_prefetch << " backward_prefetch "
-      << static_cast<int>(o.backward_prefetch) << " limit " << o.limit_all_gathers
-      << " reduce_buffers " << o.reduce_buffers << " buffers " << static_cast<int>(o.buffers)
-      << " limiter " << static_cast<int>(o.limiter) << " communicators " << o.communicators
-      << " accumulation " << static_cast<int>(o.gradient_accumulation) << " recompute "
-      << static_cast<int>(o.recompute) << " poison " << o.poison << " check " << run.check
-      << " optimizer " << static_cast<int>(run.options.optimizer.kind) << " on the host "
-      << o.cpu_offload.optimizer << " but " << o.cpu_offload.optimizer_share.value_or(-1)
-      << " with params " << o.cpu_offload.params << " spilled " << o.cpu_offload.spill.has_value()
+      << " outside " << static_cast<int>(o.auto_wrap.outside) << " tied "
+      << run.config.tie_word_embeddings << " forward_prefetch " << o.forward_prefetch
+      << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
+      << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " buffers "
+      << static_cast<int>(o.buffers) << " limiter " << static_cast<int>(o.limiter)
+      << " communicators " << o.communicators << " accumulation "
+      << static_cast<int>(o.gradient_accumulation) << " recompute " << static_cast<int>(o.recompute)
+      << " poison " << o.poison << " check " << run.check << " optimizer "
+      << static_cast<int>(run.options.optimizer.kind) << " on the host " << o.cpu_offload.optimizer
+      << " but " << o.cpu_offload.optimizer_share.value_or(-1) << " with params "
+      << o.cpu_offload.params << " spilled " << o.cpu_offload.spill.has_value()
       << " gathers quantised " << static_cast<int>(o.quantize.gather) << " and reductions "
       << static_cast<int>(o.quantize.reduce) << " inside " << o.inside << " and activations "
       << static_cast<int>(o.activation_offload) << " processes " << (run.ranks == RunProcessRanks);
@@ -112,8 +114,9 @@ inline size_t RunsApartAgain() { return Everything() ? kRunsApart : 3 * kRunsApa
 inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
   std::vector<TinyRun> runs;
   size_t rows = 0;
-  for (const std::vector<int>& row : CoverPairs(
-           {6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3, 3, 3}, kPairwiseSeed)) {
+  for (const std::vector<int>& row :
+       CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3, 3, 3, 3},
+                  kPairwiseSeed)) {
     if (rows++ % apart != 0) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
@@ -149,6 +152,9 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
     o.quantize = {.gather = static_cast<Quantize::Gather>(row[i++]), .block = 64, .min_size = 700};
     const auto reduce = static_cast<Quantize::Reduce>(row[i++]);
     if (o.mixed_precision.reduce_dtype == DType::kFloat32) o.quantize.reduce = reduce;
+    const int outside = row[i++];  // A tied embedding in the root; untied, units; and there, too.
+    run.config.tie_word_embeddings = outside == 0;
+    if (outside == 2) o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
     // State in bf16 where nothing else says that it is rounded by element, and not by shard.
     if (o.mixed_precision.master_dtype != DType::kFloat32) o.state_dtype = DType::kBFloat16;
     int shards = run.world;
