@@ -1,5 +1,6 @@
 // What this program's price of products comes to, held to what others have measured and published
-// (tools/paper/*_products.json, each with its source) at the numbers of the committed hardware files.
+// (tools/paper/*_products.json, each with its source) at the numbers of the committed hardware
+// files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +18,8 @@
 namespace fsdp {
 namespace {
 
-// A row is [count, m, n, k, TFLOP/s]: so many products in one kernel, which has as many tiles as one of
-// `count` times the rows.
+// A row is [count, m, n, k, TFLOP/s]: so many products in one kernel, which has as many tiles as
+// one of `count` times the rows.
 double PredictedFlops(const nlohmann::json& row, const Hardware& gpu) {
   Product product;
   product.m = row[0].get<int64_t>() * row[1].get<int64_t>();
@@ -48,8 +49,7 @@ TEST_P(PublishedProducts, HalfAreWithin8Percent) {
   std::ifstream in(std::string("tools/paper/") + published.file);
   const auto rows = nlohmann::json::parse(in)["gpus"][published.gpu]["rows"];
   ASSERT_EQ(rows.size(), published.rows);
-  const Hardware gpu =
-      ReadHardware(std::string("configs/hardware/") + published.gpu + ".yaml");
+  const Hardware gpu = ReadHardware(std::string("configs/hardware/") + published.gpu + ".yaml");
   std::vector<double> errors, flat;
   for (const nlohmann::json& row : rows) {
     const double measured = row[4].get<double>() * 1e12;
@@ -70,10 +70,10 @@ TEST_P(PublishedProducts, HalfAreWithin8Percent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, PublishedProducts,
-                         ::testing::Values(
-                             Published{"openxla_products.json", "h100-80gb", 375, 0.030},
-                             Published{"openxla_products.json", "b200", 375, 0.022},
-                             Published{"azure_products.json", "a100-80gb", 8, 0.062}),
+                         ::testing::Values(Published{"openxla_products.json", "h100-80gb", 375,
+                                                     0.030},
+                                           Published{"openxla_products.json", "b200", 375, 0.022},
+                                           Published{"azure_products.json", "a100-80gb", 8, 0.062}),
                          [](const auto& info) {
                            std::string name = info.param.gpu;
                            std::erase(name, '-');
