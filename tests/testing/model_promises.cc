@@ -38,6 +38,30 @@ void ExpectOffloadChangesNoBit(TinyRun run) {
   }
 }
 
+void ExpectTheRootChangesNoBit(TinyRun run) {
+  run.world = 2;
+  ExecutorOptions& o = run.options.executor;
+  o.max_norm = 0;  // Of which the norm would be in every bit.
+  TinyResult units = Train(run);
+  o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+  for (const bool caching : {false, true}) {
+    if (caching) {
+      o.limiter = FsdpOptions::Limiter::kHost;
+      o.buffers = FsdpOptions::Buffers::kCaching;
+    }
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      o.recompute = recompute;
+      const TinyResult root = Train(run);
+      for (size_t s = 0; s < units.grad_norms.size(); ++s) {
+        EXPECT_NEAR(root.grad_norms[s] / units.grad_norms[s], 1, 1e-6) << caching;
+      }
+      units.grad_norms = root.grad_norms;
+      EXPECT_EQ(FirstDifference(root, units), "")
+          << "caching " << caching << " recompute " << static_cast<int>(recompute);
+    }
+  }
+}
+
 void ExpectRanksAndMicroBatchesAgree(TinyRun run) {
   const TinyResult one = Train(run);
   for (const auto& [world, rows] : {std::pair(1, 3), {2, 1}, {3, 2}, {5, 1}}) {

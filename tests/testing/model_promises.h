@@ -9,6 +9,9 @@ namespace fsdp::testing {
 // Promise 1 of docs/design.md, section 5, at worlds 1 and 3.
 void ExpectStrategyAndRecomputationChangeNoBit(TinyRun run);
 void ExpectOffloadChangesNoBit(TinyRun run);
+// `outside: root`, with slots and from a caching allocator, at a world of 2. The gradient's norm
+// agrees to rounding: its squares are added unit by unit.
+void ExpectTheRootChangesNoBit(TinyRun run);
 // Worlds and micro-batches agree with one rank to rounding, dropout included.
 void ExpectRanksAndMicroBatchesAgree(TinyRun run);
 // Moved by h along its gradient g, the loss rises by h |g|.

@@ -41,6 +41,7 @@ TinyRun RunOf(const DhenConfig& config) {
 TEST(Dhen, StrategyAndRecomputationChangeNoBit) {
   ExpectStrategyAndRecomputationChangeNoBit(RunOf(TinyDhen()));
 }
+TEST(Dhen, TheRootChangesNoBit) { ExpectTheRootChangesNoBit(RunOf(TinyDhen())); }
 TEST(Dhen, OffloadChangesNoBit) { ExpectOffloadChangesNoBit(RunOf(TinyDhen())); }
 TEST(Dhen, RanksAndMicroBatchesAgree) { ExpectRanksAndMicroBatchesAgree(RunOf(TinyDhen())); }
 TEST(Dhen, GradientIsThatOfDifferences) { ExpectGradientOfDifferences(RunOf(TinyDhen())); }

@@ -104,6 +104,10 @@ TEST(Llama, StrategyAndRecomputationChangeNoBit) {
   }
 }
 
+TEST(Llama, TheRootChangesNoBit) {
+  ExpectTheRootChangesNoBit(RunOf(/*tied=*/false, /*norms=*/true));
+}
+
 TEST(Llama, RecomputationKeepsLess) {
   const auto bytes = [](int64_t layers, bool norms, Recompute recompute) {
     TinyRun run;

@@ -48,6 +48,8 @@ TEST_P(RegNetRuns, StrategyAndRecomputationChangeNoBit) {
   }
 }
 
+TEST_P(RegNetRuns, TheRootChangesNoBit) { ExpectTheRootChangesNoBit(RunOf(Config(), true)); }
+
 TEST_P(RegNetRuns, OffloadChangesNoBit) { ExpectOffloadChangesNoBit(RunOf(Config(), true)); }
 
 TEST_P(RegNetRuns, GradientIsThatOfDifferences) {

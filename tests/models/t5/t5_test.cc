@@ -56,6 +56,8 @@ TEST_P(T5Runs, StrategyAndRecomputationChangeNoBit) {
   ExpectStrategyAndRecomputationChangeNoBit(RunOf(Config(/*dropout=*/0.2)));
 }
 
+TEST_P(T5Runs, TheRootChangesNoBit) { ExpectTheRootChangesNoBit(RunOf(Config(/*dropout=*/0.2))); }
+
 TEST_P(T5Runs, OffloadChangesNoBit) { ExpectOffloadChangesNoBit(RunOf(Config(/*dropout=*/0.2))); }
 
 TEST_P(T5Runs, RanksAndMicroBatchesDropTheSame) {

@@ -57,6 +57,8 @@ TEST_P(VitRuns, StrategyAndRecomputationChangeNoBit) {
   ExpectStrategyAndRecomputationChangeNoBit(RunOf(Config(/*dropout=*/0.2)));
 }
 
+TEST_P(VitRuns, TheRootChangesNoBit) { ExpectTheRootChangesNoBit(RunOf(Config(/*dropout=*/0.2))); }
+
 TEST_P(VitRuns, BranchesAsBlocksChangeNoBit) {
   VitConfig config = Config(/*dropout=*/0.2);
   TinyRun run = RunOf(config);

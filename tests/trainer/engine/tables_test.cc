@@ -100,6 +100,11 @@ TEST(Tables, SettingsChangeNoBit) {
     other.options.executor.buffers = FsdpOptions::Buffers::kCaching;
     other.options.executor.limiter = FsdpOptions::Limiter::kHost;
   });
+  expect_same("the root held", [](TinyRun& other) {
+    other.options.executor.auto_wrap.outside = WrapPolicy::Outside::kRoot;
+    other.options.executor.buffers = FsdpOptions::Buffers::kCaching;
+    other.options.executor.limiter = FsdpOptions::Limiter::kHost;
+  });
 }
 
 // Little capacity makes more rounds, in which the same is done.
