@@ -105,6 +105,26 @@ TEST(Paper, EachCurveIsPlannedAtItsWorlds) {
   EXPECT_EQ(figures, (std::set<std::string>{"6a", "6b", "6c", "7a, 8a", "7b, 8b", "7c, 8c"}));
 }
 
+// Every recipe leaves embedding and head in the root, as the paper's wrapper does. The root of
+// GPT-175B takes a value and a gradient in bf16 for each number in them.
+TEST(Paper, TheRootHoldsEmbeddingAndHead) {
+  const std::vector<Curve> curves = Curves();
+  for (const Curve& curve : curves) {
+    const std::string recipe = ReadFile("configs/paper/" + curve.recipe + ".yaml");
+    EXPECT_NE(recipe.find("outside: root}"), std::string::npos) << curve.recipe;
+  }
+  const auto gpt = std::ranges::find(curves, "7b, 8b", &Curve::figure);
+  ASSERT_NE(gpt, curves.end());
+  Curve units = *gpt;
+  units.settings.emplace_back("fsdp.auto_wrap.outside=units");
+  const int world = gpt->worlds.front();
+  const auto allocated = [&](const Curve& curve) {
+    return Planned(curve, world)["memory"]["allocated_peak"].get<double>();
+  };
+  const double outside = (2 * 50000 + 2048) * 12288.0;
+  EXPECT_NEAR(allocated(*gpt) - allocated(units), outside * (2 + 2), 0.02 * outside);
+}
+
 // On whatever machine this is: it fits, or does not.
 TEST(Paper, EachRecipeRunsDry) {
   std::set<std::string> recipes;
