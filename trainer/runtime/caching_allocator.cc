@@ -9,6 +9,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/round_up.h"
 #include "trainer/core/units.h"
+#include "trainer/runtime/host_clock.h"
 
 namespace fsdp {
 namespace {
@@ -57,6 +58,7 @@ void CachingAllocator::Attach(int number, Stream* stream) {
 std::byte* CachingAllocator::Allocate(int64_t bytes, int stream) {
   FSDP_CHECK_LT(0, bytes);
   if (bytes > int64_t{1} << 60) throw MemoryError("does not fit: a block of more than 1 EiB");
+  if (auto* const clock = dynamic_cast<HostClock*>(&device_)) clock->CountBlock();
   FreeWhatHasPassed();
   const int64_t rounded = RoundUp(bytes, kBlock);
   uintptr_t address = 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/round_up.h"
 
@@ -20,30 +21,35 @@ void Merge(VectorClock& clock, const VectorClock& other) {
 
 class SimEvent final : public Event {
  public:
-  SimEvent(const SimDevice& device, size_t stream, double time, VectorClock before)
+  SimEvent(const SimDevice& device, size_t stream, Timeline::MarkPtr mark, VectorClock before)
       : host_(device.host_),
         by_waits_(device.model_.ready_when_waited_for),
         stream_(stream),
-        time_(time),
+        mark_(std::move(mark)),
         before_(std::move(before)) {}
   bool Ready() const override {
-    if (!by_waits_) return time_ <= host_->time;
-    return stream_ < host_->done.size() && before_[stream_] <= host_->done[stream_];
+    if (by_waits_) return stream_ < host_->done.size() && before_[stream_] <= host_->done[stream_];
+    if (!mark_->passed) host_->timeline.AdvanceTo(host_->time);
+    return mark_->passed;
   }
   void Block() const override {
-    host_->time = std::max(host_->time, time_);
+    host_->WaitFor(*mark_);
     Merge(host_->done, before_);
   }
-  double time() const { return time_; }
+  const Timeline::MarkPtr& mark() const { return mark_; }
   const VectorClock& before() const { return before_; }
+  const std::shared_ptr<SimDevice::Host>& host() const { return host_; }
 
  private:
-  double DoTime() const override { return time_; }
+  double DoTime() const override {
+    FSDP_CHECK(mark_->passed) << "the time of an event that the host has not come to";
+    return mark_->time;
+  }
 
   const std::shared_ptr<SimDevice::Host> host_;
   const bool by_waits_;
   const size_t stream_;
-  const double time_;
+  const Timeline::MarkPtr mark_;
   const VectorClock before_;  // What is over when it passes, itself counted.
 };
 
@@ -52,40 +58,64 @@ class SimStream final : public Stream {
   SimStream(SimDevice& device, std::string name, int threads)
       : Stream(device, std::move(name)),
         sim_(device),
-        index_(device.streams_++),
+        index_(device.host_->timeline.AddStream()),
         threads_(threads) {
     clock_.resize(index_ + 1);
   }
   ~SimStream() override {
-    sim_.host_->time = std::max(sim_.host_->time, tail_);
-    Merge(sim_.host_->done, clock_);
+    host().timeline.AdvanceTo(host().time);
+    host().WaitFor(*host().timeline.AddMark(index_, host().time));
+    Merge(host().done, clock_);
   }
 
  private:
   void DoEnqueue(Operation operation) override {
-    const SimModel& model = sim_.model_;
-    sim_.host_->time += model.s_per_enqueue;
-    const double begin = std::max(sim_.host_->time, tail_);
-    double seconds = 0;
+    host().time += sim_.model_.s_per_enqueue;
+    SimWork work;
+    if (sim_.next_work_) {
+      work = *std::exchange(sim_.next_work_, std::nullopt);
+    } else {
+      work = sim_.model_.price ? sim_.model_.price(operation, *this) : ByUnits(operation);
+    }
     for (const KernelCost& kernel : operation.costs) {
-      const Cost& cost = kernel.cost;
-      seconds += std::max(cost.flops * model.s_per_flop,
-                          (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
-                 cost.link_bytes * model.s_per_link_byte +
-                 cost.link_messages * model.s_per_link_message;
       if (kernel.kind == KernelKind::kProduct) CountProduct();
     }
     if (sim_.observer_) sim_.observer_(operation, *this);
-    Advance(operation.name, begin, begin + seconds, BytesMoved(operation.costs));
+    host().timeline.AddWork(index_, host().time, work,
+                            {operation.name, tag(), BytesMoved(operation.costs)});
   }
   std::shared_ptr<Event> DoRecord(bool) override {
+    host().time += sim_.model_.s_per_event;
     ++clock_[index_];
-    return std::make_shared<SimEvent>(sim_, index_, std::max(tail_, sim_.host_->time), clock_);
+    return std::make_shared<SimEvent>(sim_, index_, host().timeline.AddMark(index_, host().time),
+                                      clock_);
   }
   void DoWait(const EventPtr& event) override {
-    Merge(clock_, static_cast<const SimEvent&>(*event).before());
-    const double begin = std::max(sim_.host_->time, tail_);
-    Advance("wait", begin, std::max(begin, static_cast<const SimEvent&>(*event).time()), 0);
+    host().time += sim_.model_.s_per_wait;
+    const auto& awaited = static_cast<const SimEvent&>(*event);
+    Merge(clock_, awaited.before());
+    const Timeline::Label label{"wait", tag(), 0};
+    if (awaited.host() == sim_.host_) {
+      host().timeline.AddWait(index_, host().time, awaited.mark(), label);
+    } else {  // Another device's time is its own: worked out here and now.
+      if (!awaited.mark()->passed) awaited.host()->timeline.AdvanceUntil(*awaited.mark());
+      host().timeline.AddWork(index_, host().time, {.not_before = awaited.mark()->time}, label);
+    }
+  }
+
+  SimDevice::Host& host() { return *sim_.host_; }
+
+  SimWork ByUnits(const Operation& operation) const {
+    const SimModel& model = sim_.model_;
+    SimWork work;
+    for (const KernelCost& kernel : operation.costs) {
+      const Cost& cost = kernel.cost;
+      work.seconds += std::max(cost.flops * model.s_per_flop,
+                               (cost.bytes_read + cost.bytes_written) * model.s_per_byte) +
+                      cost.link_bytes * model.s_per_link_byte +
+                      cost.link_messages * model.s_per_link_message;
+    }
+    return work;
   }
 
   void CountProduct() {
@@ -94,37 +124,54 @@ class SimStream final : public Stream {
     sim_.multiplying_ += threads_;
   }
 
-  void Advance(const char* what, double begin, double end, int64_t bytes) {
-    tail_ = end;
-    if (sim_.tracing_) sim_.spans_.push_back({what, name(), begin, end, tag(), bytes});
-  }
-
   SimDevice& sim_;
   const size_t index_;
   const int threads_;
   bool multiplies_ = false;
-  double tail_ = 0;    // When the work enqueued so far is done.
   VectorClock clock_;  // What it comes behind, its own events counted.
 };
+
+void SimDevice::Host::WaitFor(const Timeline::Mark& mark) {
+  if (!mark.passed) timeline.AdvanceUntil(mark);
+  Work(mark.time - time, "wait");
+}
+
+void SimDevice::Host::Work(double seconds, const char* what) {
+  if (seconds <= 0) return;
+  if (traced) spans.push_back({what, "host", time, time + seconds, /*tag=*/0, /*bytes=*/0});
+  time += seconds;
+}
 
 // Each device has 2^44 bytes of addresses for itself, above all that a process on x86-64 can have:
 // a checker that follows several devices never takes one's memory for another's.
 SimDevice::SimDevice(SimModel model, std::shared_ptr<StreamChecker> checker, DeviceType plans_for)
-    : Device(std::move(checker)), model_(model), plans_for_(plans_for) {
+    : Device(std::move(checker)),
+      model_(std::move(model)),
+      plans_for_(plans_for),
+      host_(std::make_shared<Host>(model_)) {
   static std::atomic<uintptr_t> next_device{8};
   next_ = next_device.fetch_add(1, std::memory_order_relaxed) << 44;
 }
 
 std::unique_ptr<Stream> SimDevice::CreateStream(std::string name, int threads, StreamPriority) {
   threads_ += threads;
+  streams_.push_back(name);
   return std::make_unique<SimStream>(*this, std::move(name), threads);
 }
 
-void SimDevice::StartTrace() { tracing_ = true; }
+void SimDevice::StartTrace() {
+  host_->timeline.AdvanceTo(host_->time);
+  host_->timeline.Observe(
+      [this](size_t stream, const Timeline::Label& label, double begin, double end) {
+        host_->spans.push_back({label.name, streams_[stream], begin, end, label.tag, label.bytes});
+      });
+}
 
 std::vector<Span> SimDevice::TakeTrace() {
-  tracing_ = false;
-  return ByStreamAndTime(std::exchange(spans_, {}));
+  host_->timeline.AdvanceTo(host_->time);
+  host_->traced = false;
+  host_->timeline.Observe(nullptr);
+  return ByStreamAndTime(std::exchange(host_->spans, {}));
 }
 
 std::byte* SimDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
@@ -134,7 +181,10 @@ std::byte* SimDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
                       std::to_string(allocated_) + " of " + std::to_string(model_.capacity_bytes) +
                       " in use");
   }
-  if (place == MemoryPlace::kDevice) allocated_ += bytes;
+  if (place == MemoryPlace::kDevice) {
+    allocated_ += bytes;
+    host_->Work(SecondsToTake(bytes), "memory");
+  }
   peak_ = std::max(peak_, allocated_);
   auto* data = reinterpret_cast<std::byte*>(next_);
   next_ += RoundUp(bytes, kPage);
@@ -142,7 +192,9 @@ std::byte* SimDevice::DoAllocate(int64_t bytes, MemoryPlace place) {
 }
 
 void SimDevice::DoFree(std::byte*, int64_t bytes, MemoryPlace place) noexcept {
-  if (place == MemoryPlace::kDevice) allocated_ -= bytes;
+  if (place != MemoryPlace::kDevice) return;
+  allocated_ -= bytes;
+  host_->Work(SecondsToTake(bytes), "memory");
 }
 
 }  // namespace fsdp

@@ -31,13 +31,19 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DroppingSuite);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoingOnSuite);
 
 // All numbers below are sums of powers of two: exact.
+double End(Stream& stream) {
+  const EventPtr event = stream.RecordTime();
+  event->Synchronize();
+  return event->Time();
+}
+
 double Seconds(const SimModel& model, const Cost& cost) {
   SimDevice device(model);
   const auto stream = device.CreateStream("s");
   Operation operation;
   operation.costs = {cost};
   stream->Enqueue(operation);
-  return stream->RecordTime()->Time();
+  return End(*stream);
 }
 
 TEST(SimDevice, PricesTheLargerOfComputeAndMemoryPlusTheLink) {
@@ -81,7 +87,7 @@ TEST(SimDevice, EventsMayPassOnlyWhenTheHostHasWaited) {
   Operation operation;
   operation.costs = {Cost{.flops = 8}};
   stream->Enqueue(operation);
-  EXPECT_EQ(stream->RecordTime()->Time(), 16);
+  EXPECT_EQ(End(*stream), 16);
 }
 
 TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
@@ -101,7 +107,7 @@ TEST(SimDevice, KernelsOfAnOperationFollowOneAnother) {
   operation.costs = {{product, {.flops = 10, .bytes_read = 1}}, Cost{.bytes_written = 7}};
   EXPECT_EQ(Sum(operation.costs).flops, 2 * 2 * 3 * 4 * 5 + 10);
   stream->Enqueue(operation);
-  EXPECT_EQ(stream->RecordTime()->Time(), 125 + 14);  // Not the larger of all FLOPs and all bytes.
+  EXPECT_EQ(End(*stream), 125 + 14);  // Not the larger of all FLOPs and all bytes.
   EXPECT_EQ(seen, std::vector<std::string>{"two"});
 }
 
@@ -119,17 +125,67 @@ TEST(SimDevice, HostTimeIsPartOfTheTimeline) {
   stream->Enqueue(Priced("x"));
   EXPECT_EQ(device.Now(), 0.25);  // The host paid for the call alone.
   const EventPtr first = stream->RecordTime();
-  EXPECT_EQ(first->Time(), 1.25);
   stream->Enqueue(Priced("x"));
-  EXPECT_EQ(stream->RecordTime()->Time(), 2.25);  // The host was ahead: back to back.
+  const EventPtr second = stream->RecordTime();
   EXPECT_FALSE(first->Ready());
-  stream->Synchronize();
+  second->Synchronize();
+  EXPECT_EQ(first->Time(), 1.25);
+  EXPECT_EQ(second->Time(), 2.25);  // The host was ahead: back to back.
   EXPECT_EQ(device.Now(), 2.25);
   EXPECT_TRUE(first->Ready());
   stream->Enqueue(Priced("x"));
-  EXPECT_EQ(stream->RecordTime()->Time(), 3.5);  // The device had to wait for the host.
-  first->Synchronize();
-  EXPECT_EQ(device.Now(), 2.5);  // A passed event moves no time, least of all backwards.
+  EXPECT_EQ(device.Now(), 2.5);
+  first->Synchronize();  // A passed event moves no time, least of all backwards.
+  EXPECT_EQ(device.Now(), 2.5);
+  EXPECT_EQ(End(*stream), 3.5);  // The device had to wait for the host.
+}
+
+// The time of every call that the host makes, and of memory that it takes by the byte.
+TEST(SimDevice, EveryCallOfTheHostHasItsTime) {
+  SimDevice device({.s_per_enqueue = 1,
+                    .s_per_event = 2,
+                    .s_per_wait = 4,
+                    .s_per_block = 8,
+                    .s_per_segment = 16,
+                    .s_per_segment_byte = 0.5});
+  const auto a = device.CreateStream("a"), b = device.CreateStream("b");
+  device.StartTraceWithHost();
+  a->Enqueue(Priced("x"));
+  EXPECT_EQ(device.Now(), 1);
+  const EventPtr event = a->Record();
+  EXPECT_EQ(device.Now(), 3);
+  b->Wait(event);
+  EXPECT_EQ(device.Now(), 7);
+  device.CountBlock();
+  EXPECT_EQ(device.Now(), 15);
+  {
+    const Buffer segment = device.Allocate(10);
+    EXPECT_EQ(device.Now(), 36);
+    const Buffer pinned = device.Allocate(10, MemoryPlace::kPinned);
+  }
+  EXPECT_EQ(device.Now(), 57);
+  const std::vector<Span> spans = device.TakeTrace();
+  ASSERT_EQ(spans.size(), 4u);  // x, the two of memory, b's wait.
+  EXPECT_EQ(spans[2].name, "memory");
+  EXPECT_EQ(spans[2].stream, "host");
+  EXPECT_EQ(spans[2].begin_s, 15);
+  EXPECT_EQ(spans[2].end_s, 36);
+}
+
+// What the host looks at has passed by its own time, not by that of the work that is queued.
+TEST(SimDevice, TheHostSeesWhatHasPassedByItsOwnTime) {
+  SimModel model = SecondsAFlop();
+  model.s_per_enqueue = 0.5;
+  SimDevice device(model);
+  const auto stream = device.CreateStream("s"), other = device.CreateStream("t");
+  stream->Enqueue(Priced("x"));  // From 0.5 to 1.5.
+  const EventPtr event = stream->Record();
+  EXPECT_FALSE(event->Ready());
+  other->Enqueue(Priced("y"));
+  EXPECT_FALSE(event->Ready());
+  other->Enqueue(Priced("y"));
+  EXPECT_EQ(device.Now(), 1.5);
+  EXPECT_TRUE(event->Ready());
 }
 
 TEST(SimDevice, OverlapIsPriced) {

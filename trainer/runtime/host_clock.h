@@ -1,0 +1,18 @@
+// A device whose host has a simulated time as well: work of the host that enqueues nothing is told.
+// Tests: tests/trainer/runtime/sim/sim_device_test.cc
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_HOST_CLOCK_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_HOST_CLOCK_H_
+
+namespace fsdp {
+
+class HostClock {
+ public:
+  virtual void CountBlock() = 0;  // A caching allocator has given out a block.
+
+ protected:
+  ~HostClock() = default;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_HOST_CLOCK_H_
