@@ -21,7 +21,11 @@ SimModel LinkBytes() {
   return model;
 }
 
-double TimeOf(Stream& stream) { return stream.RecordTime()->Time(); }
+double TimeOf(Stream& stream) {
+  const EventPtr event = stream.RecordTime();
+  event->Synchronize();
+  return event->Time();
+}
 
 TEST(CollectiveCostTest, MovesTheVolumesOfFullSharding) {
   // Of a tensor of M bytes over W ranks: (W - 1) / W * M for a gather or a reduce-scatter, twice
@@ -154,8 +158,9 @@ TEST(SimCommunicatorTest, SaysBetweenWhomACallIs) {
   SimDevice device;
   const auto stream = device.CreateStream("comm");
   std::vector<std::pair<Collective, Ranks>> calls;
-  const SimCharge charge = [&](const RankGroup& group, const CollectiveCall& call, Cost&) {
+  const SimCharge charge = [&](const Stream&, const RankGroup& group, const CollectiveCall& call) {
     calls.emplace_back(call.kind, group.ranks());
+    return SimWork();
   };
   SimCommunicator some(RankGroup({4, 6, 1}, 6), charge);
   const auto all = ConnectSimAt(charge)("all", RankGroup::World(3, 4));
@@ -179,11 +184,13 @@ TEST(SimCommunicatorTest, SaysBetweenWhomACallIs) {
 
 // Two hosts of two ranks; between them a byte takes ten times as long.
 TEST(SimCommunicatorTest, LinksMayBeToldApart) {
-  const auto connect = ConnectSimAt([](const RankGroup& group, const CollectiveCall&, Cost& cost) {
-    if (group.ranks().front() / 2 != group.ranks().back() / 2) cost.link_bytes *= 10;
-  });
+  const auto connect =
+      ConnectSimAt([](const Stream&, const RankGroup& group, const CollectiveCall& call) {
+        const bool between = group.ranks().front() / 2 != group.ranks().back() / 2;
+        return SimWork{static_cast<double>(call.bytes()) * (between ? 10 : 1)};
+      });
   const auto time = [&](const RankGroup& group) {
-    SimDevice device(LinkBytes());
+    SimDevice device;
     const auto stream = device.CreateStream("comm");
     const auto comm = connect("", group);
     const Buffer data = device.Allocate(400);

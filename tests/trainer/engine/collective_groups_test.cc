@@ -61,9 +61,10 @@ Found FindCollectives(const SessionOptions& options, int rank, const Ranks& rank
   const MeshCommunicators communicators(
       MeshFor(options.executor, rank, static_cast<int>(ranks.size()), ranks),
       static_cast<int>(options.executor.communicators),
-      ConnectSimAt([&](const RankGroup& group, const CollectiveCall& call, const Cost&) {
+      ConnectSimAt([&](const Stream&, const RankGroup& group, const CollectiveCall& call) {
         EXPECT_EQ(group.NameOf(group.rank()), rank);
         ++found.counts[{Name(call.kind), group.ranks()}];
+        return SimWork();
       }));
   Session session(device, memory, model, options, communicators);
   const Layout& layout = session.executor().layout();

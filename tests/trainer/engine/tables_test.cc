@@ -336,9 +336,10 @@ TEST(Tables, ExchangesAreBetweenAllRanks) {
   int exchanges = 0;
   const MeshCommunicators communicators(
       MeshFor(options.executor, /*rank=*/1, /*world=*/3, ranks), options.executor.communicators,
-      ConnectSimAt([&](const RankGroup& group, const CollectiveCall& call, const Cost&) {
+      ConnectSimAt([&](const Stream&, const RankGroup& group, const CollectiveCall& call) {
         EXPECT_EQ(group.ranks(), ranks);
         exchanges += call.kind == Collective::kAllToAll ? 1 : 0;
+        return SimWork();
       }));
   Session session(device, memory, model, options, communicators);
   session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
 
@@ -16,7 +17,7 @@ void SimCommunicator::Enqueue(Stream& stream, Operation operation, const Collect
     std::lock_guard lock(mutex_);
     if (!aborted_.empty()) throw CommError(aborted_);
   }
-  if (charge_) charge_(group(), call, operation.costs.front().cost);
+  if (charge_) static_cast<SimDevice&>(stream.device()).PriceNext(charge_(stream, group(), call));
   stream.Enqueue(std::move(operation));
 }
 

@@ -11,16 +11,17 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
+#include "trainer/runtime/sim/timeline.h"
 
 namespace fsdp {
 
-// What a call between these ranks of the job is charged: `cost` is that of a ring whose links are
-// all alike, and stays it where nothing else is said. By where the ranks are, their links may be
-// told apart.
-using SimCharge =
-    std::function<void(const RankGroup& group, const CollectiveCall& call, Cost& cost)>;
+// What a call between these ranks of the job takes. By where the ranks are, their links may be told
+// apart. What is charged is time alone: bytes are counted as ever.
+using SimCharge = std::function<SimWork(const Stream& stream, const RankGroup& group,
+                                        const CollectiveCall& call)>;
 
-// Streams of SimDevice only. Every call is charged at its Cost; it never fails by itself.
+// Streams of SimDevice only. Without a charge a call takes what its Cost is worth on the device:
+// that of a ring whose links are all alike. It never fails by itself.
 class SimCommunicator final : public Communicator {
  public:
   explicit SimCommunicator(const RankGroup& group, SimCharge charge = nullptr)
@@ -39,7 +40,7 @@ class SimCommunicator final : public Communicator {
 
 // For MeshCommunicators.
 std::unique_ptr<Communicator> ConnectSim(const std::string& name, const RankGroup& group);
-// The same, of calls that `charge` hears of.
+// The same, of calls that take what `charge` says.
 std::function<std::unique_ptr<Communicator>(const std::string& name, const RankGroup& group)>
 ConnectSimAt(SimCharge charge);
 
