@@ -12,9 +12,22 @@
 #include "trainer/ops/cuda/attention_cuda.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/ops/cudnn/attention_workspace.h"
+#include "trainer/ops/tiled_attention.h"
 
 namespace fsdp {
 namespace {
+
+// The products of a kernel in tiles, of all pairs, masked ones included.
+KernelCost Tiled(const AttentionDims& dims, const Cost& cost, const OnGpu& gpu, double model_flops,
+                 int64_t products) {
+  KernelCost kernel(KernelKind::kAttention, cost, gpu, model_flops);
+  kernel.product = {.name = kTiledAttention,
+                    .m = dims.seq,
+                    .n = dims.keys,
+                    .k = dims.head_dim,
+                    .count = products * dims.batch * dims.heads};
+  return kernel;
+}
 
 constexpr const char* kForward = "attention_forward";
 constexpr const char* kBackward = "attention_backward";
@@ -104,10 +117,8 @@ void AttentionForward(Stream& stream, const AttentionInputs& in, View out, View 
   stream.Enqueue({kForward,
                   std::move(reads),
                   {out, lse, workspace},
-                  {{KernelKind::kAttention,
-                    cost,
-                    {.launches = out.NumElements() > 0},
-                    AttentionModelFlops(dims, in.mask)}},
+                  {Tiled(dims, cost, {.launches = out.NumElements() > 0},
+                         AttentionModelFlops(dims, in.mask), /*products=*/2)},
                   {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 
@@ -144,7 +155,7 @@ void AttentionBackward(Stream& stream, const AttentionInputs& in, ConstView out,
   stream.Enqueue({kBackward,
                   std::move(reads),
                   std::move(writes),
-                  {{KernelKind::kAttention, cost, gpu, 2 * AttentionModelFlops(dims, in.mask)}},
+                  {Tiled(dims, cost, gpu, 2 * AttentionModelFlops(dims, in.mask), /*products=*/4)},
                   {.cpu = std::move(cpu), .cuda = std::move(cuda)}});
 }
 

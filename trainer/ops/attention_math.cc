@@ -37,6 +37,7 @@ struct Counts {
   double mixing, mixing_model;    // Bytes of the parameters; FLOPs of a product that MFU counts.
   int64_t queries, keys;          // Rows of q's heads, and of k's.
   bool any;                       // Is there a pair?
+  Product of_pairs, of_queries, of_keys;  // By whose rows the result has.
 
   Counts(const AttentionDims& d, const AttentionInputs& in, const HeadMixing& m)
       : pairs(1.0 * d.batch * d.heads * d.seq * d.keys),
@@ -48,13 +49,21 @@ struct Counts {
         mixing_model(m.Mixes() ? 2 * pairs * d.heads : 0),
         queries(d.batch * d.seq * d.heads),
         keys(d.heads > 0 ? d.batch * d.keys * d.kv_heads : 0),
-        any(pairs > 0) {}
+        any(pairs > 0) {
+    const DType dtype = in.q.tensor.dtype;
+    const int64_t heads = d.batch * d.heads;
+    of_pairs = {.m = d.seq, .n = d.keys, .k = d.head_dim, .count = heads, .dtype = dtype};
+    of_queries = {.m = d.seq, .n = d.head_dim, .k = d.keys, .count = heads, .dtype = dtype};
+    of_keys = {.m = d.keys, .n = d.head_dim, .k = d.seq, .count = heads, .dtype = dtype};
+  }
 
-  KernelCost Product(double read, double written, bool launched) const {
-    return {KernelKind::kAttention,
-            {.flops = product, .bytes_read = read, .bytes_written = written},
-            {.launches = launched},
-            half_model};
+  // A product of every head of every sample, all at once.
+  KernelCost Multiply(const Product& shape, double read, double written, bool launched) const {
+    KernelCost kernel(KernelKind::kAttention,
+                      {.flops = product, .bytes_read = read, .bytes_written = written},
+                      {.launches = launched}, half_model);
+    kernel.product = shape;
+    return kernel;
   }
 };
 
@@ -110,7 +119,7 @@ void AttentionMathForward(Stream& stream, const AttentionInputs& in, const HeadM
   const double q = HeadBytes(d, in.q, d.seq), k = HeadBytes(d, in.k, d.keys);
   const bool softmax_drops = drops && !mixing.Mixes();
   Operation operation{kForward, ReadsOf(in), {probabilities, out}, {}};
-  operation.costs = {n.Product(q + k, n.scores, n.any),
+  operation.costs = {n.Multiply(n.of_pairs, q + k, n.scores, n.any),
                      {{.flops = (5 + (d.bias ? 1 : 0) + (softmax_drops ? kDrawFlops : 0)) * n.pairs,
                        .bytes_read = n.scores + OtherBytesOf(in),
                        .bytes_written = n.scores * (softmax_drops ? 2 : 1)},
@@ -125,7 +134,8 @@ void AttentionMathForward(Stream& stream, const AttentionInputs& in, const HeadM
                                n.mixing_model});
   }
   operation.costs.push_back(
-      n.Product(n.scores + k, static_cast<double>(out.bytes()), out.NumElements() > 0));
+      n.Multiply(n.of_queries, n.scores + k, static_cast<double>(out.bytes()),
+                 out.NumElements() > 0));
   if (apart) operation.writes.push_back(weights);
   operation.kernels = {
       .cpu = OnCpu(AttentionMathForwardCpu, d, in, mixing, probabilities, weights, out),
@@ -166,7 +176,7 @@ void AttentionMathBackward(Stream& stream, const AttentionInputs& in, const Head
 
   const Counts n(d, in, mixing);
   const double q = HeadBytes(d, in.q, d.seq), k = HeadBytes(d, in.k, d.keys);
-  operation.costs = {n.Product(q + k, n.scores, n.any)};  // dw
+  operation.costs = {n.Multiply(n.of_pairs, q + k, n.scores, n.any)};  // dw
   args.Require(mixes || mixing_gradients.count() == 0, "gradients of mixing, of none");
   if (mixes) {
     operation.reads.insert(operation.reads.end(), {mixing.matrix, mixing.weight});
@@ -198,9 +208,9 @@ void AttentionMathBackward(Stream& stream, const AttentionInputs& in, const Head
                               .bytes_read = 2 * n.scores + OtherBytesOf(in),
                               .bytes_written = n.scores},
                              OnGpu{.launches = n.any}});                 // ds
-  operation.costs.push_back(n.Product(n.scores + k, q, n.queries > 0));  // dq
-  operation.costs.push_back(n.Product(n.scores + q, k, n.keys > 0));     // dk
-  operation.costs.push_back(n.Product(n.scores + q, k, n.keys > 0));     // dv
+  operation.costs.push_back(n.Multiply(n.of_queries, n.scores + k, q, n.queries > 0));  // dq
+  operation.costs.push_back(n.Multiply(n.of_keys, n.scores + q, k, n.keys > 0));     // dk
+  operation.costs.push_back(n.Multiply(n.of_keys, n.scores + q, k, n.keys > 0));     // dv
   if (gradients.HasBias()) {
     const int64_t sums = DistanceBytes(d, d.batch);
     operation.costs.push_back(
