@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "cmd/recipe_flags.h"
-#include "trainer/bench/step_floor.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/simulate/step_floor.h"
 
 namespace fsdp {
 namespace {

@@ -23,12 +23,12 @@
 #include "cmd/models_command.h"
 #include "cmd/recipe_flags.h"
 #include "cmd/report_command.h"
+#include "cmd/simulate_command.h"
 #include "cmd/tokenize_command.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/memory_limits.h"
 #include "trainer/core/utf8.h"
-#include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/stop_signal.h"
@@ -36,7 +36,6 @@
 #include "trainer/launch/supervisor.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
-#include "trainer/recipe/hardware.h"
 #include "trainer/runtime/gpus.h"
 
 namespace fsdp {
@@ -184,34 +183,12 @@ int Main(int argc, char** argv) {
   CLI::App* const launch_command =
       AddLaunchCommand(app, &launch, [] { return static_cast<int>(FindGpus().visible.size()); });
 
-  RecipeFlags plan_flags;
-  int plan_world = 1;
-  std::optional<int> plan_local_world;
-  std::string plan_hardware;
-  bool plan_json = false;
-  CLI::App* const plan_command = app.add_subcommand(
-      "plan", "Show what a recipe takes of memory and links, without running it");
-  AddRecipeFlags(*plan_command, plan_flags);
-  plan_command->add_option("--world-size", plan_world, "Ranks of the job")
-      ->required()
-      ->check(CLI::Range(1, kMostRanks));
-  plan_command
-      ->add_option("--local-world-size", plan_local_world,
-                   "Of which so many share a host like this one: a divisor; all of them without it")
-      ->check(CLI::Range(1, kMostRanks));
-  plan_command
-      ->add_option(
-          "--hardware", plan_hardware,
-          "A file that describes the ranks' machine, one of configs/hardware for instance; "
-          "this one without it")
-      ->type_name("FILE");
-  plan_command->add_flag("--json", plan_json, "One JSON object");
-  plan_command->footer(PlanTerms());
-
+  ExitCode code = ExitCode::kDone;
+  AddPlanCommand(app, code);
+  AddSimulateCommand(app, code);
   AddModelsCommand(app);
   AddDevicesCommand(app);
 
-  ExitCode code = ExitCode::kDone;
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {
@@ -232,16 +209,6 @@ int Main(int argc, char** argv) {
       if (!signals) signals.emplace();
       code = EvaluateProcess(PrepareEvaluation(evaluation),
                              std::vector<std::string>(argv, argv + argc), *signals);
-    }
-    if (plan_command->parsed()) {
-      const int local_world = plan_local_world.value_or(plan_world);
-      if (plan_world % local_world != 0) {
-        throw ConfigError("--local-world-size: " + std::to_string(local_world) +
-                          " does not divide --world-size " + std::to_string(plan_world));
-      }
-      std::optional<Hardware> hardware;
-      if (!plan_hardware.empty()) hardware = ReadHardware(plan_hardware);
-      code = PlanProcess(LoadRecipe(plan_flags), plan_world, local_world, hardware, plan_json);
     }
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);  // Prints to stdout.

@@ -233,6 +233,24 @@ std::string OutsideToJson(const RunPlan& plan) {
   return plan.device_outside ? std::to_string(*plan.device_outside) : "null";
 }
 
+std::optional<double> Of(const std::optional<StepEstimate>& step, double StepEstimate::*number) {
+  return step ? std::optional((*step).*number) : std::nullopt;
+}
+
+std::string BreakdownToJson(const std::optional<StepEstimate>& step) {
+  if (!step) return "null";
+  JsonObject parts;
+  for (const auto& [name, seconds] : step->breakdown) parts.Add(name, seconds);
+  return parts.Text();
+}
+
+std::string CalibrationToJson(const std::optional<StepEstimate>& step) {
+  if (!step) return "null";
+  std::vector<std::string> points;
+  for (const std::string& point : step->calibrated_on) points.push_back(JsonString(point));
+  return JsonArray(points);
+}
+
 // What is too much, and of what.
 std::string Misfit(const RunPlan& plan) {
   if (!plan.fits_limit()) {
@@ -258,7 +276,7 @@ std::string Misfit(const RunPlan& plan) {
 
 }  // namespace
 
-std::string PlanToJson(const RunPlan& plan) {
+std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& step) {
   const MemoryPlan& m = plan.memory;
   const auto memory = JsonObject()
                           .Add("allocated_peak", plan.statistics().allocated.peak)
@@ -279,7 +297,7 @@ std::string PlanToJson(const RunPlan& plan) {
                                  .Add("reduce_scatter_bytes", plan.traffic.reduce_scatter_bytes)
                                  .Add("all_reduce_bytes", plan.traffic.all_reduce_bytes)
                                  .Add("all_to_all_bytes", plan.traffic.all_to_all_bytes)
-                                 .AddRaw("exposed_s", "null");
+                                 .Add("exposed_s", Of(step, &StepEstimate::exposed_s));
   const auto offload =
       JsonObject()
           .Add("to_host_bytes", static_cast<int64_t>(plan.traffic.to_host_bytes))
@@ -291,9 +309,14 @@ std::string PlanToJson(const RunPlan& plan) {
       .Add("device", Name(plan.device))
       .Add("world_size", plan.world)
       .Add("local_world_size", plan.local_world)
-      .AddRaw("step_time_s", "null")
-      .AddRaw("tokens_per_s", "null")
-      .AddRaw("tflops_per_device", "null")
+      .Add("step_time_s", Of(step, &StepEstimate::step_time_s))
+      .Add("samples_per_s", Of(step, &StepEstimate::samples_per_s))
+      .Add("tokens_per_s", Of(step, &StepEstimate::tokens_per_s))
+      .Add("tflops_per_device", Of(step, &StepEstimate::tflops_per_device))
+      .Add("hardware_tflops_per_device", Of(step, &StepEstimate::hardware_tflops_per_device))
+      .Add("floor_s", Of(step, &StepEstimate::floor_s))
+      .AddRaw("breakdown", BreakdownToJson(step))
+      .AddRaw("calibrated_on", CalibrationToJson(step))
       .Add("memory", memory)
       .Add("fits", plan.fits())
       .Add("alloc_retries", plan.statistics().retries)
@@ -378,6 +401,26 @@ std::string PlanToText(const RunPlan& plan) {
   return out.str();
 }
 
+std::string EstimateToText(const StepEstimate& step) {
+  std::string text = "a step in time\n";
+  const auto line = [&](const std::string& name, const char* format, double value) {
+    char number[32];
+    std::snprintf(number, sizeof(number), format, value);
+    text += "  " + name + std::string(16 - std::min<size_t>(15, name.size()), ' ') + number + "\n";
+  };
+  line("step", "%.4g s", step.step_time_s);
+  for (const auto& [name, seconds] : step.breakdown) {
+    if (seconds > 0) line("  " + name, "%.4g s", seconds);
+  }
+  line("floor", "%.4g s", step.floor_s);
+  line("samples/s", "%.5g", step.samples_per_s);
+  line("tokens/s", "%.5g", step.tokens_per_s);
+  line("TFLOP/s", "%.4g of the model, each device", step.tflops_per_device);
+  line("  of hardware", "%.4g", step.hardware_tflops_per_device);
+  for (const std::string& point : step.calibrated_on) text += "  set from        " + point + "\n";
+  return text;
+}
+
 std::string PlanTerms() {
   return R"(memory of a rank (1 KiB is 1024 B):
   parameters      its shards: the master copy, and the one to compute with where dtypes differ
@@ -411,6 +454,13 @@ with fsdp.cpu_offload, in a step of a rank:
   updates move    what the optimizer reads and writes of the host's memory
   from the disk   spilled state, read ahead of its update
   to the disk     the same, written behind it
+with --hardware, a step in time, of a rank:
+  step            from the end of a step to the end of the next; its parts are what the device
+                  computes or waits for: data, communication, offload, the host that enqueues
+  floor           what the step's products and bytes take at the machine's rates: no step is shorter
+  TFLOP/s         products of forward and backward; `of hardware`: of all that is computed, what is
+                  computed again and all pairs of attention included
+  set from        a published number that the machine's file was set from
 )";
 }
 

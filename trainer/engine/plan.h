@@ -5,6 +5,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "trainer/core/memory_limits.h"
 #include "trainer/engine/host_memory.h"
@@ -43,6 +45,9 @@ struct RunPlan {
   int64_t device_code = 0;  // Likewise.
   uint64_t schedule_hash = 0;
   std::optional<int64_t> limit;  // run.memory_limit.
+  // Of a caching allocator, whose peaks depend on time: whether they fit, as a simulation of that
+  // time says. Empty: memory is planned, or held to what any timing may come to.
+  std::optional<bool> simulated_fits;
 
   // Of the memory that steps work in.
   int64_t planned() const {
@@ -62,8 +67,10 @@ struct RunPlan {
   }
   bool on_host() const { return device == DeviceType::kCpu; }
   bool fits() const { return fits_limit() && fits_device() && fits_host(); }
-  bool fits_limit() const { return !limit || planned() <= *limit; }
-  bool fits_device() const { return !device_available || planned() <= device_available->bytes; }
+  bool fits_limit() const { return simulated_fits.value_or(!limit || planned() <= *limit); }
+  bool fits_device() const {
+    return simulated_fits.value_or(!device_available || planned() <= device_available->bytes);
+  }
   bool fits_host() const { return !available || total() <= available->bytes; }
 };
 
@@ -71,9 +78,23 @@ struct RunPlan {
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
                 const PlanTarget& target = {}, const MemoryLimits& limits = MemoryLimits());
 
-std::string PlanToJson(const RunPlan& plan);  // What is not known yet is null.
+// What a step takes on a described machine, which who simulates it knows (simulate/).
+struct StepEstimate {
+  double step_time_s = 0;
+  double samples_per_s = 0, tokens_per_s = 0;  // Of the job. Tokens: targets.
+  // What MFU counts; and what is computed, all pairs of attention and what is computed again.
+  double tflops_per_device = 0, hardware_tflops_per_device = 0;
+  double exposed_s = 0;  // The device waits for collectives, and computes nothing.
+  double floor_s = 0;    // As `bench floor` has it: no step can be shorter.
+  std::vector<std::pair<std::string, double>> breakdown = {};  // Seconds, the step's all in all.
+  std::vector<std::string> calibrated_on = {};  // Published numbers that the machine was set from.
+};
+
+// What is not known is null: times, without an estimate.
+std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& step = std::nullopt);
 std::string PlanToText(const RunPlan& plan);
-std::string PlanTerms();  // The words of that text, a line each.
+std::string EstimateToText(const StepEstimate& step);
+std::string PlanTerms();  // The words of those texts, a line each.
 
 // Throws MemoryError that says by how much it does not fit, with the cheapest cures first: each is
 // the same recipe with one setting changed, planned again.

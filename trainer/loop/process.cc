@@ -315,16 +315,19 @@ ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& 
 }
 
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
-                     const std::optional<Hardware>& hardware, bool json) {
+                     const std::optional<Hardware>& hardware, bool json,
+                     const EstimateRun& estimate) {
   CheckWorld(recipe, world, local_world);
-  const ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
+  ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
+  const std::optional<StepEstimate> step = estimate ? estimate(run) : std::nullopt;
   const std::string beside = NotesOf(recipe) + WhatRanksDo(run);
   if (json) {  // What is read from stdout is the plan alone.
     std::cerr << beside;
-    std::cout << PlanToJson(run.plan) << "\n" << std::flush;
+    std::cout << PlanToJson(run.plan, step) << "\n" << std::flush;
     return run.plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
   }
-  std::cout << HeadingOf(run, hardware) << beside << PlanToText(run.plan) << std::flush;
+  std::cout << HeadingOf(run, hardware) << beside << PlanToText(run.plan)
+            << (step ? EstimateToText(*step) : "") << std::flush;
   RequireFit(run);
   return ExitCode::kDone;
 }

@@ -3,12 +3,15 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PROCESS_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/engine/plan.h"
 #include "trainer/loop/evaluate.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 
@@ -39,10 +42,15 @@ std::string HowToGoOn(const Recipe& recipe);
 // CheckpointError.
 void CheckInitialWeights(const Recipe& recipe);
 
+// What a step takes, where somebody knows. May give the run's plan what it knows better.
+using EstimateRun = std::function<std::optional<StepEstimate>(ResolvedRun& run)>;
+
 // `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one, or like `hardware`.
 // Where it does not fit, `json` returns kMemory; otherwise MemoryError says what would.
+// `estimate` may be null.
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
-                     const std::optional<Hardware>& hardware, bool json);
+                     const std::optional<Hardware>& hardware, bool json,
+                     const EstimateRun& estimate = nullptr);
 
 }  // namespace fsdp
 

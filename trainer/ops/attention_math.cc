@@ -133,9 +133,8 @@ void AttentionMathForward(Stream& stream, const AttentionInputs& in, const HeadM
                                {.launches = n.any},
                                n.mixing_model});
   }
-  operation.costs.push_back(
-      n.Multiply(n.of_queries, n.scores + k, static_cast<double>(out.bytes()),
-                 out.NumElements() > 0));
+  operation.costs.push_back(n.Multiply(n.of_queries, n.scores + k, static_cast<double>(out.bytes()),
+                                       out.NumElements() > 0));
   if (apart) operation.writes.push_back(weights);
   operation.kernels = {
       .cpu = OnCpu(AttentionMathForwardCpu, d, in, mixing, probabilities, weights, out),
@@ -207,10 +206,10 @@ void AttentionMathBackward(Stream& stream, const AttentionInputs& in, const Head
   operation.costs.push_back({{.flops = (5 + (drops ? kDrawFlops : 0)) * n.pairs,
                               .bytes_read = 2 * n.scores + OtherBytesOf(in),
                               .bytes_written = n.scores},
-                             OnGpu{.launches = n.any}});                 // ds
+                             OnGpu{.launches = n.any}});                                // ds
   operation.costs.push_back(n.Multiply(n.of_queries, n.scores + k, q, n.queries > 0));  // dq
-  operation.costs.push_back(n.Multiply(n.of_keys, n.scores + q, k, n.keys > 0));     // dk
-  operation.costs.push_back(n.Multiply(n.of_keys, n.scores + q, k, n.keys > 0));     // dv
+  operation.costs.push_back(n.Multiply(n.of_keys, n.scores + q, k, n.keys > 0));        // dk
+  operation.costs.push_back(n.Multiply(n.of_keys, n.scores + q, k, n.keys > 0));        // dv
   if (gradients.HasBias()) {
     const int64_t sums = DistanceBytes(d, d.batch);
     operation.costs.push_back(

@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// One kernel multiplies in tiles: its product has all pairs, which a mask may let it skip. Any other
-// kernel of attention multiplies `count` matrices at once.
+// One kernel multiplies in tiles: its product has all pairs, which a mask may let it skip. Any
+// other kernel of attention multiplies `count` matrices at once.
 inline constexpr char kTiledAttention[] = "in tiles";
 
 inline bool IsTiled(const KernelCost& kernel) {

@@ -1,10 +1,9 @@
-#include "trainer/bench/step_floor.h"
+#include "trainer/simulate/step_floor.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "trainer/bench/product_waves.h"
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/step_resource.h"
@@ -16,6 +15,7 @@
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/cost.h"
+#include "trainer/simulate/product_waves.h"
 
 namespace fsdp {
 namespace {

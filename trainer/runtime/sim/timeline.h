@@ -104,7 +104,7 @@ class Timeline {
   const std::vector<SimOverlap> overlaps_;
   std::vector<Queue> queues_;
   std::array<double, kNumSimResources> wanted_{};  // By resource, of what runs.
-  std::vector<double> rates_;  // By stream, of what runs.
+  std::vector<double> rates_;                      // By stream, of what runs.
   double now_ = 0;
   Observer observer_;
 };

@@ -65,8 +65,7 @@ TEST(TimelineTest, WaitsAndPeersHoldAStreamBack) {
   timeline.AddWait(b, 0.5, gathered, {"wait"});
   timeline.AddWork(b, 0.5, {2, kKernels}, {"run"});
   EXPECT_EQ(End(timeline, b, 0.5), 6);
-  EXPECT_EQ(seen, (std::vector<Seen>{
-                      {a, "gather", 0, 4}, {b, "wait", 0.5, 4}, {b, "run", 4, 6}}));
+  EXPECT_EQ(seen, (std::vector<Seen>{{a, "gather", 0, 4}, {b, "wait", 0.5, 4}, {b, "run", 4, 6}}));
 }
 
 // However often the host looks, the same ends come out; and work is neither made nor lost.

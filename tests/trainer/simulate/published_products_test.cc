@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/bench/product_waves.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
+#include "trainer/simulate/product_waves.h"
 
 namespace fsdp {
 namespace {

@@ -2,8 +2,9 @@
 // best rates seen there, the bytes of all that is left at the rate of a copy, nothing between two
 // kernels and nothing twice; what is offloaded moves and is updated beside that. A measured step is
 // held against it.
-#ifndef FSDP_TRAIN_TRAINER_BENCH_STEP_FLOOR_H_
-#define FSDP_TRAIN_TRAINER_BENCH_STEP_FLOOR_H_
+// Tests: tests/trainer/bench/step_floor_test.cc
+#ifndef FSDP_TRAIN_TRAINER_SIMULATE_STEP_FLOOR_H_
+#define FSDP_TRAIN_TRAINER_SIMULATE_STEP_FLOOR_H_
 
 #include <cstdint>
 #include <string>
@@ -57,4 +58,4 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_BENCH_STEP_FLOOR_H_
+#endif  // FSDP_TRAIN_TRAINER_SIMULATE_STEP_FLOOR_H_

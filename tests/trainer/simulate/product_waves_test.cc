@@ -1,4 +1,4 @@
-#include "trainer/bench/product_waves.h"
+#include "trainer/simulate/product_waves.h"
 
 #include <gtest/gtest.h>
 

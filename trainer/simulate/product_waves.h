@@ -1,6 +1,6 @@
 // How fast a product can be for its shape: tiles that a GPU works on at once, in waves.
-#ifndef FSDP_TRAIN_TRAINER_BENCH_PRODUCT_WAVES_H_
-#define FSDP_TRAIN_TRAINER_BENCH_PRODUCT_WAVES_H_
+#ifndef FSDP_TRAIN_TRAINER_SIMULATE_PRODUCT_WAVES_H_
+#define FSDP_TRAIN_TRAINER_SIMULATE_PRODUCT_WAVES_H_
 
 #include <cstdint>
 
@@ -17,10 +17,11 @@ namespace fsdp {
 //
 // Held to what OpenXLA has measured: with the numbers of configs/hardware/ and a launch of each,
 // half of 375 shapes are within 4 % on an H100, on a B200 too
-// (tests/trainer/bench/published_products_test).
+// (tests/trainer/simulate/published_products_test).
+// `at_once`: as many of them, which fill the waves together.
 double ProductRateInWaves(const Product& product, double rate, int64_t multiprocessors,
-                          int64_t tile_terms);
+                          int64_t tile_terms, int64_t at_once = 1);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_BENCH_PRODUCT_WAVES_H_
+#endif  // FSDP_TRAIN_TRAINER_SIMULATE_PRODUCT_WAVES_H_

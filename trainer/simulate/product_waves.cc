@@ -1,4 +1,4 @@
-#include "trainer/bench/product_waves.h"
+#include "trainer/simulate/product_waves.h"
 
 #include <algorithm>
 #include <array>
@@ -28,10 +28,10 @@ constexpr double kTermsOfFast = 2048.0;  // Of whole waves that are as fast as a
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Of all waves: elements of tiles on all multiprocessors, times terms that there is time for.
-double WorkOf(const Product& p, int64_t multiprocessors, int64_t tile_terms) {
+double WorkOf(const Product& p, int64_t multiprocessors, int64_t tile_terms, int64_t at_once) {
   double least = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
-    const int64_t tiles = CeilDiv(p.m, tile.rows) * CeilDiv(p.n, tile.columns);
+    const int64_t tiles = CeilDiv(p.m, tile.rows) * CeilDiv(p.n, tile.columns) * at_once;
     const auto wave = static_cast<double>(multiprocessors * tile.rows * tile.columns);
     for (int64_t parts = 1; parts <= kMostParts; ++parts) {
       const int64_t terms = CeilDiv(p.k, parts);
@@ -47,10 +47,10 @@ double WorkOf(const Product& p, int64_t multiprocessors, int64_t tile_terms) {
 }  // namespace
 
 double ProductRateInWaves(const Product& p, double rate, int64_t multiprocessors,
-                          int64_t tile_terms) {
-  const double needed =
-      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-  const double used = needed / WorkOf(p, multiprocessors, tile_terms);
+                          int64_t tile_terms, int64_t at_once) {
+  const double needed = static_cast<double>(p.m) * static_cast<double>(p.n) *
+                        static_cast<double>(p.k) * static_cast<double>(at_once);
+  const double used = needed / WorkOf(p, multiprocessors, tile_terms, at_once);
   const double of_fast = kTermsOfFast / (kTermsOfFast + static_cast<double>(tile_terms));
   return rate * std::min(1.0, used / of_fast);
 }

@@ -1,16 +1,13 @@
-#include "trainer/bench/step_floor.h"
+#include "trainer/simulate/step_floor.h"
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string_view>
 
-#include "trainer/bench/product_waves.h"
-#include "trainer/core/errors.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/engine/step_resource.h"
-#include "trainer/loop/attention_choice.h"
 #include "trainer/ops/gemm_library.h"
+#include "trainer/simulate/price_list.h"
 
 namespace fsdp {
 namespace {
@@ -21,79 +18,6 @@ bool InTheFloor(std::string_view op) {
   constexpr std::array<std::string_view, 6> kBeside = {"accumulate", "add",  "cast",
                                                        "copy",       "fill", "dropout"};
   return std::find(kBeside.begin(), kBeside.end(), op) == kBeside.end();
-}
-
-double RateOf(const std::optional<double>& rate, const Hardware& hardware, const char* key,
-              const std::string& op) {
-  if (rate) return *rate;
-  throw ConfigError("bench floor: the hardware file of " + hardware.name + " has no " + key +
-                    ", and this step has " + op);
-}
-
-double ProductRate(const Hardware& hardware, DType dtype, const std::string& op) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return RateOf(hardware.bf16_flops, hardware, "bf16_flops", op);
-    case DType::kFloat16:
-      return RateOf(hardware.fp16_flops, hardware, "fp16_flops", op);
-    default:
-      return RateOf(hardware.fp32_flops, hardware, "fp32_flops", op);
-  }
-}
-
-double ProductSeconds(const Product& product, const Hardware& hardware, const std::string& op) {
-  const double rate = hardware.product_share * ProductRate(hardware, product.dtype, op);
-  return product.flops() /
-         (hardware.multiprocessors
-              ? ProductRateInWaves(product, rate, *hardware.multiprocessors, hardware.tile_terms)
-              : rate);
-}
-
-double AttentionRate(const Hardware& hardware, int64_t head_dim, const std::string& op) {
-  const bool backward = op.find("backward") != std::string::npos;
-  const auto& of_64 =
-      backward ? hardware.attention_64_backward_flops : hardware.attention_64_forward_flops;
-  if (head_dim <= 64 && of_64) return *of_64;
-  return backward
-             ? RateOf(hardware.attention_backward_flops, hardware, "attention_backward_flops", op)
-             : RateOf(hardware.attention_forward_flops, hardware, "attention_forward_flops", op);
-}
-
-// Of one kernel, or of all of an op in chunks, that moves so many bytes.
-double SecondsOf(const KernelCost& kernel, double bytes, const Hardware& hardware, int64_t head_dim,
-                 const std::string& op) {
-  const double moved =
-      bytes == 0 ? 0 : bytes / RateOf(hardware.copy_bytes_per_s, hardware, "copy_bytes_per_s", op);
-  switch (kernel.kind) {
-    case KernelKind::kProduct:
-      return std::max(moved, ProductSeconds(kernel.product, hardware, op));
-    case KernelKind::kAttention:
-      return std::max(moved, kernel.cost.flops / AttentionRate(hardware, head_dim, op));
-    case KernelKind::kMemory:
-    case KernelKind::kCopy:
-      return moved;
-    case KernelKind::kLink:
-      return 0;
-  }
-  return 0;
-}
-
-// Of what is not the device's own.
-double OtherRate(StepResource resource, const Hardware& hardware, const std::string& op) {
-  switch (resource) {
-    case StepResource::kToHost:
-    case StepResource::kToDevice:
-      return RateOf(hardware.host_link_bytes_per_s, hardware, "host_link_bytes_per_s", op);
-    case StepResource::kHost:
-      return RateOf(hardware.host_copy_bytes_per_s, hardware, "host_copy_bytes_per_s", op);
-    case StepResource::kDiskRead:
-      return RateOf(hardware.disk_read_bytes_per_s, hardware, "disk_read_bytes_per_s", op);
-    case StepResource::kDiskWrite:
-      return RateOf(hardware.disk_write_bytes_per_s, hardware, "disk_write_bytes_per_s", op);
-    case StepResource::kDevice:
-      break;
-  }
-  return 0;
 }
 
 bool Updates(std::string_view op) { return op == "adamw" || op == "sgd"; }
@@ -142,7 +66,7 @@ double StepFloor::NeedlessSeconds() const {
 
 StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
   const Recipe& recipe = run.recipe;
-  const int64_t head_dim = AttentionDimsOf(recipe, run.shape).head_dim;
+  const PriceList prices(hardware, PricedOf(run));
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   const auto part_of = [&](const std::string& op, StepResource resource) {
@@ -160,7 +84,7 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
           FloorPart& part = *part_of(operation.name, resource);
           const double bytes = BytesThere(operation, resource);
           part.bytes += bytes;
-          part.seconds += bytes / OtherRate(resource, hardware, operation.name);
+          part.seconds += bytes / prices.RateOf(resource, operation.name);
           part.flops += Sum(operation.costs).flops;
           const bool over_link =
               resource == StepResource::kToHost || resource == StepResource::kToDevice;
@@ -183,12 +107,12 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
           part.extra_bytes += gpu.extra_bytes;
           part.flops += kernel.cost.flops;
           const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
-          const double seconds = SecondsOf(kernel, bytes, hardware, head_dim, op);
+          const double seconds = prices.FloorSeconds(kernel, bytes, operation.name);
           part.bytes += bytes;
           part.link_bytes += kernel.cost.link_bytes;
           part.seconds += seconds;
           part.extra_seconds +=
-              SecondsOf(kernel, bytes + gpu.extra_bytes, hardware, head_dim, op) - seconds;
+              prices.FloorSeconds(kernel, bytes + gpu.extra_bytes, operation.name) - seconds;
           const bool beside = before_backward || Updates(name);
           if (part.in_the_floor && beside) floor.beside_updates += seconds;
         }

@@ -1,0 +1,142 @@
+#include "trainer/simulate/price_list.h"
+
+#include <algorithm>
+
+#include "trainer/core/errors.h"
+#include "trainer/loop/attention_choice.h"
+#include "trainer/ops/gemm_library.h"
+#include "trainer/ops/tiled_attention.h"
+#include "trainer/simulate/product_waves.h"
+
+namespace fsdp {
+
+PricedRun PricedOf(const ResolvedRun& run) {
+  return {.head_dim = AttentionDimsOf(run.recipe, run.shape).head_dim,
+          .deterministic = run.recipe.run.deterministic};
+}
+
+double PriceList::Required(const std::optional<double>& rate, const char* key,
+                           const std::string& op) const {
+  if (rate) return *rate;
+  throw ConfigError("the hardware file of " + hardware_.name + " has no " + key +
+                    ", and this step has " + op);
+}
+
+double PriceList::ProductRate(DType dtype, const std::string& op) const {
+  const auto rate = [&] {
+    switch (dtype) {
+      case DType::kBFloat16:
+        return Required(hardware_.bf16_flops, "bf16_flops", op);
+      case DType::kFloat16:
+        return Required(hardware_.fp16_flops, "fp16_flops", op);
+      default:
+        return Required(hardware_.fp32_flops, "fp32_flops", op);
+    }
+  };
+  return rate() * hardware_.product_share;
+}
+
+double PriceList::ProductSeconds(const Product& product, int64_t at_once,
+                                 const std::string& op) const {
+  const double rate = ProductRate(product.dtype, op);
+  return product.flops() / (hardware_.multiprocessors
+                                ? ProductRateInWaves(product, rate, *hardware_.multiprocessors,
+                                                     hardware_.tile_terms, at_once)
+                                : rate);
+}
+
+double PriceList::AttentionRate(const std::string& op) const {
+  const bool backward = op.find("backward") != std::string::npos;
+  const auto& of_64 =
+      backward ? hardware_.attention_64_backward_flops : hardware_.attention_64_forward_flops;
+  if (run_.head_dim <= 64 && of_64) return *of_64;
+  return backward ? Required(hardware_.attention_backward_flops, "attention_backward_flops", op)
+                  : Required(hardware_.attention_forward_flops, "attention_forward_flops", op);
+}
+
+double PriceList::FloorSeconds(const KernelCost& kernel, double bytes,
+                               const std::string& op) const {
+  const double moved =
+      bytes == 0 ? 0 : bytes / Required(hardware_.copy_bytes_per_s, "copy_bytes_per_s", op);
+  switch (kernel.kind) {
+    case KernelKind::kProduct:
+      return std::max(moved, ProductSeconds(kernel.product, /*at_once=*/1, op));
+    case KernelKind::kAttention:
+      if (!IsTiled(kernel)) {
+        return std::max(moved, ProductSeconds(kernel.product, kernel.product.count, op));
+      }
+      return std::max(moved, kernel.cost.flops / AttentionRate(op));
+    case KernelKind::kMemory:
+    case KernelKind::kCopy:
+      return moved;
+    case KernelKind::kLink:
+      return 0;
+  }
+  return 0;
+}
+
+double PriceList::RateOf(StepResource resource, const std::string& op) const {
+  switch (resource) {
+    case StepResource::kToHost:
+    case StepResource::kToDevice:
+      return Required(hardware_.host_link_bytes_per_s, "host_link_bytes_per_s", op);
+    case StepResource::kHost:
+      return Required(hardware_.host_copy_bytes_per_s, "host_copy_bytes_per_s", op);
+    case StepResource::kDiskRead:
+      return Required(hardware_.disk_read_bytes_per_s, "disk_read_bytes_per_s", op);
+    case StepResource::kDiskWrite:
+      return Required(hardware_.disk_write_bytes_per_s, "disk_write_bytes_per_s", op);
+    case StepResource::kDevice:
+      break;
+  }
+  return 0;
+}
+
+double PriceList::KernelSeconds(const KernelCost& kernel, const std::string& op) const {
+  if (kernel.kind == KernelKind::kLink) return 0;
+  const OnGpu gpu = on_cpu() ? OnGpu{.launches = kernel.gpu.launches > 0}
+                             : OnGpuByLibrary(kernel, run_.deterministic);
+  const bool multiplies = kernel.kind == KernelKind::kProduct ||
+                          kernel.kind == KernelKind::kAttention;
+  const double bytes = (kernel.cost.bytes_read + kernel.cost.bytes_written + gpu.extra_bytes) *
+                       (multiplies ? 1 : hardware_.unfused_bytes);
+  double seconds = FloorSeconds(kernel, bytes, op);
+  const auto own = hardware_.op_bytes_per_s.find(op);
+  if (own != hardware_.op_bytes_per_s.end()) seconds = std::max(seconds, bytes / own->second);
+  return seconds / hardware_.reached + static_cast<double>(gpu.launches) * hardware_.launch_s;
+}
+
+SimWork PriceList::WorkOf(const Operation& operation, std::string_view stream, int threads) const {
+  const StepResource resource = ResourceOf(operation, stream);
+  const std::string op = operation.name;
+  SimWork work;
+  if (resource != StepResource::kDevice) {
+    constexpr SimResource kThere[] = {SimResource::kKernels,  SimResource::kToHost,
+                                      SimResource::kToDevice, SimResource::kHost,
+                                      SimResource::kDiskRead, SimResource::kDiskWrite};
+    work.resource = kThere[static_cast<size_t>(resource)];
+    work.seconds = BytesThere(operation, resource) / RateOf(resource, op);
+    return work;
+  }
+  // Loads of batches are ahead of the step that needs them, and no device's.
+  if (operation.kernels.host && !on_cpu()) return work;
+  for (const KernelCost& kernel : operation.costs) work.seconds += KernelSeconds(kernel, op);
+  work.resource = SimResource::kKernels;
+  if (on_cpu() && hardware_.cores) {
+    work.share = std::min(1.0, static_cast<double>(threads) / static_cast<double>(*hardware_.cores));
+    work.seconds /= work.share;
+  }
+  return work;
+}
+
+std::vector<SimOverlap> PriceList::Overlaps() const {
+  if (on_cpu()) return {};
+  std::vector<SimOverlap> overlaps;
+  for (const SimResource links : {SimResource::kInside, SimResource::kBetween}) {
+    overlaps.push_back({SimResource::kKernels, links, hardware_.kernels_beside_collectives});
+    overlaps.push_back({links, SimResource::kKernels, hardware_.collectives_beside_kernels});
+  }
+  return overlaps;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,65 @@
+// What each kernel of a step takes on a described machine: the one price list, of the simulator and
+// of `bench floor`.
+//
+//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's FLOP/s
+//               times the share that a huge product reaches.
+//   Attention   In tiles at its own rates; as a batch of products where it multiplies matrices.
+//   All else    Bytes at a copy's rate, or at a rate of its own where the file names one.
+//
+// Whatever it is, a kernel takes at least what its bytes take. The floor is that and no more. A
+// simulated step adds launches and bytes that are moved twice, and has the share `reached`.
+// Tests: tests/trainer/bench/step_floor_test.cc
+#ifndef FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
+#define FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "trainer/engine/step_resource.h"
+#include "trainer/loop/resolved_run.h"
+#include "trainer/recipe/hardware.h"
+#include "trainer/runtime/cost.h"
+#include "trainer/runtime/sim/timeline.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+struct PricedRun {
+  int64_t head_dim = 128;      // Of its attention.
+  bool deterministic = false;  // Its products, by a library.
+};
+PricedRun PricedOf(const ResolvedRun& run);
+
+class PriceList {
+ public:
+  // A reference to the hardware is kept.
+  PriceList(const Hardware& hardware, const PricedRun& run) : hardware_(hardware), run_(run) {}
+
+  // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes. Throws
+  // ConfigError where the file lacks a rate that it needs, with its key.
+  double FloorSeconds(const KernelCost& kernel, double bytes, const std::string& op) const;
+  // The rate of what is not the device's own: kToHost and what follows it. Throws likewise.
+  double RateOf(StepResource resource, const std::string& op) const;
+  // An operation as a simulated device takes it, collectives excepted: 0 seconds. `threads`: CPU
+  // threads of its stream. Throws likewise.
+  SimWork WorkOf(const Operation& operation, std::string_view stream, int threads) const;
+  // By how much what runs at once slows down.
+  std::vector<SimOverlap> Overlaps() const;
+
+ private:
+  bool on_cpu() const { return hardware_.device == Hardware::Device::kCpu; }
+  double Required(const std::optional<double>& rate, const char* key, const std::string& op) const;
+  double ProductRate(DType dtype, const std::string& op) const;
+  double ProductSeconds(const Product& product, int64_t at_once, const std::string& op) const;
+  double AttentionRate(const std::string& op) const;
+  double KernelSeconds(const KernelCost& kernel, const std::string& op) const;
+
+  const Hardware& hardware_;
+  const PricedRun run_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_

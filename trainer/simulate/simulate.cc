@@ -1,0 +1,199 @@
+#include "trainer/simulate/simulate.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "trainer/comm/mesh_communicators.h"
+#include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/engine/session.h"
+#include "trainer/engine/step_operations.h"
+#include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/step_position.h"
+#include "trainer/ops/tiled_attention.h"
+#include "trainer/runtime/sim/sim_device.h"
+#include "trainer/simulate/network.h"
+#include "trainer/simulate/price_list.h"
+
+namespace fsdp {
+namespace {
+
+// When a rank comes to each of its collectives, by stream.
+using Arrivals = std::map<std::string, std::vector<double>>;
+
+struct RankOfJob {
+  double slower = 1;            // How many times, than the machine says.
+  Arrivals* comes = nullptr;    // Takes its arrivals. Null: nobody asks.
+  const Arrivals* others = {};  // It waits for these. Null: for nobody.
+};
+
+SimModel ModelOf(const Hardware& hardware, const PriceList& prices,
+                 std::function<SimWork(const Operation&, const Stream&)> price) {
+  return {.price = std::move(price),
+          .overlaps = prices.Overlaps(),
+          .s_per_enqueue = hardware.host.operation_s,
+          .s_per_event = hardware.host.event_s,
+          .s_per_wait = hardware.host.wait_s,
+          .s_per_block = hardware.host.allocation_s,
+          .s_per_segment = hardware.host.segment_s,
+          .s_per_segment_byte = hardware.host.segment_s_per_byte};
+}
+
+// Bytes that a caching allocator gets of the device.
+std::optional<int64_t> LimitOf(const ResolvedRun& run) {
+  std::optional<int64_t> limit = run.options.executor.memory_limit;
+  const std::optional<MemoryRoom>& room = run.plan.device_available;
+  if (room && (!limit || room->bytes < *limit)) limit = room->bytes;
+  return limit;
+}
+
+class SimulatedRank {
+ public:
+  SimulatedRank(const ResolvedRun& run, const Hardware& hardware, const RankOfJob& rank)
+      : run_(run),
+        rank_(rank),
+        prices_(hardware, PricedOf(run)),
+        network_(hardware, run.place.world, run.place.local_world),
+        device_(ModelOf(hardware, prices_,
+                        [this](const Operation& operation, const Stream& stream) {
+                          return Price(operation, stream);
+                        }),
+                /*checker=*/nullptr, run.target.device),
+        communicators_(MeshFor(run.options.executor, /*rank=*/0, run.place.world),
+                       run.options.executor.communicators,
+                       [this](const std::string&, const RankGroup& group) {
+                         return Connect(group);
+                       }) {
+    if (run.options.executor.buffers == FsdpOptions::Buffers::kCaching) {
+      memory_ = std::make_unique<CachingBuffers>(device_, LimitOf(run));
+    } else {
+      memory_ = std::make_unique<PlanRecorder>();
+    }
+    session_.emplace(device_, *memory_, *run.model, run.options, communicators_);
+  }
+
+  Simulation Run(int steps, bool trace) {
+    Simulation found;
+    Executor& executor = session_->executor();
+    executor.MastersWritten();  // As when a run begins.
+    if (rank_.comes != nullptr) device_.StartTrace();
+    for (int step = 1; step <= steps; ++step) {
+      if (step == steps) Follow(trace, found);
+      const auto load = [](int, const Batch&) {};
+      session_->Train(step, session_->FullTargets(), {}, load, load);
+    }
+    const StepAccount last = executor.Account(steps - 1);
+    found.times = last.times;
+    found.memory = last.memory;
+    double begin = last.times.begin;
+    if (steps > 1) {
+      const StepAccount before = executor.Account(steps - 2);
+      begin = before.times.end;
+      if (found.memory) found.memory->retries -= before.memory->retries;
+    }
+    found.step_s = last.times.end - begin;
+    found.host_s = std::max(0.0, last.times.begin - begin);
+    executor.Synchronize();
+    if (rank_.comes != nullptr) NoteArrivals();
+    if (trace) Keep(begin, last.times.end, found);
+    found.targets = static_cast<double>(session_->FullTargets());
+    return found;
+  }
+
+ private:
+  SimWork Price(const Operation& operation, const Stream& stream) {
+    SimWork work = prices_.WorkOf(operation, stream.name(), run_.threads);
+    if (work.resource == SimResource::kKernels) work.seconds *= rank_.slower;
+    return work;
+  }
+
+  std::unique_ptr<Communicator> Connect(const RankGroup& group) {
+    const Network::Reach reach = network_.ReachOf(group);
+    return std::make_unique<SimCommunicator>(
+        group, [this, reach](const Stream& stream, const RankGroup&, const CollectiveCall& call) {
+          SimWork work = network_.WorkOf(reach, call);
+          link_s_ += work.seconds;
+          if (rank_.others != nullptr) {
+            work.not_before = rank_.others->at(stream.name()).at(calls_[stream.name()]++);
+          }
+          return work;
+        });
+  }
+
+  // What the last step is made of.
+  void Follow(bool trace, Simulation& found) {
+    link_s_ = 0;
+    if (trace) device_.StartTraceWithHost();
+    device_.Observe([this, &found](const Operation& operation, const Stream& stream) {
+      for (const KernelCost& kernel : operation.costs) {
+        found.hardware_flops += UnmaskedFlops(kernel);
+      }
+      const SimWork work = prices_.WorkOf(operation, stream.name(), run_.threads);
+      if (work.resource == SimResource::kKernels) found.device_s += work.seconds;
+      found.link_s = link_s_;
+    });
+  }
+
+  void NoteArrivals() {
+    for (const Span& span : device_.TakeTrace()) {
+      for (int kind = 0; kind < kCollectives; ++kind) {
+        if (span.name != Name(static_cast<Collective>(kind))) continue;
+        (*rank_.comes)[span.stream].push_back(span.begin_s);
+      }
+    }
+  }
+
+  // The spans of the step, as seconds from its begin.
+  void Keep(double begin, double end, Simulation& found) {
+    const Executor& executor = session_->executor();
+    for (Span& span : device_.TakeTrace()) {
+      if (span.end_s < begin || span.begin_s > end) continue;
+      span.begin_s = std::max(span.begin_s, begin) - begin;
+      span.end_s = std::min(span.end_s, end) - begin;
+      if (span.tag != 0) {
+        const StepPosition at = PositionOf(span.tag);
+        found.parts.try_emplace(span.tag,
+                                PartOf(at, executor.schedule(at.mode), executor.layout()));
+      }
+      found.spans.push_back(std::move(span));
+    }
+  }
+
+  const ResolvedRun& run_;
+  const RankOfJob rank_;
+  const PriceList prices_;
+  const Network network_;
+  SimDevice device_;
+  const MeshCommunicators communicators_;
+  std::unique_ptr<PhasedAllocator> memory_;
+  std::optional<Session> session_;
+  std::map<std::string, size_t> calls_;  // Of collectives so far, by stream.
+  double link_s_ = 0;
+};
+
+}  // namespace
+
+Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
+                    const SimulateOptions& options) {
+  RankOfJob rank;
+  Arrivals arrivals;
+  if (options.slowest > 1) {
+    if (run.place.world == 1) {
+      rank.slower = options.slowest;
+    } else {
+      SimulatedRank(run, hardware, {.slower = options.slowest, .comes = &arrivals})
+          .Run(options.steps, /*trace=*/false);
+      rank.others = &arrivals;
+    }
+  }
+  Simulation simulation =
+      SimulatedRank(run, hardware, rank).Run(options.steps, options.trace);
+  const int64_t length = run.options.executor.sample_length;
+  simulation.samples = static_cast<double>(run.recipe.train.global_batch_size);
+  simulation.model_flops = FlopsPerSample(*run.model, length) * simulation.samples;
+  return simulation;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,53 @@
+// Training steps of a recipe on a described cluster, in simulated time: the real schedule of one rank
+// of the job, run by its executor on a simulated device.
+//
+// Every rank of a job does the same at the same time, so one of them stands for all. Its time is
+// that of a step in a run that goes on: the last one that is simulated, from where the step before
+// ends to where it ends.
+// Tests: tests/trainer/simulate/simulate_test.cc
+#ifndef FSDP_TRAIN_TRAINER_SIMULATE_SIMULATE_H_
+#define FSDP_TRAIN_TRAINER_SIMULATE_SIMULATE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "trainer/core/span.h"
+#include "trainer/fsdp/step_times.h"
+#include "trainer/loop/resolved_run.h"
+#include "trainer/recipe/hardware.h"
+#include "trainer/runtime/caching_allocator.h"
+
+namespace fsdp {
+
+struct SimulateOptions {
+  int steps = 3;
+  // One rank of the job computes so many times slower than the others, one of which is simulated:
+  // collectives wait for it.
+  double slowest = 1;
+  bool trace = false;  // Of the last step, the host's time included.
+};
+
+struct Simulation {
+  double step_s = 0;  // Seconds of a step.
+  StepTimes times;    // The parts of it.
+  double host_s = 0;  // Of it the device waits for the host, which enqueues.
+  // Peaks of the last step, and retries in it. Empty: memory is planned.
+  std::optional<CachingStatistics> memory;
+  double model_flops = 0;     // Of the job's step, as MFU counts them.
+  double hardware_flops = 0;  // Of a rank's step: what is recomputed counts, and all pairs do.
+  double samples = 0, targets = 0;  // Of the job's step.
+  double device_s = 0, link_s = 0;  // That kernels and collectives would take alone.
+  std::vector<Span> spans = {};     // Seconds from the begin of the step.
+  std::map<uint64_t, StepPart> parts = {};  // What their tags say.
+};
+
+// `run` is of that machine (PlaceToPlan()). Throws ConfigError where the file lacks a number that
+// the step needs, and MemoryError where an allocation of a caching allocator does not fit.
+Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
+                    const SimulateOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_SIMULATE_SIMULATE_H_
