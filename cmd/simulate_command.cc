@@ -27,8 +27,9 @@ void AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_hardware
       ->required()
       ->check(CLI::Range(1, kMostRanks));
   command
-      .add_option("--local-world-size", flags.local_world,
-                  "Ranks of a host: a divisor; without it as the hardware file says, or all of them")
+      .add_option(
+          "--local-world-size", flags.local_world,
+          "Ranks of a host: a divisor; without it as the hardware file says, or all of them")
       ->check(CLI::Range(1, kMostRanks));
   CLI::Option* const hardware =
       command
@@ -53,8 +54,8 @@ void AddPlanCommand(CLI::App& app, ExitCode& code) {
     std::optional<Hardware> hardware;
     if (!flags->hardware.empty()) hardware = ReadHardware(flags->hardware);
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
-    code = PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
-                          flags->json);
+    code =
+        PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware, flags->json);
   });
 }
 

@@ -15,8 +15,8 @@ Network::Network(const Hardware& hardware, int world, int ranks_per_host)
       rates_(hardware.network.value_or(NetworkRates())),
       ranks_per_host_(ranks_per_host) {
   if (world > 1 && !hardware.network) {
-    throw ConfigError("the hardware file of " + hardware.name + " has no network, and the job has " +
-                      std::to_string(world) + " ranks");
+    throw ConfigError("the hardware file of " + hardware.name +
+                      " has no network, and the job has " + std::to_string(world) + " ranks");
   }
 }
 

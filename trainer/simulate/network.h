@@ -1,5 +1,5 @@
-// What a collective takes between ranks of a described cluster. Ranks are on hosts in order: so many
-// a host.
+// What a collective takes between ranks of a described cluster. Ranks are on hosts in order: so
+// many a host.
 //
 //   Ring         (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002) All-gather and
 //                reduce-scatter of M bytes over n ranks: n - 1 steps, and M (n - 1) / n bytes that

@@ -3,17 +3,11 @@
 #include <algorithm>
 
 #include "trainer/core/errors.h"
-#include "trainer/loop/attention_choice.h"
 #include "trainer/ops/gemm_library.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/simulate/product_waves.h"
 
 namespace fsdp {
-
-PricedRun PricedOf(const ResolvedRun& run) {
-  return {.head_dim = AttentionDimsOf(run.recipe, run.shape).head_dim,
-          .deterministic = run.recipe.run.deterministic};
-}
 
 double PriceList::Required(const std::optional<double>& rate, const char* key,
                            const std::string& op) const {
@@ -45,11 +39,11 @@ double PriceList::ProductSeconds(const Product& product, int64_t at_once,
                                 : rate);
 }
 
-double PriceList::AttentionRate(const std::string& op) const {
+double PriceList::AttentionRate(int64_t head_dim, const std::string& op) const {
   const bool backward = op.find("backward") != std::string::npos;
   const auto& of_64 =
       backward ? hardware_.attention_64_backward_flops : hardware_.attention_64_forward_flops;
-  if (run_.head_dim <= 64 && of_64) return *of_64;
+  if (head_dim <= 64 && of_64) return *of_64;
   return backward ? Required(hardware_.attention_backward_flops, "attention_backward_flops", op)
                   : Required(hardware_.attention_forward_flops, "attention_forward_flops", op);
 }
@@ -65,7 +59,7 @@ double PriceList::FloorSeconds(const KernelCost& kernel, double bytes,
       if (!IsTiled(kernel)) {
         return std::max(moved, ProductSeconds(kernel.product, kernel.product.count, op));
       }
-      return std::max(moved, kernel.cost.flops / AttentionRate(op));
+      return std::max(moved, kernel.cost.flops / AttentionRate(kernel.product.k, op));
     case KernelKind::kMemory:
     case KernelKind::kCopy:
       return moved;
@@ -95,9 +89,9 @@ double PriceList::RateOf(StepResource resource, const std::string& op) const {
 double PriceList::KernelSeconds(const KernelCost& kernel, const std::string& op) const {
   if (kernel.kind == KernelKind::kLink) return 0;
   const OnGpu gpu = on_cpu() ? OnGpu{.launches = kernel.gpu.launches > 0}
-                             : OnGpuByLibrary(kernel, run_.deterministic);
-  const bool multiplies = kernel.kind == KernelKind::kProduct ||
-                          kernel.kind == KernelKind::kAttention;
+                             : OnGpuByLibrary(kernel, deterministic_);
+  const bool multiplies =
+      kernel.kind == KernelKind::kProduct || kernel.kind == KernelKind::kAttention;
   const double bytes = (kernel.cost.bytes_read + kernel.cost.bytes_written + gpu.extra_bytes) *
                        (multiplies ? 1 : hardware_.unfused_bytes);
   double seconds = FloorSeconds(kernel, bytes, op);
@@ -123,7 +117,8 @@ SimWork PriceList::WorkOf(const Operation& operation, std::string_view stream, i
   for (const KernelCost& kernel : operation.costs) work.seconds += KernelSeconds(kernel, op);
   work.resource = SimResource::kKernels;
   if (on_cpu() && hardware_.cores) {
-    work.share = std::min(1.0, static_cast<double>(threads) / static_cast<double>(*hardware_.cores));
+    work.share =
+        std::min(1.0, static_cast<double>(threads) / static_cast<double>(*hardware_.cores));
     work.seconds /= work.share;
   }
   return work;

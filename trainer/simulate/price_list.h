@@ -1,7 +1,8 @@
 // What each kernel of a step takes on a described machine: the one price list, of the simulator and
 // of `bench floor`.
 //
-//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's FLOP/s
+//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's
+//   FLOP/s
 //               times the share that a huge product reaches.
 //   Attention   In tiles at its own rates; as a batch of products where it multiplies matrices.
 //   All else    Bytes at a copy's rate, or at a rate of its own where the file names one.
@@ -18,7 +19,6 @@
 #include <string_view>
 
 #include "trainer/engine/step_resource.h"
-#include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/runtime/sim/timeline.h"
@@ -26,16 +26,11 @@
 
 namespace fsdp {
 
-struct PricedRun {
-  int64_t head_dim = 128;      // Of its attention.
-  bool deterministic = false;  // Its products, by a library.
-};
-PricedRun PricedOf(const ResolvedRun& run);
-
 class PriceList {
  public:
-  // A reference to the hardware is kept.
-  PriceList(const Hardware& hardware, const PricedRun& run) : hardware_(hardware), run_(run) {}
+  // A reference to the hardware is kept. `deterministic`: run.deterministic.
+  PriceList(const Hardware& hardware, bool deterministic)
+      : hardware_(hardware), deterministic_(deterministic) {}
 
   // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes. Throws
   // ConfigError where the file lacks a rate that it needs, with its key.
@@ -53,11 +48,11 @@ class PriceList {
   double Required(const std::optional<double>& rate, const char* key, const std::string& op) const;
   double ProductRate(DType dtype, const std::string& op) const;
   double ProductSeconds(const Product& product, int64_t at_once, const std::string& op) const;
-  double AttentionRate(const std::string& op) const;
+  double AttentionRate(int64_t head_dim, const std::string& op) const;
   double KernelSeconds(const KernelCost& kernel, const std::string& op) const;
 
   const Hardware& hardware_;
-  const PricedRun run_;
+  const bool deterministic_;
 };
 
 }  // namespace fsdp

@@ -54,18 +54,17 @@ class SimulatedRank {
   SimulatedRank(const ResolvedRun& run, const Hardware& hardware, const RankOfJob& rank)
       : run_(run),
         rank_(rank),
-        prices_(hardware, PricedOf(run)),
+        prices_(hardware, run.recipe.run.deterministic),
         network_(hardware, run.place.world, run.place.local_world),
         device_(ModelOf(hardware, prices_,
                         [this](const Operation& operation, const Stream& stream) {
                           return Price(operation, stream);
                         }),
                 /*checker=*/nullptr, run.target.device),
-        communicators_(MeshFor(run.options.executor, /*rank=*/0, run.place.world),
-                       run.options.executor.communicators,
-                       [this](const std::string&, const RankGroup& group) {
-                         return Connect(group);
-                       }) {
+        communicators_(
+            MeshFor(run.options.executor, /*rank=*/0, run.place.world),
+            run.options.executor.communicators,
+            [this](const std::string&, const RankGroup& group) { return Connect(group); }) {
     if (run.options.executor.buffers == FsdpOptions::Buffers::kCaching) {
       memory_ = std::make_unique<CachingBuffers>(device_, LimitOf(run));
     } else {
@@ -188,8 +187,7 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
       rank.others = &arrivals;
     }
   }
-  Simulation simulation =
-      SimulatedRank(run, hardware, rank).Run(options.steps, options.trace);
+  Simulation simulation = SimulatedRank(run, hardware, rank).Run(options.steps, options.trace);
   const int64_t length = run.options.executor.sample_length;
   simulation.samples = static_cast<double>(run.recipe.train.global_batch_size);
   simulation.model_flops = FlopsPerSample(*run.model, length) * simulation.samples;

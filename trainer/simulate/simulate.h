@@ -1,5 +1,5 @@
-// Training steps of a recipe on a described cluster, in simulated time: the real schedule of one rank
-// of the job, run by its executor on a simulated device.
+// Training steps of a recipe on a described cluster, in simulated time: the real schedule of one
+// rank of the job, run by its executor on a simulated device.
 //
 // Every rank of a job does the same at the same time, so one of them stands for all. Its time is
 // that of a step in a run that goes on: the last one that is simulated, from where the step before
@@ -37,9 +37,9 @@ struct Simulation {
   std::optional<CachingStatistics> memory;
   double model_flops = 0;     // Of the job's step, as MFU counts them.
   double hardware_flops = 0;  // Of a rank's step: what is recomputed counts, and all pairs do.
-  double samples = 0, targets = 0;  // Of the job's step.
-  double device_s = 0, link_s = 0;  // That kernels and collectives would take alone.
-  std::vector<Span> spans = {};     // Seconds from the begin of the step.
+  double samples = 0, targets = 0;          // Of the job's step.
+  double device_s = 0, link_s = 0;          // That kernels and collectives would take alone.
+  std::vector<Span> spans = {};             // Seconds from the begin of the step.
   std::map<uint64_t, StepPart> parts = {};  // What their tags say.
 };
 

@@ -66,7 +66,7 @@ double StepFloor::NeedlessSeconds() const {
 
 StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
   const Recipe& recipe = run.recipe;
-  const PriceList prices(hardware, PricedOf(run));
+  const PriceList prices(hardware, recipe.run.deterministic);
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   const auto part_of = [&](const std::string& op, StepResource resource) {
