@@ -311,7 +311,7 @@ std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& s
       .Add("local_world_size", plan.local_world)
       .Add("step_time_s", Of(step, &StepEstimate::step_time_s))
       .Add("samples_per_s", Of(step, &StepEstimate::samples_per_s))
-      .Add("tokens_per_s", Of(step, &StepEstimate::tokens_per_s))
+      .Add("tokens_per_s", Of(step, &StepEstimate::targets_per_s))
       .Add("tflops_per_device", Of(step, &StepEstimate::tflops_per_device))
       .Add("hardware_tflops_per_device", Of(step, &StepEstimate::hardware_tflops_per_device))
       .Add("floor_s", Of(step, &StepEstimate::floor_s))
@@ -401,26 +401,6 @@ std::string PlanToText(const RunPlan& plan) {
   return out.str();
 }
 
-std::string EstimateToText(const StepEstimate& step) {
-  std::string text = "a step in time\n";
-  const auto line = [&](const std::string& name, const char* format, double value) {
-    char number[32];
-    std::snprintf(number, sizeof(number), format, value);
-    text += "  " + name + std::string(16 - std::min<size_t>(15, name.size()), ' ') + number + "\n";
-  };
-  line("step", "%.4g s", step.step_time_s);
-  for (const auto& [name, seconds] : step.breakdown) {
-    if (seconds > 0) line("  " + name, "%.4g s", seconds);
-  }
-  line("floor", "%.4g s", step.floor_s);
-  line("samples/s", "%.5g", step.samples_per_s);
-  line("tokens/s", "%.5g", step.tokens_per_s);
-  line("TFLOP/s", "%.4g of the model, each device", step.tflops_per_device);
-  line("  of hardware", "%.4g", step.hardware_tflops_per_device);
-  for (const std::string& point : step.calibrated_on) text += "  set from        " + point + "\n";
-  return text;
-}
-
 std::string PlanTerms() {
   return R"(memory of a rank (1 KiB is 1024 B):
   parameters      its shards: the master copy, and the one to compute with where dtypes differ
@@ -454,12 +434,21 @@ with fsdp.cpu_offload, in a step of a rank:
   updates move    what the optimizer reads and writes of the host's memory
   from the disk   spilled state, read ahead of its update
   to the disk     the same, written behind it
-with --hardware, a step in time, of a rank:
-  step            from the end of a step to the end of the next; its parts are what the device
-                  computes or waits for: data, communication, offload, the host that enqueues
-  floor           what the step's products and bytes take at the machine's rates: no step is shorter
-  TFLOP/s         products of forward and backward; `of hardware`: of all that is computed, what is
-                  computed again and all pairs of attention included
+with --hardware, a step in time:
+  step            from the end of a step to the end of the next
+  data            of it the device waits for a batch
+  forward         and computes forward,
+  recompute       again what it did not keep,
+  backward        backward,
+  optimizer       the norm and the update
+  communication   it waits for collectives, and computes nothing
+  offload         it waits for what goes to the host and comes from there
+  host            it waits for the host, which enqueues
+  floor           products and bytes at the machine's rates: no step is shorter
+  samples/s       of all ranks
+  targets/s       the same in targets of the loss
+  TFLOP/s         products of forward and backward, of each device
+  of hardware     all products, computed again or masked ones too
   set from        a published number that the machine's file was set from
 )";
 }

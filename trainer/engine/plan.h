@@ -81,7 +81,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
 // What a step takes on a described machine, which who simulates it knows (simulate/).
 struct StepEstimate {
   double step_time_s = 0;
-  double samples_per_s = 0, tokens_per_s = 0;  // Of the job. Tokens: targets.
+  double samples_per_s = 0, targets_per_s = 0;  // Of the job.
   // What MFU counts; and what is computed, all pairs of attention and what is computed again.
   double tflops_per_device = 0, hardware_tflops_per_device = 0;
   double exposed_s = 0;  // The device waits for collectives, and computes nothing.
@@ -93,8 +93,7 @@ struct StepEstimate {
 // What is not known is null: times, without an estimate.
 std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& step = std::nullopt);
 std::string PlanToText(const RunPlan& plan);
-std::string EstimateToText(const StepEstimate& step);
-std::string PlanTerms();  // The words of those texts, a line each.
+std::string PlanTerms();  // The words of that text and of an estimate's, a line each.
 
 // Throws MemoryError that says by how much it does not fit, with the cheapest cures first: each is
 // the same recipe with one setting changed, planned again.

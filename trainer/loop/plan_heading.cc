@@ -1,5 +1,8 @@
 #include "trainer/loop/plan_heading.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/observe/provenance.h"
@@ -45,6 +48,26 @@ std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Mod
   text += "on " + std::string(Name(device)) + ", " + Counted(world, "rank");
   if (local_world < world) text += ", " + std::to_string(local_world) + " to a host";
   return text + ": " + (hardware ? PrintableName(hardware->name) : ThisMachine()) + "\n";
+}
+
+std::string EstimateToText(const StepEstimate& step) {
+  std::string text = "a step in time\n";
+  const auto line = [&](const std::string& name, const char* format, double value) {
+    char number[32];
+    std::snprintf(number, sizeof(number), format, value);
+    text += "  " + name + std::string(16 - std::min<size_t>(15, name.size()), ' ') + number + "\n";
+  };
+  line("step", "%.4g s", step.step_time_s);
+  for (const auto& [name, seconds] : step.breakdown) {
+    if (seconds > 0) line("  " + name, "%.4g s", seconds);
+  }
+  line("floor", "%.4g s", step.floor_s);
+  line("samples/s", "%.5g", step.samples_per_s);
+  line("targets/s", "%.5g", step.targets_per_s);
+  line("TFLOP/s", "%.4g of the model, each device", step.tflops_per_device);
+  line("  of hardware", "%.4g", step.hardware_tflops_per_device);
+  for (const std::string& point : step.calibrated_on) text += "  set from        " + point + "\n";
+  return text;
 }
 
 }  // namespace fsdp

@@ -1,4 +1,5 @@
-// The two lines above a plan for people: which model in which steps, on which machine.
+// What stands around a plan for people: above it which model in which steps, on which machine, and
+// below it what a step takes there.
 // Tests: tests/trainer/loop/plan_heading_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "models/shape.h"
+#include "trainer/engine/plan.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
@@ -20,6 +22,9 @@ namespace fsdp {
 std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Model& model,
                         int world, int local_world, DeviceType device,
                         const std::optional<Hardware>& hardware);
+
+// Lines, ended: seconds of a step and of its parts, rates.
+std::string EstimateToText(const StepEstimate& step);
 
 }  // namespace fsdp
 

@@ -13,7 +13,7 @@ StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
   const StepTimes& times = simulation.times;
   StepEstimate estimate{.step_time_s = step,
                         .samples_per_s = rate(simulation.samples),
-                        .tokens_per_s = rate(simulation.targets),
+                        .targets_per_s = rate(simulation.targets),
                         .tflops_per_device = rate(simulation.model_flops) / run.place.world * 1e-12,
                         .hardware_tflops_per_device = rate(simulation.hardware_flops) * 1e-12,
                         .exposed_s = times.communication,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <span>
 #include <system_error>
 
@@ -49,22 +50,29 @@ int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardw
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
                         const std::optional<Hardware>& hardware, bool json) {
   if (!hardware) return PlanProcess(recipe, world, local_world, hardware, json);
-  return SimulateProcess(recipe, world, local_world, *hardware, {}, "", json);
+  return PlanProcess(recipe, world, local_world, hardware, json, [&](ResolvedRun& run) {
+    std::optional<StepEstimate> estimate;
+    try {
+      const auto simulation = SimulateAndPlan(run, *hardware, {});
+      if (simulation) estimate = EstimateOf(run, *hardware, *simulation);
+    } catch (const ConfigError& error) {  // Memory is known all the same.
+      if (!json) std::cerr << "no times: " << error.what() << "\n";
+    }
+    return estimate;
+  });
 }
 
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
                          SimulateOptions options, const std::string& directory, bool json) {
   options.trace = !directory.empty();
-  return PlanProcess(recipe, world, local_world, hardware, json,
-                     [&](ResolvedRun& run) -> std::optional<StepEstimate> {
-                       const auto simulation = SimulateAndPlan(run, hardware, options);
-                       if (!simulation) return std::nullopt;
-                       const StepEstimate estimate = EstimateOf(run, hardware, *simulation);
-                       if (options.trace) {
-                         WriteDirectory(directory, run, estimate, *simulation, options.steps);
-                       }
-                       return estimate;
-                     });
+  return PlanProcess(recipe, world, local_world, hardware, json, [&](ResolvedRun& run) {
+    std::optional<StepEstimate> estimate;
+    if (const auto simulation = SimulateAndPlan(run, hardware, options)) {
+      estimate = EstimateOf(run, hardware, *simulation);
+      if (options.trace) WriteDirectory(directory, run, *estimate, *simulation, options.steps);
+    }
+    return estimate;
+  });
 }
 
 }  // namespace fsdp

@@ -17,12 +17,13 @@ namespace fsdp {
 // all. Throws ConfigError where they do not divide the world.
 int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardware>& hardware);
 
-// Prints the plan, and with hardware what a step takes. Returns and throws as PlanProcess()
-// (loop/process.h); ConfigError where the file lacks a number that the step needs.
+// Prints the plan, and with hardware what a step takes, or which number its file lacks for that.
+// Returns and throws as PlanProcess() (loop/process.h).
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
                         const std::optional<Hardware>& hardware, bool json);
 
-// The same for a simulation with these options. `directory` gets, where it is not empty, the same
+// The same for a simulation with these options; ConfigError where the file lacks a number that the
+// step needs. `directory` gets, where it is not empty, the same
 // object as simulate.json and the trace of a step as traces/step_N.json; it is made, and what it
 // has of these is replaced. Throws CheckpointError where it cannot be written.
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,

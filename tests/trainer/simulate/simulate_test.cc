@@ -50,13 +50,18 @@ Hardware Cluster() {
                    .allocation_s = 1e-7,
                    .segment_s = 1e-4,
                    .segment_s_per_byte = 1e-11};
-  hardware.network = NetworkRates{
-      .ranks_per_host = 2,
-      .collective_s = 5e-6,
-      .inside = {.ring_bytes_per_s = 4e9, .ring_step_s = 3e-6, .all_to_all_bytes_per_s = 4e9,
-                 .all_to_all_step_s = 3e-6, .ramp_bytes = 1000},
-      .between = {.ring_bytes_per_s = 2e9, .ring_step_s = 1e-5, .all_to_all_bytes_per_s = 2e9,
-                  .all_to_all_step_s = 1e-5, .ramp_bytes = 2000}};
+  hardware.network = NetworkRates{.ranks_per_host = 2,
+                                  .collective_s = 5e-6,
+                                  .inside = {.ring_bytes_per_s = 4e9,
+                                             .ring_step_s = 3e-6,
+                                             .all_to_all_bytes_per_s = 4e9,
+                                             .all_to_all_step_s = 3e-6,
+                                             .ramp_bytes = 1000},
+                                  .between = {.ring_bytes_per_s = 2e9,
+                                              .ring_step_s = 1e-5,
+                                              .all_to_all_bytes_per_s = 2e9,
+                                              .all_to_all_step_s = 1e-5,
+                                              .ramp_bytes = 2000}};
   return hardware;
 }
 
@@ -70,7 +75,8 @@ ResolvedRun Resolved(const Job& job, const Hardware& hardware) {
   return Resolve(recipe, PlaceToPlan(recipe, job.world, job.local_world, hardware));
 }
 
-Simulation Simulated(const Job& job, const Hardware& hardware, const SimulateOptions& options = {}) {
+Simulation Simulated(const Job& job, const Hardware& hardware,
+                     const SimulateOptions& options = {}) {
   return Simulate(Resolved(job, hardware), hardware, options);
 }
 
@@ -153,7 +159,8 @@ TEST_P(SimulatedJobs, AreTheSameEveryTime) {
   EXPECT_EQ(text(a), text(b));
 }
 
-// What a rate does: a better machine is no slower. Where streams share, an order may turn out worse.
+// What a rate does: a better machine is no slower. Where streams share, an order may turn out
+// worse.
 TEST_P(SimulatedJobs, ABetterMachineIsNotSlower) {
   SCOPED_TRACE(Describe(job_));
   const struct {
@@ -165,10 +172,12 @@ TEST_P(SimulatedJobs, ABetterMachineIsNotSlower) {
       {"launches", [](Hardware& h) { h.launch_s = 0; }},
       {"reached", [](Hardware& h) { h.unfused_bytes = 0.5; }},
       {"overlap", [](Hardware& h) { h.kernels_beside_collectives = 1; }},
-      {"links", [](Hardware& h) {
+      {"links",
+       [](Hardware& h) {
          *h.network->inside.ring_bytes_per_s *= 2, *h.network->between.ring_bytes_per_s *= 2;
        }},
-      {"steps", [](Hardware& h) {
+      {"steps",
+       [](Hardware& h) {
          *h.network->inside.ring_step_s = 0, *h.network->between.ring_step_s = 0;
        }},
       {"host", [](Hardware& h) { h.host = {}; }},
@@ -214,7 +223,8 @@ TEST(SimulateTest, OthersWaitForTheSlowest) {
   EXPECT_LT(held.times.forward, 1.1 * even.times.forward);
   // A rank alone waits for nobody.
   const Job alone{{"fsdp.sharding_strategy=no_shard"}, 1, 1};
-  EXPECT_GT(Simulated(alone, Cluster(), {.slowest = 2}).step_s, 1.5 * Simulated(alone, Cluster()).step_s);
+  EXPECT_GT(Simulated(alone, Cluster(), {.slowest = 2}).step_s,
+            1.5 * Simulated(alone, Cluster()).step_s);
 }
 
 TEST(SimulateTest, TheTraceIsOfOneStep) {
