@@ -10,8 +10,8 @@ and not fitted. Collectives inside a host have five: collective_s; rate and step
 and reductions; rate and step of a pairwise exchange. A fit to half of the rows is also held to the
 other half.
 
-The price of a product is a copy of trainer/simulate/product_waves.cc;
-tests/trainer/simulate/published_products_test.cc has the same medians from the program's own.
+The prices are copies of trainer/simulate/product_waves.cc and network.cc;
+tests/trainer/simulate/published_*_test.cc have the same medians from the program's own.
 """
 
 import argparse
