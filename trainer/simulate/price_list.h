@@ -9,7 +9,6 @@
 //
 // Whatever it is, a kernel takes at least what its bytes take. The floor is that and no more. A
 // simulated step adds launches and bytes that are moved twice, and has the share `reached`.
-// Tests: tests/trainer/bench/step_floor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 
