@@ -1,5 +1,5 @@
-// What this program's price of collectives comes to, held to what OpenXLA has measured and published
-// (tools/paper/openxla_collectives.json) at the numbers of the committed hardware files.
+// What this program's price of collectives comes to, held to what OpenXLA has measured and
+// published (tools/paper/openxla_collectives.json) at the numbers of the committed hardware files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +65,8 @@ TEST_P(PublishedCollectives, HalfAreWithin15Percent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, PublishedCollectives,
-                         ::testing::Values(Published{"h100-80gb", 0.115}, Published{"b200", 0.1255}),
+                         ::testing::Values(Published{"h100-80gb", 0.115},
+                                           Published{"b200", 0.1255}),
                          [](const auto& info) {
                            std::string name = info.param.gpu;
                            std::erase(name, '-');

@@ -1,0 +1,120 @@
+// `simulate` from outside: what it prints and leaves, and its mistakes.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+constexpr char kMachine[] =
+    "{name: a GPU, memory: 80e9, bf16_flops: 300e12, fp32_flops: 20e12, copy_bytes_per_s: 1e12,\n"
+    " attention_forward_flops: 100e12, attention_backward_flops: 100e12,\n"
+    " network: {ranks_per_host: 2,\n"
+    "  inside: {ring_bytes_per_s: 1e11, ring_step_s: 1e-6}"
+    ", between: {ring_bytes_per_s: 1e10, ring_step_s: 1e-5}},\n"
+    " sources: {memory: 'assumed: a', bf16_flops: 'assumed: b', fp32_flops: 'assumed: c',\n"
+    "  copy_bytes_per_s: 'assumed: d', attention_forward_flops: 'assumed: e',\n"
+    "  attention_backward_flops: 'assumed: f', network: 'seen: 7b batch_2 256'}}\n";
+
+class Simulate : public ::testing::Test {
+ protected:
+  std::string Machine(const std::string& old = "", const std::string& with = "") const {
+    std::string text = kMachine;
+    text.replace(text.find("80e9"), 4, "80000000000");
+    if (!old.empty()) text.replace(text.find(old), old.size(), with);
+    return directory_.Write("machine.yaml", text);
+  }
+  Strings Command(const std::string& machine, const std::string& world = "4",
+                  const Strings& more = {}) const {
+    Strings command = {"simulate",   "--config", job_.recipe(), "--world-size", world,
+                       "--hardware", machine};
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  }
+  // One line that says so, before anything is simulated.
+  void ExpectMistake(const Strings& command, const std::string& part) const {
+    const Outcome outcome = Call(command);
+    EXPECT_EQ(outcome.code, 2) << outcome.Text();
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+
+  Job job_;
+  TempDir directory_;
+};
+
+TEST_F(Simulate, PrintsAnObjectWithoutNulls) {
+  const Outcome outcome = Call(Command(Machine(), "4", {"--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  const Json plan = Json::parse(outcome.out);
+  for (const char* key : {"step_time_s", "tokens_per_s", "samples_per_s", "tflops_per_device",
+                          "hardware_tflops_per_device", "floor_s"}) {
+    EXPECT_GT(plan[key].get<double>(), 0) << key;
+  }
+  EXPECT_EQ(plan["local_world_size"], 2);
+  EXPECT_GE(plan["step_time_s"], plan["floor_s"]);
+  EXPECT_TRUE(plan["communication"]["exposed_s"].is_number());
+  double parts = 0;
+  for (const Json& seconds : plan["breakdown"]) parts += seconds.get<double>();
+  EXPECT_NEAR(parts, plan["step_time_s"].get<double>(), 1e-9);
+  EXPECT_EQ(plan["calibrated_on"], Json({"7b batch_2 256"}));
+  EXPECT_EQ(plan["fits"], true);
+  // `plan --hardware` has the same; without hardware it knows no time.
+  Strings command = Command(Machine(), "4", {"--json"});
+  command[0] = "plan";
+  EXPECT_EQ(Call(command).out, outcome.out);
+  const Json here = Json::parse(
+      Call({"plan", "--config", job_.recipe(), "--world-size", "4", "--json"}).out);
+  EXPECT_TRUE(here["step_time_s"].is_null() && here["breakdown"].is_null());
+}
+
+TEST_F(Simulate, LeavesAStepsTrace) {
+  const std::string out = directory_ / "sim";
+  const Outcome text = Call(Command(Machine(), "4", {"--out", out, "--steps", "2"}));
+  ASSERT_EQ(text.code, 0) << text.Text();
+  EXPECT_NE(text.out.find("\na step in time\n  step "), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("  set from        7b batch_2 256\n"), std::string::npos) << text.out;
+  const Json plan = Json::parse(ReadFile(out + "/simulate.json"));
+  EXPECT_GT(plan["step_time_s"].get<double>(), 0);
+  const Json trace = Json::parse(ReadFile(out + "/traces/step_2.json"));
+  EXPECT_GT((trace.is_array() ? trace : trace["traceEvents"]).size(), 20u);
+  const Outcome full = Call(Command(Machine(), "4", {"--out", "/dev/full/sim"}));
+  EXPECT_EQ(full.code, 5) << full.Text();
+}
+
+TEST_F(Simulate, OthersWaitForTheSlowest) {
+  const auto step = [&](const Strings& more) {
+    Strings all = {"--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Json::parse(Call(Command(Machine(), "4", all)).out)["step_time_s"].get<double>();
+  };
+  EXPECT_GT(step({"--slowest", "3"}), step({}));
+}
+
+TEST_F(Simulate, MistakesAreToldBeforeAnyRun) {
+  ExpectMistake(Command(Machine(), "3"), "does not divide --world-size 3");
+  ExpectMistake(Command(Machine(), "4", {"--local-world-size", "3"}), "--local-world-size: 3");
+  ExpectMistake(Command(Machine("memory: 80000000000, ", "memry: 5, ")), "did you mean `memory`?");
+  ExpectMistake(Command(Machine("'assumed: a'", "'somewhere'")), "machine.yaml:");
+  ExpectMistake(Command(Machine("memory: 'assumed: a', ", "")), "memory");
+  ExpectMistake(Command(Machine("name: a GPU", "name: a GPU, reached: 1.5")), "reached");
+  ExpectMistake(Command(Machine(", between: {ring_bytes_per_s: 1e10, ring_step_s: 1e-5}", "")),
+                "has no network.between.");
+  ExpectMistake(Command(Machine("fp32_flops: 20e12, ", "fp32_flops: null, "), "1"), "fp32_flops");
+  ExpectMistake(Command(directory_ / "none.yaml"), "none.yaml");
+  ExpectMistake({"simulate", "--config", job_.recipe(), "--world-size", "4"}, "--hardware");
+  ExpectMistake(Command(Machine(), "4", {"--slowest", "0.5"}), "--slowest");
+}
+
+TEST_F(Simulate, WhatDoesNotFitSaysWhatWould) {
+  const Outcome small = Call(Command(Machine("80000000000", "600000000"), "4",
+                                     {"--set", "train.micro_batch_size=512", "--set",
+                                      "train.global_batch_size=2048"}));
+  EXPECT_EQ(small.code, 3) << small.Text();
+  EXPECT_NE(small.err.find("does not fit"), std::string::npos) << small.err;
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
