@@ -10,6 +10,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
+#include "trainer/engine/plan_that_fits.h"
 #include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/optim/update_rule.h"
@@ -194,7 +195,8 @@ int64_t LeastState(const Model& model, const SessionOptions& options, int world)
   return bytes;
 }
 
-// Empty where it does not fit, which is found out as early as can be.
+}  // namespace
+
 std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options, int world,
                                     int local_world, const PlanTarget& target,
                                     const MemoryLimits& limits) {
@@ -217,8 +219,6 @@ std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options,
   }
   return std::nullopt;
 }
-
-}  // namespace
 
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
                 const PlanTarget& target, const MemoryLimits& limits) {

@@ -8,14 +8,20 @@ namespace fsdp {
 
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                  const std::function<void(const Operation&, StepResource)>& seen) {
+  ObserveStreams(model, options, world, kernels,
+                 [&](const Operation& operation, const Stream& stream) {
+                   seen(operation, ResourceOf(operation, stream.name()));
+                 });
+}
+
+void ObserveStreams(Model& model, const SessionOptions& options, int world, DeviceType kernels,
+                    const std::function<void(const Operation&, const Stream&)>& seen) {
   SimDevice device({}, /*checker=*/nullptr, kernels);
   const std::unique_ptr<PhasedAllocator> memory = MakeSimulatedMemory(device, options.executor);
   const MeshCommunicators communicators(MeshFor(options.executor, /*rank=*/0, world),
                                         options.executor.communicators, ConnectSim);
   Session session(device, *memory, model, options, communicators);
-  device.Observe([&](const Operation& operation, const Stream& stream) {
-    seen(operation, ResourceOf(operation, stream.name()));
-  });
+  device.Observe(seen);
   session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
   device.Observe(nullptr);
 }

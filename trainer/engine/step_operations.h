@@ -17,6 +17,10 @@ namespace fsdp {
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                  const std::function<void(const Operation&, StepResource)>& seen);
 
+// The same, with the stream that each operation is enqueued on.
+void ObserveStreams(Model& model, const SessionOptions& options, int world, DeviceType kernels,
+                    const std::function<void(const Operation&, const Stream&)>& seen);
+
 // Forward and backward of one sample, as MFU counts them: the products of one pass on the simulated
 // device, nothing recomputed; of what is frozen, what its gradients would take is not done.
 // `length` as in Model::Inputs().
