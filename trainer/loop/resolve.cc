@@ -54,7 +54,7 @@ void ResolveData(ResolvedRun& run) {
 
 }  // namespace
 
-ResolvedRun Resolve(const Recipe& recipe, const Place& place) {
+ResolvedRun ResolveUnplanned(const Recipe& recipe, const Place& place) {
   ResolvedRun run;
   run.place = place;
   run.target = place.target;
@@ -63,6 +63,11 @@ ResolvedRun Resolve(const Recipe& recipe, const Place& place) {
   Choosing choosing{run};
   MakeAll(Choice::When::kBeforeThePlan, choosing);
   if (place.data) ResolveData(run);
+  return run;
+}
+
+ResolvedRun Resolve(const Recipe& recipe, const Place& place) {
+  ResolvedRun run = ResolveUnplanned(recipe, place);
   run.plan = PlanRun(*run.model, run.options, place.world, place.local_world, run.target);
   return run;
 }

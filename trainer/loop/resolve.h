@@ -15,6 +15,9 @@ namespace fsdp {
 // ConfigError, CheckpointError, DataError, DeviceError, and as Exchange() and Together() do.
 ResolvedRun Resolve(const Recipe& recipe, const Place& place);
 
+// The same but for its plan, which is empty.
+ResolvedRun ResolveUnplanned(const Recipe& recipe, const Place& place);
+
 // Throws MemoryError, with the cheapest cures, where the plan does not fit.
 void RequireFit(const ResolvedRun& run);
 
