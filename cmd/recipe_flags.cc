@@ -24,4 +24,19 @@ Recipe LoadRecipe(const RecipeFlags& flags) {
   return LoadRecipe(flags.files, flags.overrides, ModelMistakes, CompleteRecipe);
 }
 
+std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags) {
+  return [flags, whole = LoadRecipe(flags)](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = flags.overrides;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const auto complete = [&](Recipe& recipe) {
+      recipe.model = whole.model;
+      recipe.data = whole.data;
+      recipe.fsdp.mixed_precision.keep_fp32 = whole.fsdp.mixed_precision.keep_fp32;
+      recipe.notes = whole.notes;
+      return std::vector<ShapeConflict>();
+    };
+    return LoadRecipe(flags.files, overrides, ModelMistakes, complete);
+  };
+}
+
 }  // namespace fsdp

@@ -3,6 +3,7 @@
 #define FSDP_TRAIN_CMD_RECIPE_FLAGS_H_
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ inline void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
 
 // Throws ConfigError; where --config is missing, too.
 Recipe LoadRecipe(const RecipeFlags& flags);
+
+// Loads it once, completed (loop/complete_recipe.h), and then with other overrides behind its own
+// as often as it is called, which reads no tokenizer. None of these may be of model or data. Both
+// throw ConfigError.
+std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags);
 
 }  // namespace fsdp
 
