@@ -1,5 +1,6 @@
 #include "cmd/simulate_command.h"
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/simulate/search_process.h"
 #include "trainer/simulate/simulate_process.h"
 
 namespace fsdp {
@@ -21,7 +23,7 @@ struct MachineFlags {
   bool json = false;
 };
 
-void AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_hardware) {
+CLI::Option* AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_hardware) {
   AddRecipeFlags(command, flags.recipe);
   command.add_option("--world-size", flags.world, "Ranks of the job")
       ->required()
@@ -41,6 +43,7 @@ void AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_hardware
   if (needs_hardware) hardware->required();
   command.add_flag("--json", flags.json, "One JSON object");
   command.footer(PlanTerms());
+  return hardware;
 }
 
 }  // namespace
@@ -48,12 +51,32 @@ void AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_hardware
 void AddPlanCommand(CLI::App& app, ExitCode& code) {
   CLI::App* const command = app.add_subcommand(
       "plan", "Show what a recipe takes of memory, links and time, without running it");
-  const auto flags = std::make_shared<MachineFlags>();
-  AddMachineFlags(*command, *flags, /*needs_hardware=*/false);
+  struct Flags : MachineFlags {
+    bool search = false;
+    double budget_s = std::numeric_limits<double>::infinity();
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::Option* const machine = AddMachineFlags(*command, *flags, /*needs_hardware=*/false);
+  CLI::Option* const search =
+      command
+          ->add_flag("--search", flags->search,
+                     "Look for the settings of sharding, micro-batches, recomputation, offload, "
+                     "prefetch and slots whose step is the shortest, results unchanged but for "
+                     "rounding")
+          ->needs(machine);
+  command->add_option("--budget", flags->budget_s, "Seconds of the search, at most")
+      ->check(CLI::PositiveNumber)
+      ->type_name("S")
+      ->needs(search);
   command->callback([flags, &code] {
     std::optional<Hardware> hardware;
     if (!flags->hardware.empty()) hardware = ReadHardware(flags->hardware);
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
+    if (flags->search) {
+      code = SearchProcess(RecipeLoader(flags->recipe), flags->world, local_world, *hardware,
+                           flags->budget_s, flags->json);
+      return;
+    }
     code =
         PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware, flags->json);
   });

@@ -1,0 +1,63 @@
+// `plan --search` from outside.
+#include <gtest/gtest.h>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+constexpr char kMachine[] = "configs/hardware/h100-80gb.yaml";
+
+Strings SearchOf(const Job& job, const Strings& more = {}) {
+  Strings search = {"plan",         "--search", "--config",   job.recipe(),
+                    "--world-size", "2",        "--hardware", kMachine};
+  search.insert(search.end(), more.begin(), more.end());
+  return search;
+}
+
+TEST(Search, PrintsFlagsThatPlanTakes) {
+  Job job;
+  const Outcome found = Call(SearchOf(job, {"--json"}));
+  ASSERT_EQ(found.code, 0) << found.Text();
+  const Json result = Json::parse(found.out);
+  EXPECT_TRUE(result["all"].get<bool>());
+  const Json& best = result["best"][0];
+  Strings plan = {"plan", "--config",   job.recipe(), "--world-size",
+                  "2",    "--hardware", kMachine,     "--json"};
+  for (const Json& one : best["set"]) plan.insert(plan.end(), {"--set", one.get<std::string>()});
+  const Outcome planned = Call(plan);
+  ASSERT_EQ(planned.code, 0) << planned.Text();
+  const Json run = Json::parse(planned.out);
+  EXPECT_EQ(run["step_time_s"], best["step_time_s"]);
+  EXPECT_EQ(run["memory"]["allocated_peak"], best["planned"]);
+  EXPECT_LE(best["step_time_s"].get<double>(), result["own_step_time_s"].get<double>());
+  EXPECT_EQ(Call(SearchOf(job, {"--json"})).out, found.out);  // Equal searches, equal texts.
+}
+
+TEST(Search, TellsAPersonWhatItFound) {
+  Job job;
+  const Outcome found = Call(SearchOf(job));
+  ASSERT_EQ(found.code, 0) << found.Text();
+  for (const char* part : {" recipes on 2 ranks of ", "the recipe as it is: ", "\n  1  ", "--set ",
+                           "the others:\n", "the nearest: "}) {
+    EXPECT_NE(found.out.find(part), std::string::npos) << part << "\n" << found.out;
+  }
+}
+
+TEST(Search, RefusesWithOneError) {
+  Job job;
+  const Outcome nowhere = Call({"plan", "--search", "--config", job.recipe(), "--world-size", "2"});
+  EXPECT_EQ(nowhere.code, 2) << nowhere.Text();
+  EXPECT_NE(nowhere.err.find("--search requires --hardware"), std::string::npos) << nowhere.err;
+  const Outcome idle =
+      Call({"plan", "--budget", "3", "--config", job.recipe(), "--world-size", "2"});
+  EXPECT_EQ(idle.code, 2) << idle.Text();
+  EXPECT_NE(idle.err.find("--budget requires --search"), std::string::npos) << idle.err;
+  EXPECT_EQ(Call(SearchOf(job, {"--budget", "0"})).code, 2);
+  const Outcome small = Call(SearchOf(job, {"--set", "run.memory_limit=1000"}));
+  EXPECT_EQ(small.code, 3) << small.Text();
+  EXPECT_NE(small.err.find("The least that was found is "), std::string::npos) << small.err;
+}
+
+}  // namespace
+}  // namespace fsdp::e2e

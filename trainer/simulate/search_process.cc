@@ -1,0 +1,206 @@
+#include "trainer/simulate/search_process.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <vector>
+
+#include "trainer/core/json.h"
+#include "trainer/core/terminal.h"
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
+
+namespace fsdp {
+namespace {
+
+// How far a search is: one line that is redrawn on a terminal, elsewhere lines now and then.
+class ProgressLine {
+ public:
+  void operator()(const SearchProgress& progress) {
+    const double now = Seconds();
+    if (now - last_ < (terminal_ ? 1 : 10)) return;
+    last_ = now;
+    std::string text;
+    if (progress.bounded < progress.groups && progress.done <= 1) {
+      text = "bounds of " + Grouped(static_cast<int64_t>(progress.bounded)) + " of " +
+             Counted(static_cast<int64_t>(progress.groups), "group");
+    } else {
+      text = Grouped(static_cast<int64_t>(progress.done)) + " of " +
+             Counted(static_cast<int64_t>(progress.candidates), "recipe");
+    }
+    if (progress.best_s) text += ", the shortest step " + HumanDuration(*progress.best_s);
+    std::fprintf(stderr, "%s%s%s", terminal_ ? "\r" : "", text.c_str(),
+                 terminal_ ? "\x1b[K" : "\n");
+    std::fflush(stderr);
+    drawn_ = terminal_;
+  }
+  ~ProgressLine() {
+    if (drawn_) std::fputs("\r\x1b[K", stderr);
+  }
+
+ private:
+  static double Seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  const bool terminal_ = IsTerminal(STDERR_FILENO);
+  double last_ = Seconds();
+  bool drawn_ = false;
+};
+
+struct LostWords {
+  const char* name;  // In JSON.
+  const char* text;  // Behind a number of recipes.
+};
+
+LostWords WordsOf(LostBy by) {
+  switch (by) {
+    case LostBy::kMemory:
+      return {"memory", "do not fit"};
+    case LostBy::kBound:
+      return {"bound", "cannot be as fast"};
+    case LostBy::kCommunication:
+      return {"communication", "wait longer for other ranks"};
+    case LostBy::kRecomputation:
+      return {"recomputation", "compute more again"};
+    case LostBy::kOffload:
+      return {"offload", "wait longer for host memory"};
+    case LostBy::kHost:
+      return {"host", "wait longer for the program that enqueues"};
+    case LostBy::kComputation:
+      return {"computation", "compute longer"};
+    case LostBy::kEqual:
+      return {"equal", "take as long as one of these and do the same, with as many bytes or more"};
+    case LostBy::kNotTried:
+      return {"not_tried", "were not tried, because the budget was spent"};
+  }
+  return {"", ""};
+}
+
+std::string Flags(const std::vector<std::string>& overrides) {
+  std::string text;
+  for (const std::string& one : overrides) text += (text.empty() ? "--set " : " --set ") + one;
+  return text.empty() ? "the recipe as it is" : text;
+}
+
+std::string FlagsJson(const std::vector<std::string>& overrides) {
+  std::vector<std::string> texts;
+  for (const std::string& one : overrides) texts.push_back(JsonString(one));
+  return JsonArray(texts);
+}
+
+std::string Example(LostBy by, const Loser& loser) {
+  if (by == LostBy::kNotTried || by == LostBy::kEqual) return "";
+  std::string text = "    the nearest: " + Flags(loser.overrides) + "\n      ";
+  switch (by) {
+    case LostBy::kMemory:
+      return text + HumanBytes(loser.bytes) + " a rank, and " + HumanBytes(loser.room) +
+             " are free\n";
+    case LostBy::kBound:
+      return text + "no step below " + HumanDuration(loser.step_s) + "\n";
+    default:
+      return text + HumanDuration(loser.step_s) + " a step, " + HumanDuration(loser.seconds) +
+             " more of that\n";
+  }
+}
+
+std::string Line(size_t place, const Proposal& found) {
+  char number[96];
+  const StepEstimate& step = found.estimate;
+  std::snprintf(number, sizeof(number), "%3zu  %-9s %8s samples/s %8s tokens/s  %9s  ", place,
+                HumanDuration(step.step_time_s).c_str(), HumanCount(step.samples_per_s).c_str(),
+                HumanCount(step.targets_per_s).c_str(), HumanBytes(found.plan.planned()).c_str());
+  return number + Flags(found.overrides) + "\n";
+}
+
+std::string ProposalToJson(const Proposal& found) {
+  return JsonObject()
+      .AddRaw("set", FlagsJson(found.overrides))
+      .Add("step_time_s", found.estimate.step_time_s)
+      .Add("samples_per_s", found.estimate.samples_per_s)
+      .Add("tokens_per_s", found.estimate.targets_per_s)
+      .Add("floor_s", found.estimate.floor_s)
+      .Add("exposed_s", found.estimate.exposed_s)
+      .Add("planned", found.plan.planned())
+      .Add("fits", found.plan.fits())
+      .Text();
+}
+
+std::string LoserToJson(LostBy by, const Loser& loser) {
+  JsonObject object;
+  object.Add("reason", WordsOf(by).name).Add("count", loser.count);
+  if (by == LostBy::kNotTried || by == LostBy::kEqual) return object.Text();
+  object.AddRaw("set", FlagsJson(loser.overrides));
+  if (by == LostBy::kMemory) {
+    object.Add("bytes", loser.bytes).Add("room", loser.room);
+  } else if (by == LostBy::kBound) {
+    object.Add("bound_s", loser.step_s);
+  } else {
+    object.Add("step_time_s", loser.step_s).Add("seconds_more", loser.seconds);
+  }
+  return object.Text();
+}
+
+}  // namespace
+
+std::string SearchToText(const SearchResult& result, int world, const Hardware& hardware) {
+  std::string text = Grouped(static_cast<int64_t>(result.candidates)) + " recipes on " +
+                     Counted(world, "rank") + " of " + PrintableName(hardware.name) + ": " +
+                     Grouped(static_cast<int64_t>(result.planned)) + " planned, " +
+                     Grouped(static_cast<int64_t>(result.timed)) + " simulated, in " +
+                     HumanDuration(result.seconds) + "\n";
+  if (!result.all) text += "the budget was spent before all were tried: a better one may exist\n";
+  text += "the recipe as it is: ";
+  text += result.own_s ? HumanDuration(*result.own_s) + " a step\n" : "does not fit\n";
+  text += "the best, with what a rank plans:\n";
+  for (size_t i = 0; i < result.best.size(); ++i) text += Line(i + 1, result.best[i]);
+  text += "the others:\n";
+  for (int i = 0; i < kNumLostBy; ++i) {
+    const Loser& loser = result.lost[i];
+    if (loser.count == 0) continue;
+    const auto by = static_cast<LostBy>(i);
+    text += "  " + Grouped(static_cast<int64_t>(loser.count)) + " " + WordsOf(by).text + "\n" +
+            Example(by, loser);
+  }
+  return text;
+}
+
+std::string SearchToJson(const SearchResult& result, int world, int local_world) {
+  std::vector<std::string> best, lost;
+  for (const Proposal& found : result.best) best.push_back(ProposalToJson(found));
+  for (int i = 0; i < kNumLostBy; ++i) {
+    if (result.lost[i].count == 0) continue;
+    lost.push_back(LoserToJson(static_cast<LostBy>(i), result.lost[i]));
+  }
+  return JsonObject()
+      .Add("world_size", world)
+      .Add("local_world_size", local_world)
+      .Add("candidates", result.candidates)
+      .Add("planned", result.planned)
+      .Add("simulated", result.timed)
+      .Add("all", result.all)
+      .Add("own_step_time_s", result.own_s)
+      .AddRaw("best", JsonArray(best))
+      .AddRaw("lost", JsonArray(lost))
+      .Text();
+}
+
+ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const Hardware& hardware,
+                       double budget_s, bool json) {
+  SearchResult result;
+  {
+    ProgressLine progress;
+    result =
+        Search(load, world, local_world, hardware,
+               {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { progress(p); }});
+  }
+  std::cout << (json ? SearchToJson(result, world, local_world) + "\n"
+                     : SearchToText(result, world, hardware))
+            << std::flush;
+  return ExitCode::kDone;
+}
+
+}  // namespace fsdp
