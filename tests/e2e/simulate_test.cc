@@ -28,8 +28,8 @@ class Simulate : public ::testing::Test {
   }
   Strings Command(const std::string& machine, const std::string& world = "4",
                   const Strings& more = {}) const {
-    Strings command = {"simulate",   "--config", job_.recipe(), "--world-size", world,
-                       "--hardware", machine};
+    Strings command = {"simulate", "--config",   job_.recipe(), "--world-size",
+                       world,      "--hardware", machine};
     command.insert(command.end(), more.begin(), more.end());
     return command;
   }
@@ -65,8 +65,8 @@ TEST_F(Simulate, PrintsAnObjectWithoutNulls) {
   Strings command = Command(Machine(), "4", {"--json"});
   command[0] = "plan";
   EXPECT_EQ(Call(command).out, outcome.out);
-  const Json here = Json::parse(
-      Call({"plan", "--config", job_.recipe(), "--world-size", "4", "--json"}).out);
+  const Json here =
+      Json::parse(Call({"plan", "--config", job_.recipe(), "--world-size", "4", "--json"}).out);
   EXPECT_TRUE(here["step_time_s"].is_null() && here["breakdown"].is_null());
 }
 
@@ -109,9 +109,9 @@ TEST_F(Simulate, MistakesAreToldBeforeAnyRun) {
 }
 
 TEST_F(Simulate, WhatDoesNotFitSaysWhatWould) {
-  const Outcome small = Call(Command(Machine("80000000000", "600000000"), "4",
-                                     {"--set", "train.micro_batch_size=512", "--set",
-                                      "train.global_batch_size=2048"}));
+  const Outcome small = Call(
+      Command(Machine("80000000000", "600000000"), "4",
+              {"--set", "train.micro_batch_size=512", "--set", "train.global_batch_size=2048"}));
   EXPECT_EQ(small.code, 3) << small.Text();
   EXPECT_NE(small.err.find("does not fit"), std::string::npos) << small.err;
 }

@@ -145,7 +145,7 @@ std::string Found(const Job& job, bool cut, size_t* timed = nullptr) {
 
 TEST(Search, FindsWhatASearchOfAllFinds) {
   std::mt19937_64 random(31);
-  const int jobs = testing::Everything() ? 200 : 4;
+  const int jobs = testing::Everything() ? 200 : 2;
   size_t cut = 0, all = 0;
   for (int i = 0; i < jobs; ++i) {
     const Job job = RandomJob(random);
