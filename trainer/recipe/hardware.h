@@ -61,8 +61,11 @@ struct Hardware {
   double launch_s = 0;                     // From one kernel to the next on a stream.
   // Cores of the CPU that the rates above are of; where it is the device, streams share them.
   std::optional<int64_t> cores;
-  // Operations that do not reach a copy's rate, by name: bytes a second, read and written.
-  std::map<std::string, double> op_bytes_per_s;
+  // Operations with a rate of their own in place of a copy's, by name: bytes a second, read and
+  // written. And in place of the rates of products and of attention: FLOP/s of the whole operation,
+  // what it does beside its products included. A key "NAME, DTYPE" is of runs whose parameters are
+  // computed with in that dtype (fp32, bf16, fp16), and counts there before "NAME".
+  std::map<std::string, double> op_bytes_per_s, op_flops_per_s;
   // How a program falls short of these rates: the share of them that its kernels attain in a whole
   // step, and what its kernels that are no product move over what ours do.
   double reached = 1;

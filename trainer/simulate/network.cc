@@ -104,7 +104,7 @@ SimWork Network::WorkOf(const Reach& reach, const CollectiveCall& call) const {
   work.resource = reach.hosts > 1 ? SimResource::kBetween : SimResource::kInside;
   if (hardware_.device == Hardware::Device::kCpu && hardware_.cores) {  // A core copies.
     work.resource = SimResource::kKernels;
-    work.share = 1 / static_cast<double>(*hardware_.cores);
+    work.share = std::min(1.0, ranks_per_host_ / static_cast<double>(*hardware_.cores));
   }
   return work;
 }

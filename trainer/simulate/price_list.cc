@@ -8,6 +8,18 @@
 #include "trainer/simulate/product_waves.h"
 
 namespace fsdp {
+namespace {
+
+bool Multiplies(const KernelCost& kernel) {
+  return kernel.kind == KernelKind::kProduct || kernel.kind == KernelKind::kAttention;
+}
+
+// A rate of a whole operation is one of its products' FLOPs: all else of it is in that time.
+double OwnSeconds(const KernelCost& kernel, double flops_per_s) {
+  return Multiplies(kernel) ? kernel.cost.flops / flops_per_s : 0;
+}
+
+}  // namespace
 
 double PriceList::Required(const std::optional<double>& rate, const char* key,
                            const std::string& op) const {
@@ -48,10 +60,23 @@ double PriceList::AttentionRate(int64_t head_dim, const std::string& op) const {
                   : Required(hardware_.attention_forward_flops, "attention_forward_flops", op);
 }
 
+const double* PriceList::OwnRate(const std::map<std::string, double>& rates,
+                                 const std::string& op) const {
+  if (rates.empty()) return nullptr;
+  auto found = rates.find(op + ", " + std::string(Name(dtype_)));
+  if (found == rates.end()) found = rates.find(op);
+  return found == rates.end() ? nullptr : &found->second;
+}
+
 double PriceList::FloorSeconds(const KernelCost& kernel, double bytes,
                                const std::string& op) const {
-  const double moved =
-      bytes == 0 ? 0 : bytes / Required(hardware_.copy_bytes_per_s, "copy_bytes_per_s", op);
+  if (const double* own = OwnRate(hardware_.op_flops_per_s, op)) return OwnSeconds(kernel, *own);
+  const double* own = OwnRate(hardware_.op_bytes_per_s, op);
+  const auto copied = [&] {
+    const double rate = Required(hardware_.copy_bytes_per_s, "copy_bytes_per_s", op);
+    return bytes / (own != nullptr ? std::max(rate, *own) : rate);
+  };
+  const double moved = bytes == 0 ? 0 : copied();
   switch (kernel.kind) {
     case KernelKind::kProduct:
       return std::max(moved, ProductSeconds(kernel.product, /*at_once=*/1, op));
@@ -90,17 +115,17 @@ double PriceList::KernelSeconds(const KernelCost& kernel, const std::string& op)
   if (kernel.kind == KernelKind::kLink) return 0;
   const OnGpu gpu = on_cpu() ? OnGpu{.launches = kernel.gpu.launches > 0}
                              : OnGpuByLibrary(kernel, deterministic_);
-  const bool multiplies =
-      kernel.kind == KernelKind::kProduct || kernel.kind == KernelKind::kAttention;
   const double bytes = (kernel.cost.bytes_read + kernel.cost.bytes_written + gpu.extra_bytes) *
-                       (multiplies ? 1 : hardware_.unfused_bytes);
+                       (Multiplies(kernel) ? 1 : hardware_.unfused_bytes);
   double seconds = FloorSeconds(kernel, bytes, op);
-  const auto own = hardware_.op_bytes_per_s.find(op);
-  if (own != hardware_.op_bytes_per_s.end()) seconds = std::max(seconds, bytes / own->second);
+  if (const double* own = OwnRate(hardware_.op_bytes_per_s, op)) {
+    seconds = std::max(seconds, bytes / *own);
+  }
   return seconds / hardware_.reached + static_cast<double>(gpu.launches) * hardware_.launch_s;
 }
 
-SimWork PriceList::WorkOf(const Operation& operation, std::string_view stream, int threads) const {
+SimWork PriceList::WorkOf(const Operation& operation, std::string_view stream, int threads,
+                          int ranks) const {
   const StepResource resource = ResourceOf(operation, stream);
   const std::string op = operation.name;
   SimWork work;
@@ -117,9 +142,9 @@ SimWork PriceList::WorkOf(const Operation& operation, std::string_view stream, i
   for (const KernelCost& kernel : operation.costs) work.seconds += KernelSeconds(kernel, op);
   work.resource = SimResource::kKernels;
   if (on_cpu() && hardware_.cores) {
-    work.share =
-        std::min(1.0, static_cast<double>(threads) / static_cast<double>(*hardware_.cores));
-    work.seconds /= work.share;
+    const auto cores = static_cast<double>(*hardware_.cores);
+    work.seconds /= std::min(1.0, threads / cores);
+    work.share = std::min(1.0, threads * ranks / cores);
   }
   return work;
 }

@@ -1,22 +1,25 @@
 // What each kernel of a step takes on a described machine: the one price list, of the simulator and
 // of `bench floor`.
 //
-//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's
-//   FLOP/s
+//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's FLOP/s
 //               times the share that a huge product reaches.
 //   Attention   In tiles at its own rates; as a batch of products where it multiplies matrices.
-//   All else    Bytes at a copy's rate, or at a rate of its own where the file names one.
+//   All else    Bytes at a copy's rate.
 //
-// Whatever it is, a kernel takes at least what its bytes take. The floor is that and no more. A
-// simulated step adds launches and bytes that are moved twice, and has the share `reached`.
+// A kernel takes at least what its bytes take. An operation that the file names has its own rate in
+// place of these: op_flops_per_s of one with products, op_bytes_per_s of another. The floor has the
+// faster of both rates, and nothing more. A simulated step adds launches and bytes that are moved
+// twice, and has the share `reached`.
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "trainer/core/dtype.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
@@ -27,9 +30,10 @@ namespace fsdp {
 
 class PriceList {
  public:
-  // A reference to the hardware is kept. `deterministic`: run.deterministic.
-  PriceList(const Hardware& hardware, bool deterministic)
-      : hardware_(hardware), deterministic_(deterministic) {}
+  // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: of the
+  // parameters that the run computes with.
+  PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32)
+      : hardware_(hardware), deterministic_(deterministic), dtype_(dtype) {}
 
   // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes. Throws
   // ConfigError where the file lacks a rate that it needs, with its key.
@@ -37,8 +41,9 @@ class PriceList {
   // The rate of what is not the device's own: kToHost and what follows it. Throws likewise.
   double RateOf(StepResource resource, const std::string& op) const;
   // An operation as a simulated device takes it, collectives excepted: 0 seconds. `threads`: CPU
-  // threads of its stream. Throws likewise.
-  SimWork WorkOf(const Operation& operation, std::string_view stream, int threads) const;
+  // threads of its stream, on a host whose cores `ranks` share. Throws likewise.
+  SimWork WorkOf(const Operation& operation, std::string_view stream, int threads,
+                 int ranks = 1) const;
   // By how much what runs at once slows down.
   std::vector<SimOverlap> Overlaps() const;
 
@@ -49,9 +54,12 @@ class PriceList {
   double ProductSeconds(const Product& product, int64_t at_once, const std::string& op) const;
   double AttentionRate(int64_t head_dim, const std::string& op) const;
   double KernelSeconds(const KernelCost& kernel, const std::string& op) const;
+  // The op's own rate for this run's dtype; null: the file has none.
+  const double* OwnRate(const std::map<std::string, double>& rates, const std::string& op) const;
 
   const Hardware& hardware_;
   const bool deterministic_;
+  const DType dtype_;
 };
 
 }  // namespace fsdp

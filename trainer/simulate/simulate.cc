@@ -54,7 +54,8 @@ class SimulatedRank {
   SimulatedRank(const ResolvedRun& run, const Hardware& hardware, const RankOfJob& rank)
       : run_(run),
         rank_(rank),
-        prices_(hardware, run.recipe.run.deterministic),
+        prices_(hardware, run.recipe.run.deterministic,
+                run.recipe.fsdp.mixed_precision.param_dtype),
         network_(hardware, run.place.world, run.place.local_world),
         device_(ModelOf(hardware, prices_,
                         [this](const Operation& operation, const Stream& stream) {
@@ -103,7 +104,7 @@ class SimulatedRank {
 
  private:
   SimWork Price(const Operation& operation, const Stream& stream) {
-    SimWork work = prices_.WorkOf(operation, stream.name(), run_.threads);
+    SimWork work = prices_.WorkOf(operation, stream.name(), run_.threads, run_.place.local_world);
     if (work.resource == SimResource::kKernels) work.seconds *= rank_.slower;
     return work;
   }
@@ -129,7 +130,8 @@ class SimulatedRank {
       for (const KernelCost& kernel : operation.costs) {
         found.hardware_flops += UnmaskedFlops(kernel);
       }
-      const SimWork work = prices_.WorkOf(operation, stream.name(), run_.threads);
+      const SimWork work =
+          prices_.WorkOf(operation, stream.name(), run_.threads, run_.place.local_world);
       if (work.resource == SimResource::kKernels) found.device_s += work.seconds;
       found.link_s = link_s_;
     });

@@ -66,7 +66,8 @@ double StepFloor::NeedlessSeconds() const {
 
 StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
   const Recipe& recipe = run.recipe;
-  const PriceList prices(hardware, recipe.run.deterministic);
+  const PriceList prices(hardware, recipe.run.deterministic,
+                         recipe.fsdp.mixed_precision.param_dtype);
   StepFloor floor;
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
   const auto part_of = [&](const std::string& op, StepResource resource) {

@@ -99,7 +99,7 @@ TEST(NetworkTest, OnACpuACoreCopies) {
   call.n = 1;
   const SimWork work = network.WorkOf(network.ReachOf(Ranks(0, 4, 1)), call);
   EXPECT_EQ(work.resource, SimResource::kKernels);
-  EXPECT_EQ(work.share, 0.125);
+  EXPECT_EQ(work.share, 0.5);  // Two of the eight are each rank's.
 }
 
 std::string MistakeOf(const Hardware& hardware, const RankGroup& group, Collective kind) {

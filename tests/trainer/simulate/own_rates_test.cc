@@ -1,0 +1,71 @@
+// Operations that a machine's file names: op_bytes_per_s, op_flops_per_s.
+#include <gtest/gtest.h>
+
+#include "trainer/recipe/hardware.h"
+#include "trainer/simulate/price_list.h"
+
+namespace fsdp {
+namespace {
+
+Hardware Cpu() {
+  Hardware machine;
+  machine.name = "cpu";
+  machine.device = Hardware::Device::kCpu;
+  machine.fp32_flops = 100;
+  machine.copy_bytes_per_s = 10;
+  machine.cores = 4;
+  return machine;
+}
+
+KernelCost Moves(double bytes) { return Cost{.bytes_read = bytes}; }
+
+KernelCost Multiplies() {  // 1,000 FLOPs.
+  return KernelCost(Product{.m = 5, .n = 10, .k = 10}, Cost{});
+}
+
+SimWork Price(const Hardware& machine, const char* op, std::vector<KernelCost> costs,
+              DType dtype = DType::kFloat32, int threads = 4, int ranks = 1) {
+  return PriceList(machine, /*deterministic=*/false, dtype)
+      .WorkOf({.name = op, .reads = {}, .writes = {}, .costs = std::move(costs)}, "compute",
+              threads, ranks);
+}
+
+TEST(OwnRates, CountInPlaceOfACopysFasterOrSlower) {
+  Hardware machine = Cpu();
+  machine.op_bytes_per_s = {{"slow", 5}, {"fast", 40}};
+  EXPECT_DOUBLE_EQ(Price(machine, "any", {Moves(80)}).seconds, 8);
+  EXPECT_DOUBLE_EQ(Price(machine, "slow", {Moves(80)}).seconds, 16);
+  EXPECT_DOUBLE_EQ(Price(machine, "fast", {Moves(80)}).seconds, 2);
+  const PriceList prices(machine, /*deterministic=*/false);
+  EXPECT_DOUBLE_EQ(prices.FloorSeconds(Moves(80), 80, "slow"), 8);  // Of the faster one.
+  EXPECT_DOUBLE_EQ(prices.FloorSeconds(Moves(80), 80, "fast"), 2);
+}
+
+TEST(OwnRates, AreOfARunsDTypeFirst) {
+  Hardware machine = Cpu();
+  machine.op_bytes_per_s = {{"gelu", 40}, {"gelu, bf16", 20}};
+  EXPECT_DOUBLE_EQ(Price(machine, "gelu", {Moves(80)}).seconds, 2);
+  EXPECT_DOUBLE_EQ(Price(machine, "gelu", {Moves(80)}, DType::kBFloat16).seconds, 4);
+  EXPECT_DOUBLE_EQ(Price(machine, "gelu", {Moves(80)}, DType::kFloat16).seconds, 2);
+}
+
+TEST(OwnRates, OfProductsAreOfAllThatTheirOperationDoes) {
+  Hardware machine = Cpu();
+  EXPECT_DOUBLE_EQ(Price(machine, "linear", {Multiplies(), Moves(80)}).seconds, 18);
+  machine.op_flops_per_s = {{"linear", 50}};
+  EXPECT_DOUBLE_EQ(Price(machine, "linear", {Multiplies(), Moves(80)}).seconds, 20);
+  EXPECT_DOUBLE_EQ(Price(machine, "other", {Multiplies()}).seconds, 10);
+}
+
+// Ranks of a host have their part of its cores: all of it where their threads take it.
+TEST(OwnRates, AStreamSharesTheCoresOfItsRank) {
+  const SimWork alone = Price(Cpu(), "any", {Moves(80)}, DType::kFloat32, 2, 1);
+  EXPECT_DOUBLE_EQ(alone.seconds, 16);
+  EXPECT_DOUBLE_EQ(alone.share, 0.5);
+  const SimWork beside = Price(Cpu(), "any", {Moves(80)}, DType::kFloat32, 2, 2);
+  EXPECT_DOUBLE_EQ(beside.seconds, 16);
+  EXPECT_DOUBLE_EQ(beside.share, 1);
+}
+
+}  // namespace
+}  // namespace fsdp
