@@ -1,0 +1,191 @@
+#include "trainer/bench/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "trainer/bench/calibrate.h"
+#include "trainer/bench/calibration_files.h"
+#include "trainer/bench/op_rates.h"
+#include "trainer/core/errors.h"
+
+namespace fsdp {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kSource[] = "calibrate: a test";
+constexpr char kSamples[] = "tests/trainer/bench/testdata/";
+
+Measurements Some() {
+  Measurements measured;
+  measured.name = "a machine";
+  measured.memory = 1000;
+  measured.cores = 4;
+  measured.products = {{.multiplies = true, .flops = 30, .seconds = 1},
+                       {.multiplies = true, .flops = 10, .seconds = 3},
+                       {.dtype = DType::kBFloat16, .multiplies = true, .flops = 7, .seconds = 1}};
+  measured.ops = {{.op = "gelu_forward", .bytes = 20, .seconds = 2},
+                  {.op = "gelu_forward", .bytes = 40, .seconds = 1},
+                  {.op = "gelu_forward", .dtype = DType::kFloat16, .bytes = 5, .seconds = 1},
+                  {.op = "attention_backward", .multiplies = true, .flops = 9, .seconds = 3}};
+  measured.copies = {3, 5, 4};
+  measured.launch_s = 2e-6;
+  measured.host.event_s = 3e-6;
+  measured.groups = {{.ranks = 4,
+                      .times = {{Collective::kAllGather, 1024, 3e-6, 0},
+                                {Collective::kReduceScatter, 1024, 6e-6, 0},
+                                {Collective::kAllGather, 1 << 20, 3e-6 + 1e-3, 0},
+                                {Collective::kAllToAll, 1 << 20, 2e-3, 0},
+                                {Collective::kAllReduce, 1 << 20, 9.0, 0}}}};
+  return measured;
+}
+
+TEST(Calibration, RatesAreOfAllFlopsAndBytesOverAllSeconds) {
+  const Hardware machine = HardwareOf(Some(), kSource);
+  EXPECT_EQ(machine.fp32_flops, 10);
+  EXPECT_EQ(machine.bf16_flops, 7);
+  EXPECT_FALSE(machine.fp16_flops.has_value());
+  EXPECT_EQ(machine.product_share, 1);
+  EXPECT_EQ(machine.op_bytes_per_s.at("gelu_forward, fp32"), 20);
+  EXPECT_EQ(machine.op_bytes_per_s.at("gelu_forward, fp16"), 5);
+  EXPECT_EQ(machine.op_flops_per_s.at("attention_backward, fp32"), 3);
+  EXPECT_EQ(machine.op_flops_per_s.size(), 1u);
+  EXPECT_EQ(machine.attention_backward_flops, 3);
+  EXPECT_FALSE(machine.attention_forward_flops.has_value());
+  EXPECT_EQ(machine.copy_bytes_per_s, 5);
+  EXPECT_EQ(machine.launch_s, 2e-6);
+  EXPECT_EQ(machine.host.event_s, 3e-6);
+}
+
+TEST(Calibration, ARingHasAStepAndARate) {
+  const Hardware machine = HardwareOf(Some(), kSource);
+  ASSERT_TRUE(machine.network.has_value());
+  EXPECT_EQ(machine.network->ranks_per_host, 4);
+  const LinkRates& inside = machine.network->inside;
+  EXPECT_DOUBLE_EQ(*inside.ring_step_s, 1e-6);
+  EXPECT_NEAR(*inside.ring_bytes_per_s, 0.75 * (1 << 20) / 1e-3, 1);
+  EXPECT_NEAR(*inside.all_to_all_bytes_per_s, 0.75 * (1 << 20) / 2e-3, 1);
+  EXPECT_FALSE(inside.all_to_all_step_s.has_value());  // There was no short one.
+}
+
+TEST(Calibration, EveryNumberHasItsSourceAndTheFileIsReadBack) {
+  const Hardware machine = HardwareOf(Some(), kSource);
+  for (const auto& [key, source] : machine.sources) EXPECT_EQ(source, kSource) << key;
+  const std::string path = ::testing::TempDir() + "/calibrated.yaml";
+  std::ofstream(path) << WriteHardware(machine);  // Throws where a number has none.
+  const Hardware again = ReadHardware(path);
+  EXPECT_EQ(WriteHardware(again), WriteHardware(machine));
+  EXPECT_EQ(again.op_bytes_per_s, machine.op_bytes_per_s);
+  EXPECT_EQ(again.op_flops_per_s, machine.op_flops_per_s);
+}
+
+TEST(Calibration, NothingMeasuredIsRefused) {
+  Measurements nothing;
+  nothing.name = "a machine";
+  EXPECT_THROW(HardwareOf(nothing, kSource), std::invalid_argument);
+}
+
+TEST(Calibration, OperationsHaveTheNamesThatAStepHas) {
+  const auto gelu = MainOperationOf("gelu, forward", DType::kFloat32);
+  ASSERT_TRUE(gelu.has_value());
+  EXPECT_EQ(gelu->op, "gelu_forward");
+  EXPECT_FALSE(gelu->multiplies);
+  const auto attention = MainOperationOf("attention, backward", DType::kBFloat16);
+  ASSERT_TRUE(attention.has_value());
+  EXPECT_EQ(attention->op, "attention_backward");
+  EXPECT_TRUE(attention->multiplies);
+  EXPECT_FALSE(MainOperationOf("adamw, all bf16", DType::kBFloat16).has_value());
+  EXPECT_TRUE(MainOperationOf("adamw, bf16 copy", DType::kBFloat16).has_value());
+  EXPECT_FALSE(MainOperationOf("no such case", DType::kFloat32).has_value());
+}
+
+TEST(Calibration, ThisMachineIsMeasured) {
+  Measurements measured;
+  measured.name = "here";
+  int lines = 0;
+  Measure(
+      {.ranks = 2, .rounds = 2, .seconds = 0, .small = true}, [&](const std::string&) { ++lines; },
+      measured);
+  EXPECT_EQ(lines, 1 + 2 * (1 + 3));
+  const Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_TRUE(machine.fp32_flops && machine.bf16_flops && machine.fp16_flops);
+  EXPECT_TRUE(machine.copy_bytes_per_s && machine.host_copy_bytes_per_s);
+  EXPECT_TRUE(machine.attention_forward_flops && machine.attention_backward_flops);
+  EXPECT_GT(machine.launch_s, 0);
+  EXPECT_GT(machine.host.operation_s, 0);
+  EXPECT_GT(machine.host.wait_s, 0);
+  EXPECT_TRUE(machine.network->inside.ring_step_s && machine.network->inside.ring_bytes_per_s);
+  EXPECT_TRUE(machine.network->inside.all_to_all_bytes_per_s.has_value());
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    for (const char* op : {"layer_norm_forward", "adamw", "rope", "embedding_backward"}) {
+      EXPECT_TRUE(machine.op_bytes_per_s.contains(std::string(op) + ", " + dtype)) << op;
+    }
+    for (const char* op : {"linear_forward", "linear_backward", "head_loss_forward_backward"}) {
+      EXPECT_TRUE(machine.op_flops_per_s.contains(std::string(op) + ", " + dtype)) << op;
+    }
+  }
+  EXPECT_FALSE(WriteHardware(machine).empty());
+}
+
+TEST(CalibrationFiles, ReadsWhatBenchAndTheKitSay) {
+  Measurements measured;
+  for (const char* name : {"ops.json", "gemm.json", "comm.json"}) {
+    AddMeasurements(std::string(kSamples) + name, measured);
+  }
+  const Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_EQ(machine.name, "NVIDIA Sample");
+  EXPECT_EQ(machine.device, Hardware::Device::kCuda);
+  EXPECT_EQ(machine.bf16_flops, 3e12 / 0.5);
+  EXPECT_EQ(machine.copy_bytes_per_s, 2.5e12);
+  EXPECT_EQ(machine.op_bytes_per_s.at("layer_norm_forward, bf16"), 1e9 / 1e-3);
+  EXPECT_EQ(machine.op_flops_per_s.at("attention_forward, bf16"), 4e9 / 1e-3);
+  EXPECT_EQ(machine.attention_forward_flops, 4e9 / 1e-3);
+  EXPECT_EQ(machine.network->ranks_per_host, 2);
+  EXPECT_DOUBLE_EQ(*machine.network->inside.ring_step_s, 2e-5);
+}
+
+TEST(CalibrationFiles, ReadsTheKit) {
+  Measurements measured;
+  AddMeasurements(std::string(kSamples) + "kit.json", measured);
+  const Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_EQ(machine.name, "NVIDIA Sample 80GB");
+  EXPECT_EQ(machine.bf16_flops, 500e12);  // A row that is not fine counts for nothing.
+  EXPECT_EQ(machine.copy_bytes_per_s, 2e12);
+  EXPECT_EQ(machine.op_bytes_per_s.at("rope, bf16"), 1e9 / 2e-3);
+  EXPECT_FALSE(machine.network.has_value());
+}
+
+std::string WhyNot(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/result.json";
+  std::ofstream(path) << text;
+  Measurements measured;
+  try {
+    AddMeasurements(path, measured);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CalibrationFiles, RefusesWhatIsNoResult) {
+  for (const char* text : {"", "{}", "[1]", "no json", R"({"seconds": 1})"}) {
+    EXPECT_THAT(WhyNot(text), HasSubstr("result.json: ")) << text;
+    EXPECT_THAT(WhyNot(text), HasSubstr("no result of `bench gemm|ops|comm --json`")) << text;
+  }
+  EXPECT_THAT(WhyNot(R"({"products": "own", "parts": [{"dtype": "fp8", "flops": 1}]})"),
+              HasSubstr("parts[0].dtype: want fp32, bf16 or fp16"));
+  EXPECT_THAT(WhyNot(R"({"products": "own", "parts": [{"dtype": "bf16", "flops": 0}]})"),
+              HasSubstr("parts[0].flops: want a number above 0"));
+  Measurements measured;
+  EXPECT_THROW(AddMeasurements("no/such/file.json", measured), ConfigError);
+  measured.name = "another";
+  EXPECT_THROW(AddMeasurements(std::string(kSamples) + "ops.json", measured), ConfigError);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,179 @@
+#include "trainer/bench/calibration.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kLargeMessage = 256 << 10;
+
+// Of work that is one thing, at several shapes.
+struct Sum {
+  double flops = 0, bytes = 0, seconds = 0;
+
+  void Add(const TimedWork& work) {
+    flops += work.flops;
+    bytes += work.bytes;
+    seconds += work.seconds;
+  }
+};
+
+class File {
+ public:
+  explicit File(std::string source) : source_(std::move(source)) {}
+
+  void Set(std::optional<double>& number, double value, const std::string& key) {
+    number = value;
+    hardware.sources[key] = source_;
+  }
+  void Set(double& number, double value, const std::string& key) {
+    if (value == 0) return;  // As it is without the key.
+    number = value;
+    hardware.sources[key] = source_;
+  }
+  void Set(std::optional<int64_t>& number, const std::optional<int64_t>& value,
+           const std::string& key) {
+    if (!value) return;
+    number = value;
+    hardware.sources[key] = source_;
+  }
+  void Name(const std::string& key) { hardware.sources[key] = source_; }
+
+  Hardware hardware;
+
+ private:
+  const std::string source_;
+};
+
+void SetProducts(const std::vector<TimedWork>& products, File& file) {
+  Hardware& to = file.hardware;
+  const std::pair<DType, std::optional<double>*> kRates[] = {{DType::kBFloat16, &to.bf16_flops},
+                                                             {DType::kFloat16, &to.fp16_flops},
+                                                             {DType::kFloat32, &to.fp32_flops}};
+  for (const auto& [dtype, rate] : kRates) {
+    Sum all;
+    for (const TimedWork& product : products) {
+      if (product.dtype == dtype) all.Add(product);
+    }
+    if (all.seconds > 0) {
+      file.Set(*rate, all.flops / all.seconds, std::string(Name(dtype)) + "_flops");
+    }
+  }
+}
+
+void SetOps(const std::vector<TimedWork>& ops, File& file) {
+  std::map<std::string, Sum> multiplying, moving;
+  Sum forward, backward;
+  for (const TimedWork& op : ops) {
+    (op.multiplies ? multiplying : moving)[op.op + ", " + std::string(Name(op.dtype))].Add(op);
+    if (op.op == "attention_forward") forward.Add(op);
+    if (op.op == "attention_backward") backward.Add(op);
+  }
+  Hardware& to = file.hardware;
+  for (const auto& [key, sum] : multiplying) to.op_flops_per_s[key] = sum.flops / sum.seconds;
+  for (const auto& [key, sum] : moving) to.op_bytes_per_s[key] = sum.bytes / sum.seconds;
+  if (!multiplying.empty()) file.Name("op_flops_per_s");
+  if (!moving.empty()) file.Name("op_bytes_per_s");
+  if (forward.seconds > 0) {
+    file.Set(to.attention_forward_flops, forward.flops / forward.seconds,
+             "attention_forward_flops");
+  }
+  if (backward.seconds > 0) {
+    file.Set(to.attention_backward_flops, backward.flops / backward.seconds,
+             "attention_backward_flops");
+  }
+}
+
+bool IsRing(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter;
+}
+
+// Of calls of one kind: a step from the shortest messages, the rate from long ones.
+void SetLink(const std::vector<Measurements::Group>& groups, bool ring, File& file) {
+  double step = -1, sent = 0, seconds = 0;
+  for (const auto& group : groups) {
+    const double peers = group.ranks - 1;
+    if (peers == 0) continue;
+    int64_t smallest = -1;
+    const auto chosen = [&](const CommTime& time) {
+      return ring ? IsRing(time.collective) : time.collective == Collective::kAllToAll;
+    };
+    for (const CommTime& time : group.times) {
+      if (chosen(time) && (smallest < 0 || time.bytes < smallest)) smallest = time.bytes;
+    }
+    double own_step = -1;
+    for (const CommTime& time : group.times) {
+      if (!chosen(time) || time.bytes != smallest || smallest >= kLargeMessage) continue;
+      const double one = time.seconds / peers;
+      own_step = own_step < 0 ? one : std::min(own_step, one);
+    }
+    if (own_step >= 0) step = step < 0 ? own_step : std::min(step, own_step);
+    for (const CommTime& time : group.times) {
+      if (!chosen(time) || time.bytes < kLargeMessage) continue;
+      sent += static_cast<double>(time.bytes) * peers / group.ranks;
+      seconds += time.seconds - std::max(own_step, 0.0) * peers;
+    }
+  }
+  LinkRates& inside = file.hardware.network->inside;
+  const std::string key = std::string("network.inside.") + (ring ? "ring" : "all_to_all");
+  if (step >= 0) {
+    file.Set(ring ? inside.ring_step_s : inside.all_to_all_step_s, step, key + "_step_s");
+  }
+  if (seconds > 0) {
+    file.Set(ring ? inside.ring_bytes_per_s : inside.all_to_all_bytes_per_s, sent / seconds,
+             key + "_bytes_per_s");
+  }
+}
+
+void SetNetwork(const Measurements& measured, File& file) {
+  int ranks = 1;
+  for (const auto& group : measured.groups) ranks = std::max(ranks, group.ranks);
+  if (ranks == 1) return;
+  file.hardware.network.emplace().ranks_per_host = ranks;
+  file.Name("network.ranks_per_host");
+  SetLink(measured.groups, /*ring=*/true, file);
+  SetLink(measured.groups, /*ring=*/false, file);
+}
+
+}  // namespace
+
+Hardware HardwareOf(const Measurements& measured, const std::string& source) {
+  if (measured.products.empty() && measured.ops.empty() && measured.copies.empty() &&
+      measured.groups.empty()) {
+    throw std::invalid_argument("[calibrate] nothing was measured");
+  }
+  if (measured.name.empty()) throw std::invalid_argument("[calibrate] the device has no name");
+  File file(source);
+  Hardware& to = file.hardware;
+  to.name = measured.name;
+  to.device = measured.device;
+  file.Set(to.memory, measured.memory, "memory");
+  file.Set(to.host_memory, measured.host_memory, "host_memory");
+  file.Set(to.cores, measured.cores, "cores");
+  SetProducts(measured.products, file);
+  SetOps(measured.ops, file);
+  if (!measured.copies.empty()) {
+    file.Set(to.copy_bytes_per_s, *std::max_element(measured.copies.begin(), measured.copies.end()),
+             "copy_bytes_per_s");
+  }
+  if (measured.host_copy) {
+    file.Set(to.host_copy_bytes_per_s, *measured.host_copy, "host_copy_bytes_per_s");
+  }
+  if (measured.host_link) {
+    file.Set(to.host_link_bytes_per_s, *measured.host_link, "host_link_bytes_per_s");
+  }
+  if (measured.launch_s) file.Set(to.launch_s, *measured.launch_s, "launch_s");
+  file.Set(to.host.operation_s, measured.host.operation_s, "host.operation_s");
+  file.Set(to.host.event_s, measured.host.event_s, "host.event_s");
+  file.Set(to.host.wait_s, measured.host.wait_s, "host.wait_s");
+  file.Set(to.host.allocation_s, measured.host.allocation_s, "host.allocation_s");
+  file.Set(to.host.segment_s, measured.host.segment_s, "host.segment_s");
+  file.Set(to.host.segment_s_per_byte, measured.host.segment_s_per_byte, "host.segment_s_per_byte");
+  SetNetwork(measured, file);
+  return to;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,53 @@
+// A machine's file made of measurements, whoever has made them: `fsdp-train calibrate`.
+//
+//   Products    A rate a dtype: all FLOPs over all seconds.
+//   Operations  By name and dtype: FLOPs a second of one with products, bytes a second of another,
+//               over all of its shapes. Attention in tiles sets the rates of attention, too.
+//   Rings       t = step (n - 1) + sent / rate. The step is the smallest size's, so collective_s
+//               stays 0; the rate is that of all gathers and scatters of at least 256 KiB.
+// Tests: tests/trainer/bench/calibration_test.cc
+#ifndef FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_H_
+#define FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/bench/comm_bench.h"
+#include "trainer/core/dtype.h"
+#include "trainer/recipe/hardware.h"
+
+namespace fsdp {
+
+// Calls of products, or of one operation.
+struct TimedWork {
+  std::string op = {};            // Its name, as the price list has it; empty: products alone.
+  DType dtype = DType::kFloat32;  // Of activations and parameters.
+  bool multiplies = false;        // It has products.
+  double flops = 0, bytes = 0, seconds = 0;
+};
+
+struct Measurements {
+  std::string name;  // As the driver calls the device.
+  Hardware::Device device = Hardware::Device::kCpu;
+  std::optional<int64_t> memory, host_memory, cores;
+  std::vector<TimedWork> products, ops;
+  std::vector<double> copies;  // Bytes a second, read and written: the fastest counts.
+  std::optional<double> host_copy, host_link;
+  std::optional<double> launch_s;
+  HostTimes host;  // 0: not measured.
+  struct Group {
+    int ranks = 2;
+    std::vector<CommTime> times;
+  };
+  std::vector<Group> groups;  // Of ranks of one host.
+};
+
+// All of its numbers have `source`, which begins with "calibrate: ". Throws std::invalid_argument
+// where there is neither a product, an operation, a copy nor a collective, or no name.
+Hardware HardwareOf(const Measurements& measured, const std::string& source);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_H_

@@ -1,0 +1,19 @@
+// Measurements that are already there: the JSON of `bench gemm|ops|comm --json`, and the
+// result.json of tools/gpu/kit, of which the rows of the parts `products`, `ops` and `nccl` count.
+// Tests: tests/trainer/bench/calibration_test.cc
+#ifndef FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_FILES_H_
+#define FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_FILES_H_
+
+#include <string>
+
+#include "trainer/bench/calibration.h"
+
+namespace fsdp {
+
+// Adds what the file has. Throws ConfigError, with the path, where it cannot be read or is no such
+// result, and where it is of another device than what `measured` already has.
+void AddMeasurements(const std::string& path, Measurements& measured);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_FILES_H_

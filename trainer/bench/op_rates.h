@@ -1,0 +1,33 @@
+// The operations that the cases of `bench ops` enqueue, each by its own name and with its own time:
+// what a price list wants, where op_bench.h has what people read.
+// Tests: tests/trainer/bench/calibration_test.cc
+#ifndef FSDP_TRAIN_TRAINER_BENCH_OP_RATES_H_
+#define FSDP_TRAIN_TRAINER_BENCH_OP_RATES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/bench/calibration.h"
+#include "trainer/bench/op_bench.h"
+
+namespace fsdp {
+
+// Those of a case, in their order; seconds are 0. Collectives and waits are none.
+std::vector<TimedWork> OperationsOf(const OpBenchOptions& options, const OpCase& op);
+
+// The one operation of a case by that name that has most of its FLOPs, or of its bytes; nullopt:
+// there is no such case.
+std::optional<TimedWork> MainOperationOf(const std::string& name, DType dtype);
+
+// Whether the time of the case stands for its operation in a run of this dtype: most updates of
+// AdamW are of other recipes.
+bool IsUsual(const OpCase& op, DType dtype);
+
+// Calls each usual case for options.seconds, and twice at the least, and takes the shortest time of
+// each operation from the device's trace. Blocks. Throws DeviceError, MemoryError.
+std::vector<TimedWork> MeasureOperations(const OpBenchOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_BENCH_OP_RATES_H_
