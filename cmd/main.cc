@@ -15,6 +15,7 @@
 
 #include "cmd/bench_command.h"
 #include "cmd/cache_command.h"
+#include "cmd/calibrate_command.h"
 #include "cmd/checkpoint_command.h"
 #include "cmd/config_command.h"
 #include "cmd/devices_command.h"
@@ -168,6 +169,7 @@ int Main(int argc, char** argv) {
   AddTrainingFlags(app, flags);
 
   AddBenchCommand(app);
+  AddCalibrateCommand(app);
   AddConfigCommand(app);
   AddCheckpointCommand(app);
   EvaluationFlags evaluation;

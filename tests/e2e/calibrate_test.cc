@@ -1,0 +1,70 @@
+// `fsdp-train calibrate`: a file that simulates, and one error where there is none to be made.
+#include <gtest/gtest.h>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Calibrate, WritesAFileThatAStepIsSimulatedWith) {
+  Job job;
+  TempDir directory;
+  const std::string file = directory / "here.yaml";
+  const Outcome made =
+      Call({"calibrate", "--small", "--rounds", "1", "--device", "cpu", "--out", file});
+  EXPECT_EQ(made.code, 0) << made.Text();
+  EXPECT_TRUE(Has(made.err, "calibrate: products and operations in bf16, round 1 of 1\n"));
+  EXPECT_TRUE(made.out.starts_with(file + ": ")) << made.out;
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const Outcome said = Call({"simulate", "--config", job.recipe(), "--set",
+                               std::string("fsdp.mixed_precision.param_dtype=") + dtype,
+                               "--world-size", "2", "--hardware", file, "--json"});
+    EXPECT_EQ(said.code, 0) << said.Text();
+    const Json step = Json::parse(said.out);
+    EXPECT_GT(step["step_time_s"].get<double>(), 0);
+    EXPECT_GT(step["floor_s"].get<double>(), 0);
+  }
+}
+
+TEST(Calibrate, TakesMeasurementsOfThisProgram) {
+  TempDir directory;
+  const Outcome ops =
+      Call({"bench", "ops", "--device", "cpu", "--json", "--seconds", "0", "--batch", "1", "--seq",
+            "8", "--hidden", "16", "--intermediate", "32", "--heads", "2", "--vocab", "64"});
+  EXPECT_EQ(ops.code, 0) << ops.Text();
+  const std::string file = directory / "from.yaml";
+  const Outcome made =
+      Call({"calibrate", "--out", file, "--from", directory.Write("ops.json", ops.out)});
+  EXPECT_EQ(made.code, 0) << made.Text();
+  const std::string text = ReadFile(file);
+  EXPECT_TRUE(Has(text, "name: cpu\n")) << text;
+  EXPECT_TRUE(Has(text, "\"head_loss_forward_backward, fp32\": ")) << text;
+  EXPECT_TRUE(Has(text, "calibrate: from ")) << text;
+}
+
+TEST(Calibrate, RefusesWhatIsNoResult) {
+  TempDir directory;
+  const std::string file = directory / "from.yaml";
+  const auto refused = [&](const Strings& from) {
+    Strings call = {"calibrate", "--out", file, "--from"};
+    call.insert(call.end(), from.begin(), from.end());
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.code, 2) << outcome.Text();
+    EXPECT_FALSE(Exists(file));
+    return outcome.err;
+  };
+  EXPECT_TRUE(Has(refused({directory.Write("a.json", "{\"loss\": 1}\n")}),
+                  "a.json: no result of `bench gemm|ops|comm --json`, nor a result.json"));
+  EXPECT_TRUE(Has(refused({directory / "none.json"}), "none.json: "));
+  EXPECT_TRUE(Has(refused({directory.Write("empty.json", "{\"parts\": {}, \"missing\": []}\n")}),
+                  "--from has no product, operation, copy or collective"));
+  const Outcome both = Call({"calibrate", "--out", file, "--from", "a", "--rounds", "2"});
+  EXPECT_EQ(both.code, 2) << both.Text();
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
