@@ -114,7 +114,7 @@ void SetLink(const std::vector<Measurements::Group>& groups, bool ring, File& fi
     for (const CommTime& time : group.times) {
       if (!chosen(time) || time.bytes < kLargeMessage) continue;
       sent += static_cast<double>(time.bytes) * peers / group.ranks;
-      seconds += time.seconds - std::max(own_step, 0.0) * peers;
+      seconds += std::max(time.seconds - std::max(own_step, 0.0) * peers, time.seconds / 2);
     }
   }
   LinkRates& inside = file.hardware.network->inside;

@@ -4,7 +4,8 @@
 //   Operations  By name and dtype: FLOPs a second of one with products, bytes a second of another,
 //               over all of its shapes. Attention in tiles sets the rates of attention, too.
 //   Rings       t = step (n - 1) + sent / rate. The step is the smallest size's, so collective_s
-//               stays 0; the rate is that of all gathers and scatters of at least 256 KiB.
+//               stays 0; the rate is that of all gathers and scatters of at least 256 KiB, whose
+//               bytes take at least half of their time, however slow the shortest one was.
 // Tests: tests/trainer/bench/calibration_test.cc
 #ifndef FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_H_
 #define FSDP_TRAIN_TRAINER_BENCH_CALIBRATION_H_
