@@ -1,7 +1,8 @@
 // What each kernel of a step takes on a described machine: the one price list, of the simulator and
 // of `bench floor`.
 //
-//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's FLOP/s
+//   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's
+//   FLOP/s
 //               times the share that a huge product reaches.
 //   Attention   In tiles at its own rates; as a batch of products where it multiplies matrices.
 //   All else    Bytes at a copy's rate.
