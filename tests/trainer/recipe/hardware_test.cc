@@ -277,7 +277,7 @@ TEST(HardwareTest, ThoseOfTheRepositoryAreRead) {
     const Hardware hardware = ReadHardware(entry.path().string());
     EXPECT_GT(hardware.memory.value_or(0), int64_t{1} << 30);
     EXPECT_TRUE(hardware.network);
-    EXPECT_EQ(hardware.host.operation_s > 0, hardware.device == Hardware::Device::kCuda);
+    EXPECT_GT(hardware.host.operation_s, 0);
     const Hardware again = ReadHardware(File(WriteHardware(hardware)));
     EXPECT_EQ(WriteHardware(again), WriteHardware(hardware));
     seen += PointsSeen(hardware).empty() ? 0 : 1;
