@@ -359,7 +359,7 @@ def products(kit):
             rate = sum(p["flops"] for p in parts) / sum(p["seconds"] for p in parts) * 1e-12
             slowest = min(rates, key=rates.get)
             return row(True, f"{rate:.4g} TFLOP/s; slowest: {slowest}, {rates[slowest]:.4g}",
-                       tflops=rate, by_product=rates)
+                       tflops=rate, by_product=rates, parts=parts)
         yield name, make
 
 
@@ -377,7 +377,7 @@ def ops(kit):
             worst = sorted(shares, key=shares.get)[:5]
             return row(True, "shares of the limit, worst first: " +
                        "; ".join(f"{name} {shares[name]:.2f}" for name in worst),
-                       gemm_gflops=all_ops["gemm_gflops"],
+                       dtype=dtype, ops=all_ops["ops"], gemm_gflops=all_ops["gemm_gflops"],
                        copy_gb_per_s=all_ops["copy_gb_per_s"], share_of_limit=shares)
         yield dtype, make
 
