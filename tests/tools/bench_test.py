@@ -14,6 +14,7 @@ import comm  # noqa: E402
 import curves  # noqa: E402
 import host_adamw  # noqa: E402
 import options  # noqa: E402
+import predict  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
 
@@ -259,6 +260,41 @@ class Options(unittest.TestCase):
                          [(1, 3, "h.0", "forward"), (4, 5, "h.0", "forward"), (5, 6, "root", "backward")])
         self.assertEqual(found["reduce"], [])
         self.assertEqual([options.label(unit) for unit in ("h.11", "root", None)], ["11", "R", ""])
+
+
+class Predict(unittest.TestCase):
+    def rows(self, *errors, wrong=()):
+        return [{"name": "a", "world": 1, "predicted_s": 1.0, "measured_s": 1.0, "slowest_s": 2.0,
+                 "error": error, "wrong": list(wrong)} for error in errors]
+
+    def test_the_verdict_is_of_median_worst_and_bytes(self):
+        self.assertTrue(predict.verdict(self.rows(0.05, -0.09, 0.2))[1])
+        self.assertFalse(predict.verdict(self.rows(0.11, -0.12, 0.0))[1])
+        self.assertFalse(predict.verdict(self.rows(0.01, -0.21, 0.0))[1])
+        self.assertFalse(predict.verdict(self.rows(0.0, wrong=["memory: 1 planned, 2 used"]))[1])
+        self.assertIn("memory: 1 planned", predict.table(self.rows(0.0, wrong=["memory: 1 planned"]))[1])
+
+    def test_bytes_have_to_be_equal(self):
+        said = {"communication": {"all_gather_bytes": 8, "exposed_s": 0.1},
+                "memory": {"allocated_peak": 100}}
+        step = {"communication": {"all_gather_bytes": 8, "network_bytes": 8},
+                "memory": {"allocated_peak": 100}}
+        self.assertEqual(predict.differences(said, step), [])
+        step["communication"]["all_gather_bytes"] = 9
+        step["memory"]["allocated_peak"] = 101
+        self.assertEqual(predict.differences(said, step),
+                         ["all_gather_bytes: 8 said, 9 sent", "memory: 100 planned, 101 used"])
+
+    def test_turns_are_reversed_and_first_steps_skipped(self):
+        order = []
+        times = predict.by_turns(2, ["a", "b"], lambda name: order.append(name) or len(order))
+        self.assertEqual((order, times), (["a", "b", "b", "a"], {"a": [1, 4], "b": [2, 3]}))
+        steps = [{"step_time_s": seconds} for seconds in (9, 9, 1, 3, 2)]
+        self.assertEqual(predict.seconds_of(steps), 2)
+
+    def test_the_first_proposal_is_taken(self):
+        self.assertEqual(predict.proposed('{"best": [{"set": ["a=1", "b=2"]}, {"set": []}]}'),
+                         ["--set", "a=1", "--set", "b=2"])
 
 
 if __name__ == "__main__":
