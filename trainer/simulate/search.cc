@@ -89,7 +89,8 @@ StepParts PartsOf(const Simulation& simulation) {
 
 // What its compute stream takes where nothing else runs, and never waits.
 double ComputeAlone(const ResolvedRun& run, const Hardware& hardware) {
-  const PriceList prices(hardware, run.recipe.run.deterministic);
+  const PriceList prices(hardware, run.recipe.run.deterministic,
+                         run.recipe.fsdp.mixed_precision.param_dtype);
   double seconds = 0;
   ObserveStreams(*run.model, run.options, run.place.world, run.target.device,
                  [&](const Operation& operation, const Stream& stream) {
