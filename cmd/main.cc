@@ -188,6 +188,7 @@ int Main(int argc, char** argv) {
   ExitCode code = ExitCode::kDone;
   AddPlanCommand(app, code);
   AddSimulateCommand(app, code);
+  AddCollectiveCommand(app);
   AddModelsCommand(app);
   AddDevicesCommand(app);
 

@@ -317,7 +317,21 @@ std::string Notes(const RunHistory& run) {
   return html.empty() ? "" : "<div class=\"note\">" + html + "</div>\n";
 }
 
+// To the begin of the body. Nothing is fetched, whatever the page may come to hold.
+std::string HeadOf(std::string_view title) {
+  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+         "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+         "'unsafe-inline'; script-src 'unsafe-inline'\">\n<meta name=\"viewport\" "
+         "content=\"width=device-width, initial-scale=1\">\n<title>" +
+         EscapeHtml(title) + " – fsdp-train</title>\n<style>\n" + kPageCss +
+         "</style>\n</head>\n<body>\n";
+}
+
 }  // namespace
+
+std::string StaticPage(std::string_view title, const std::string& body) {
+  return HeadOf(title) + body + "</body>\n</html>\n";
+}
 
 // About 28 bytes a point in path and JSON, four points a bucket, a dozen curves a run.
 size_t ReportBuckets(size_t runs) {
@@ -336,14 +350,7 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
   }
   if (runs.size() > 3) title += " and " + std::to_string(runs.size() - 3) + " more";
 
-  // Nothing is fetched, whatever the page may come to hold.
-  std::string html =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
-      "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-      "'unsafe-inline'; script-src 'unsafe-inline'\">\n<meta name=\"viewport\" "
-      "content=\"width=device-width, initial-scale=1\">\n<title>" +
-      EscapeHtml(title) + " – fsdp-train</title>\n<style>\n" + kPageCss +
-      "</style>\n</head>\n<body>\n<h1>" + EscapeHtml(title) + "</h1>\n";
+  std::string html = HeadOf(title) + "<h1>" + EscapeHtml(title) + "</h1>\n";
   for (size_t r = 0; r < runs.size(); ++r) {
     const std::string notes = Notes(runs[r]);
     if (several && !notes.empty()) html += "<h3>" + Swatch(r, labels[r]) + "</h3>\n";

@@ -14,6 +14,9 @@ namespace fsdp {
 // For ReadRun(): what keeps the curves of a page of up to 40 runs below 2.5 MB.
 size_t ReportBuckets(size_t runs);
 
+// A page with the style of reports, and no script. `title`: text, `body`: HTML.
+std::string StaticPage(std::string_view title, const std::string& body);
+
 // `runs` is not empty. `made` says when and by what, at the foot of the page. All text of the runs
 // is escaped: names, recipes and samples may hold any bytes.
 std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view made);

@@ -1,0 +1,83 @@
+// `simulate --sweep`: the table, the files, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tests/e2e/run_binary.h"
+
+namespace fsdp::e2e {
+namespace {
+
+Strings Simulate(const Job& job, const Strings& flags) {
+  Strings all = {"simulate", "--config", job.recipe(), "--hardware",
+                 "configs/hardware/a100-80gb.yaml"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  return all;
+}
+
+std::string FileOf(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Sweep, LeavesTablePageAndTheObjectsOfSingleRuns) {
+  Job job;
+  const std::string out = job.dir() / "swept";
+  const Outcome swept =
+      Call(Simulate(job, {"--world-size", "1", "--sweep", "world_size=1,2", "--sweep",
+                          "train.activation_checkpointing=none,full", "--out", out}));
+  ASSERT_EQ(swept.code, 0) << swept.Text();
+  EXPECT_EQ(std::count(swept.out.begin(), swept.out.end(), '\n'), 5) << swept.out;
+  EXPECT_NE(swept.err.find("4 of 4: world_size=2 train.activation_checkpointing=full: "),
+            std::string::npos)
+      << swept.err;
+  const Json points = Json::parse(FileOf(out + "/sweep.json"));
+  ASSERT_EQ(points.size(), 4);
+  Json last = points[3];
+  EXPECT_EQ(last["swept"],
+            Json::parse(R"({"world_size": 2, "train.activation_checkpointing": "full"})"));
+  last.erase("swept");
+  const Outcome alone = Call(Simulate(
+      job, {"--world-size", "2", "--set", "train.activation_checkpointing=full", "--json"}));
+  EXPECT_EQ(last, Json::parse(alone.out)) << alone.Text();
+  const std::string csv = FileOf(out + "/sweep.csv");
+  EXPECT_TRUE(csv.starts_with("world_size,train.activation_checkpointing,step_time_s,")) << csv;
+  EXPECT_NE(FileOf(out + "/sweep.html").find("<svg"), std::string::npos);
+}
+
+TEST(Sweep, APointThatDoesNotFitIsARow) {
+  Job job;
+  const Outcome swept =
+      Call(Simulate(job, {"--world-size", "1", "--sweep", "run.memory_limit=1KiB,8GiB", "--json"}));
+  ASSERT_EQ(swept.code, 0) << swept.Text();
+  const Json points = Json::parse(swept.out);
+  EXPECT_FALSE(points[0]["fits"].get<bool>()) << swept.out;
+  EXPECT_TRUE(points[1]["fits"].get<bool>()) << swept.out;
+}
+
+TEST(Sweep, MistakesComeBeforeTheFirstRun) {
+  Job job;
+  const auto refused = [&](const Strings& sweep, const std::string& why) {
+    Strings flags = {"--world-size", "2"};
+    for (const std::string& one : sweep) flags.insert(flags.end(), {"--sweep", one});
+    const Outcome outcome = Call(Simulate(job, flags));
+    EXPECT_EQ(outcome.code, 2) << outcome.Text();
+    EXPECT_NE(outcome.err.find(why), std::string::npos) << outcome.Text();
+    EXPECT_EQ(outcome.err.find("1 of "), std::string::npos) << outcome.Text();
+  };
+  refused({"=1"}, "no key");
+  refused({"optimizer.lr="}, "a value is missing");
+  refused({"optimizer.lr=1e-3", "optimizer.lr=1e-4"}, "swept twice");
+  refused({"optimizer.lr=1e-3", "optimizer.ls=1e-4"}, "optimizer.lr");
+  refused({"world_size=2,12"}, "12");
+  refused({"fsdp.shard_size=1,3"}, "shard_size");
+  refused({"world_size=0"}, "world_size: 0");
+}
+
+}  // namespace
+}  // namespace fsdp::e2e
