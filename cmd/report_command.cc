@@ -23,7 +23,9 @@ void AddReportCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "report", "Draw runs, finished or not, as one HTML page that needs no network");
   const auto flags = std::make_shared<ReportFlags>();
-  command->add_option("RUN_DIR", flags->directories, "Run directories; several are overlaid")
+  command
+      ->add_option("RUN_DIR", flags->directories,
+                   "Run directories, several overlaid; of simulate --out, too")
       ->required();
   command->add_option("--out", flags->out, "The page; report.html in the first run directory")
       ->type_name("FILE")

@@ -1,4 +1,4 @@
-// `simulate --sweep`: the table, the files, and what is refused.
+// What `simulate` leaves: the table and the files of a sweep, the picture of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,6 +48,29 @@ TEST(Sweep, LeavesTablePageAndTheObjectsOfSingleRuns) {
   const std::string csv = FileOf(out + "/sweep.csv");
   EXPECT_TRUE(csv.starts_with("world_size,train.activation_checkpointing,step_time_s,")) << csv;
   EXPECT_NE(FileOf(out + "/sweep.html").find("<svg"), std::string::npos);
+}
+
+TEST(Picture, ASimulatedStepIsDrawnBesideARealOne) {
+  Job job;
+  const std::string out = job.dir() / "simulated";
+  const Outcome simulated =
+      Call(Simulate(job, {"--world-size", "2", "--out", out, "--set", "fsdp.buffers=caching",
+                          "--set", "fsdp.limiter=host"}));
+  ASSERT_EQ(simulated.code, 0) << simulated.Text();
+  const Outcome alone = Call({"report", out});
+  ASSERT_EQ(alone.code, 0) << alone.Text();
+  const std::string page = FileOf(out + "/report.html");
+  for (const char* part : {">host<", ">compute<", "url(#hatched)", "memory, up to"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  ASSERT_EQ(job.Train({"log.trace_steps=[1]"}).code, 0);
+  const std::string both = job.dir() / "both.html";
+  const Outcome beside = Call({"report", job.run_dir(), out, "--out", both});
+  ASSERT_EQ(beside.code, 0) << beside.Text();
+  const std::string text = FileOf(both);
+  EXPECT_NE(text.find("<h3>" + out + "</h3>"), std::string::npos);
+  EXPECT_NE(text.find("<h3>" + job.run_dir() + "</h3>"), std::string::npos);
+  EXPECT_NE(text.find("<h2>Curves</h2>"), std::string::npos);
 }
 
 TEST(Sweep, APointThatDoesNotFitIsARow) {

@@ -48,6 +48,7 @@ class CachingBuffers final : public PhasedAllocator {
   // Which `users` have used besides, with what they have enqueued so far. Nothing for none.
   void Release(const View& bytes, std::initializer_list<StreamId> users = {});
 
+  const CachingStatistics& statistics() const { return caching_.statistics(); }
   // Since the last call, or the beginning.
   CachingStatistics TakePeaks();
   // What has been in use so far: of the device's memory what was reserved (of the CPU's so much

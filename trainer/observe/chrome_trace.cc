@@ -40,7 +40,7 @@ std::string ChromeTrace(std::span<const RankTrace> ranks) {
     for (const Span& span : rank.spans) origin = std::min(origin, span.begin_s);
   }
   std::vector<std::string> events;
-  for (const auto& [rank, spans, part] : ranks) {
+  for (const auto& [rank, spans, part, memory] : ranks) {
     events.push_back(Metadata("process_name", rank, 0,
                               JsonObject().Add("name", "rank " + std::to_string(rank))));
     events.push_back(Metadata("process_sort_index", rank, 0, JsonObject().Add("sort_index", rank)));
@@ -64,6 +64,18 @@ std::string ChromeTrace(std::span<const RankTrace> ranks) {
       const std::string args = Args(span, part ? part(span.tag) : StepPart{});
       if (!args.empty()) event.AddRaw("args", args);
       events.push_back(event.Text());
+    }
+    for (const MemoryPoint& point : memory) {
+      events.push_back(JsonObject()
+                           .Add("ph", "C")
+                           .Add("name", "memory")
+                           .Add("pid", rank)
+                           .Add("ts", (point.at_s - origin) * 1e6)
+                           .Add("args", JsonObject()
+                                            .Add("allocated", point.allocated)
+                                            .Add("active", point.active)
+                                            .Add("reserved", point.reserved))
+                           .Text());
     }
   }
   std::string out = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";

@@ -13,15 +13,22 @@
 
 namespace fsdp {
 
+// Device memory of a caching allocator, in bytes.
+struct MemoryPoint {
+  double at_s = 0;
+  int64_t allocated = 0, active = 0, reserved = 0;
+};
+
 struct RankTrace {
   int rank = 0;
   std::vector<Span> spans;  // Of one step or several; seconds on one clock for all ranks given.
   std::function<StepPart(uint64_t tag)> part{};  // What a span's tag says; null: nothing.
+  std::vector<MemoryPoint> memory{};             // In their order, within the spans' time.
 };
 
 // A process for each rank, a thread for each stream in order of first appearance; microseconds from
-// the earliest span of all. What is known of a span is in its `args`: unit, pass, micro_batch,
-// bytes.
+// the earliest span of all; memory is a counter of the process. What is known of a span is in its
+// `args`: unit, pass, micro_batch, bytes.
 std::string ChromeTrace(std::span<const RankTrace> ranks);
 
 // Blocks on the disk. Throws CheckpointError.

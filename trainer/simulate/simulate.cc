@@ -126,7 +126,7 @@ class SimulatedRank {
   void Follow(bool trace, Simulation& found) {
     link_s_ = 0;
     if (trace) device_.StartTraceWithHost();
-    device_.Observe([this, &found](const Operation& operation, const Stream& stream) {
+    device_.Observe([this, trace, &found](const Operation& operation, const Stream& stream) {
       for (const KernelCost& kernel : operation.costs) {
         found.hardware_flops += UnmaskedFlops(kernel);
       }
@@ -134,6 +134,11 @@ class SimulatedRank {
           prices_.WorkOf(operation, stream.name(), run_.threads, run_.place.local_world);
       if (work.resource == SimResource::kKernels) found.device_s += work.seconds;
       found.link_s = link_s_;
+      if (trace && memory_->caching() != nullptr) {
+        const CachingStatistics& now = memory_->caching()->statistics();
+        found.memory_points.push_back(
+            {device_.Now(), now.allocated.now, now.active.now, now.reserved.now});
+      }
     });
   }
 
@@ -160,6 +165,13 @@ class SimulatedRank {
       }
       found.spans.push_back(std::move(span));
     }
+    std::vector<MemoryPoint> points;
+    for (MemoryPoint& point : found.memory_points) {
+      if (point.at_s < begin || point.at_s > end) continue;
+      point.at_s -= begin;
+      points.push_back(point);
+    }
+    found.memory_points = std::move(points);
   }
 
   const ResolvedRun& run_;

@@ -16,6 +16,7 @@
 #include "trainer/core/span.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/loop/resolved_run.h"
+#include "trainer/observe/chrome_trace.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/caching_allocator.h"
 
@@ -37,9 +38,12 @@ struct Simulation {
   std::optional<CachingStatistics> memory;
   double model_flops = 0;     // Of the job's step, as MFU counts them.
   double hardware_flops = 0;  // Of a rank's step: what is recomputed counts, and all pairs do.
-  double samples = 0, targets = 0;          // Of the job's step.
-  double device_s = 0, link_s = 0;          // That kernels and collectives would take alone.
-  std::vector<Span> spans = {};             // Seconds from the begin of the step.
+  double samples = 0, targets = 0;  // Of the job's step.
+  double device_s = 0, link_s = 0;  // That kernels and collectives would take alone.
+  std::vector<Span> spans = {};     // Seconds from the begin of the step.
+  // Of a caching allocator, where each operation is enqueued: on the host's clock, as are its
+  // blocks.
+  std::vector<MemoryPoint> memory_points = {};
   std::map<uint64_t, StepPart> parts = {};  // What their tags say.
 };
 

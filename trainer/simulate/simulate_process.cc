@@ -21,10 +21,12 @@ void WriteDirectory(const std::string& directory, const ResolvedRun& run,
   std::error_code error;
   std::filesystem::create_directories(traces, error);
   if (error) throw CheckpointError(traces.string() + ": cannot be made: " + error.message());
-  const RankTrace trace{0, simulation.spans, [&](uint64_t tag) {
+  const RankTrace trace{0, simulation.spans,
+                        [&](uint64_t tag) {
                           const auto part = simulation.parts.find(tag);
                           return part == simulation.parts.end() ? StepPart() : part->second;
-                        }};
+                        },
+                        simulation.memory_points};
   WriteChromeTrace((traces / ("step_" + std::to_string(steps) + ".json")).string(),
                    std::span(&trace, 1));
   WholeFile file((std::filesystem::path(directory) / "simulate.json").string());

@@ -340,7 +340,8 @@ size_t ReportBuckets(size_t runs) {
   return std::clamp<size_t>(buckets, 40, 500) / 2 * 2;
 }
 
-std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view made) {
+std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view made,
+                       const std::string& pictures) {
   FSDP_CHECK(!runs.empty());
   const std::vector<std::string> labels = Labels(runs);
   const bool several = runs.size() > 1;
@@ -373,6 +374,7 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
             (differences.empty() ? std::string("<p>Nothing.</p>\n") : differences);
   }
 
+  html += pictures;
   const RunPlots plots = PlotsOf(runs, labels);
   html +=
       "<h2>Curves</h2>\n<p class=\"dim\"><span id=\"over\">Over steps.</span> Thinned where there "

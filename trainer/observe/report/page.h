@@ -18,8 +18,9 @@ size_t ReportBuckets(size_t runs);
 std::string StaticPage(std::string_view title, const std::string& body);
 
 // `runs` is not empty. `made` says when and by what, at the foot of the page. All text of the runs
-// is escaped: names, recipes and samples may hold any bytes.
-std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view made);
+// is escaped: names, recipes and samples may hold any bytes. `pictures`: HTML, before the curves.
+std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view made,
+                       const std::string& pictures = "");
 
 }  // namespace fsdp
 

@@ -10,6 +10,7 @@
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/page.h"
 #include "trainer/observe/report/run_history.h"
+#include "trainer/observe/report/step_picture.h"
 
 namespace fsdp {
 namespace {
@@ -23,7 +24,8 @@ void RefuseFilesOfRuns(const std::string& out, const std::vector<std::string>& d
   for (const std::string& directory : directories) {
     const fs::path run = fs::weakly_canonical(directory, ignored);
     const fs::path inside = page.lexically_relative(run);
-    for (const char* name : {"metrics.jsonl", "recipe.yaml", "provenance.json", "checkpoints"}) {
+    for (const char* name : {"simulate.json", "traces", "metrics.jsonl", "recipe.yaml",
+                             "provenance.json", "checkpoints"}) {
       if (inside.empty() || *inside.begin() != name) continue;
       throw CheckpointError(out + ": is the run's own, not a page: give another name");
     }
@@ -36,7 +38,12 @@ WrittenReport WriteReport(const std::vector<std::string>& directories, std::stri
   if (directories.empty()) throw std::invalid_argument("[WriteReport] want a run directory");
   std::vector<RunHistory> runs;
   WrittenReport report;
+  bool simulated = false;
   for (const std::string& directory : directories) {
+    if (IsSimulated(directory)) {
+      simulated = true;
+      continue;
+    }
     runs.push_back(ReadRun(directory, ReportBuckets(directories.size())));
     report.records += runs.back().records;
     report.broken += runs.back().broken + (runs.back().unfinished ? 1 : 0);
@@ -44,8 +51,13 @@ WrittenReport WriteReport(const std::vector<std::string>& directories, std::stri
   const WriteTo to = out.empty() ? WriteTo::kFile : WriteTo::kPipeToo;
   report.path = out.empty() ? directories[0] + "/report.html" : std::move(out);
   RefuseFilesOfRuns(report.path, directories);
-  const std::string page = ReportPage(runs, "fsdp-train " + std::string(BuildVersion()) + " (" +
-                                                std::string(BuildGitHash()) + "), " + UtcNow());
+  const std::string made = "fsdp-train " + std::string(BuildVersion()) + " (" +
+                           std::string(BuildGitHash()) + "), " + UtcNow();
+  const std::string pictures = simulated ? StepPictures(directories) : "";
+  const std::string page =
+      runs.empty() ? StaticPage("Simulated steps", "<h1>Simulated steps</h1>\n" + pictures +
+                                                       "<footer>" + made + "</footer>\n")
+                   : ReportPage(runs, made, pictures);
   WriteWholeFile(report.path, page, to);
   report.bytes = static_cast<int64_t>(page.size());
   return report;

@@ -16,9 +16,9 @@ struct WrittenReport {
   int64_t broken = 0;   // Lines left out, unfinished last ones among them.
 };
 
-// Reads the run directories, of runs that may still be going on, and replaces `out`, which may be a
-// pipe; empty: report.html in the first of them, a file. Throws CheckpointError, also for a file
-// that is one of these runs' own.
+// Reads the run directories, of runs that may still be going on, and what `simulate --out` has
+// left, and replaces `out`, which may be a pipe; empty: report.html in the first of them, a file.
+// Throws CheckpointError, also for a file that is one of these runs' own.
 WrittenReport WriteReport(const std::vector<std::string>& directories, std::string out);
 
 }  // namespace fsdp

@@ -1,0 +1,224 @@
+#include "trainer/observe/report/step_picture.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "trainer/core/errors.h"
+#include "trainer/core/whole_file.h"
+#include "trainer/observe/report/plot.h"
+#include "trainer/observe/report/series.h"
+#include "trainer/observe/report/trace_times.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxBytes = 64 << 20;
+constexpr double kWidth = 1000, kRow = 22, kBar = 16, kMemory = 90;
+// Closer than that they are one, in parts of the width.
+constexpr double kGap = 0.3;
+
+struct Kind {
+  std::string_view name, colour;
+};
+constexpr std::array<Kind, 7> kKinds = {{{"forward", "#4c9be8"},
+                                         {"recompute", "#a5cdf5"},
+                                         {"backward", "#2b5f9e"},
+                                         {"update", "#2ca02c"},
+                                         {"collective", "#e8833a"},
+                                         {"other", "#8a8a8a"},
+                                         {"wait", "url(#hatched)"}}};
+constexpr size_t kCollective = 4, kOther = 5, kWait = 6;
+
+using Stretches = std::vector<std::pair<double, double>>;  // Seconds: begin, end.
+struct Step {
+  std::string directory, file;
+  std::string why_not;  // Empty: it was read.
+  double seconds = 0;
+  std::vector<std::string> streams;  // In the order in which the trace names them.
+  std::map<std::string, std::array<Stretches, kKinds.size()>> work;
+  std::map<std::string, std::vector<Point>> memory;  // Bytes over seconds, by name.
+};
+
+size_t KindOf(const nlohmann::json& event) {
+  const auto name = event.at("name").get<std::string>();
+  if (name == "wait") return kWait;
+  for (const char* collective :
+       {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"}) {
+    if (name == collective) return kCollective;
+  }
+  const auto args = event.find("args");
+  if (args != event.end() && args->contains("pass")) {
+    const auto pass = args->at("pass").get<std::string>();
+    for (size_t kind = 0; kind < kCollective; ++kind) {
+      if (pass == kKinds[kind].name) return kind;
+    }
+  }
+  return kOther;
+}
+
+void Read(const nlohmann::json& trace, Step& step) {
+  std::map<int64_t, std::string> names;
+  double begin = std::numeric_limits<double>::infinity();
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "M" && event.contains("ts")) {
+      begin = std::min(begin, event.at("ts").get<double>());
+    }
+  }
+  for (const auto& event : trace.at("traceEvents")) {
+    const auto kind = event.at("ph").get<std::string>();
+    if (kind == "M" && event.at("name") == "thread_name") {
+      const auto name = event.at("args").at("name").get<std::string>();
+      names[event.at("tid").get<int64_t>()] = name;
+      step.streams.push_back(name);
+    } else if (kind == "X") {
+      const double from = (event.at("ts").get<double>() - begin) * 1e-6;
+      const double to = from + event.at("dur").get<double>() * 1e-6;
+      step.work[names[event.at("tid").get<int64_t>()]][KindOf(event)].emplace_back(from, to);
+      step.seconds = std::max(step.seconds, to);
+    } else if (kind == "C") {
+      const double at = (event.at("ts").get<double>() - begin) * 1e-6;
+      for (const auto& [name, bytes] : event.at("args").items()) {
+        step.memory[name].push_back({at, bytes.get<double>()});
+      }
+      step.seconds = std::max(step.seconds, at);
+    }
+  }
+}
+
+Step StepOf(const std::string& directory) {
+  Step step;
+  step.directory = directory;
+  const fs::path traces = fs::path(directory) / "traces";
+  try {
+    const std::optional<TraceTimes> times = ReadTraces(traces.string());
+    if (!times || times->files.empty()) {
+      step.why_not = "has no trace that can be read: log.trace_steps makes some";
+      return step;
+    }
+    step.file = times->files.back();
+    Read(nlohmann::json::parse(ReadWholeFile((traces / step.file).string(), kMaxBytes)), step);
+  } catch (const std::exception& error) {
+    step.why_not = error.what();
+  }
+  return step;
+}
+
+std::string Number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return text;
+}
+
+std::string BarsOf(Stretches stretches, double y, double scale, std::string_view colour) {
+  std::sort(stretches.begin(), stretches.end());
+  std::string path;
+  for (size_t i = 0; i < stretches.size();) {
+    const double from = stretches[i].first * scale;
+    double to = from;
+    while (i < stretches.size() && stretches[i].first * scale - to <= kGap) {
+      to = std::max(to, stretches[i++].second * scale);
+    }
+    path += "M" + Number(from) + " " + Number(y) + "H" + Number(std::max(to, from + kGap)) + "v" +
+            Number(kBar) + "H" + Number(from) + "z";
+  }
+  if (path.empty()) return "";
+  return "<path fill=\"" + std::string(colour) + "\" d=\"" + path + "\"/>";
+}
+
+std::string MemoryOf(const Step& step, double y, double scale, double most) {
+  std::string html = "<text x=\"0\" y=\"" + Number(y + 12) + "\">memory, up to " +
+                     Number(most * 1e-9) + " GB</text>";
+  for (const auto& [name, points] : step.memory) {
+    std::string path;
+    double last = -1;
+    for (const Point& point : points) {
+      const double x = point.x * scale;
+      if (last >= 0 && x - last < kGap) continue;
+      last = x;
+      const double height = y + kMemory - point.y / most * (kMemory - 16);
+      path += (path.empty() ? "M" : "H") + Number(x) + (path.empty() ? " " : "V") + Number(height);
+    }
+    const bool reserved = name == "reserved";
+    html += "<path fill=\"none\" stroke=\"" + std::string(reserved ? "#999" : "#2b5f9e") +
+            "\" d=\"" + path + "\"><title>" + EscapeHtml(name) + "</title></path>";
+  }
+  return html;
+}
+
+std::string PictureOf(const Step& step, double longest, double most) {
+  std::string html = "<h3>" + EscapeHtml(step.directory) + "</h3>\n";
+  if (!step.why_not.empty()) return html + "<p>" + EscapeHtml(step.why_not) + "</p>\n";
+  html += "<p class=\"dim\">traces/" + EscapeHtml(step.file) + ", " + Number(step.seconds) + " s" +
+          (IsSimulated(step.directory) ? ", simulated" : "") + "</p>\n";
+  const double scale = longest > 0 ? kWidth / longest : 0;
+  double y = 4;
+  std::string inside;
+  for (const std::string& stream : step.streams) {
+    const auto at = step.work.find(stream);
+    if (at == step.work.end()) continue;
+    inside += "<text x=\"0\" y=\"" + Number(y + 9) + "\">" + EscapeHtml(stream) + "</text>";
+    y += 12;
+    for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+      inside += BarsOf(at->second[kind], y, scale, kKinds[kind].colour);
+    }
+    y += kRow;
+  }
+  if (!step.memory.empty()) {
+    inside += MemoryOf(step, y, scale, most);
+    y += kMemory;
+  }
+  return html + "<svg viewBox=\"0 0 1000 " + Number(y + 4) +
+         "\" width=\"100%\" font-size=\"10\" fill=\"currentColor\" role=\"img\" aria-label=\"a "
+         "step\">" +
+         inside + "</svg>\n";
+}
+
+}  // namespace
+
+bool IsSimulated(const std::string& directory) {
+  std::error_code none;
+  return fs::exists(fs::path(directory) / "simulate.json", none) &&
+         !fs::exists(fs::path(directory) / "metrics.jsonl", none);
+}
+
+std::string StepPictures(const std::vector<std::string>& directories) {
+  std::vector<Step> steps;
+  double longest = 0, most = 0;
+  for (const std::string& directory : directories) {
+    steps.push_back(StepOf(directory));
+    const Step& step = steps.back();
+    if (IsSimulated(directory) && !step.why_not.empty()) {
+      throw CheckpointError(directory + ": " + step.why_not);
+    }
+    longest = std::max(longest, step.seconds);
+    for (const auto& [name, points] : step.memory) {
+      for (const Point& point : points) most = std::max(most, point.y);
+    }
+  }
+  std::string html =
+      "<h2>A step</h2>\n<p class=\"dim\">Streams and host over time, 0 to " + Number(longest) +
+      " s.</p>\n<svg width=\"0\" height=\"0\"><defs><pattern id=\"hatched\" width=\"4\" "
+      "height=\"4\" "
+      "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><path d=\"M0 0V4\" "
+      "stroke=\"#b33\" stroke-width=\"1.5\"/></pattern></defs></svg>\n<p>";
+  for (const Kind& kind : kKinds) {
+    html += "<svg width=\"12\" height=\"12\"><rect width=\"12\" height=\"12\" fill=\"" +
+            std::string(kind.colour) + "\"/></svg> " + std::string(kind.name) + " ";
+  }
+  html += "</p>\n";
+  for (const Step& step : steps) html += PictureOf(step, longest, most);
+  return html;
+}
+
+}  // namespace fsdp
