@@ -67,9 +67,9 @@ struct RunPlan {
   }
   bool on_host() const { return device == DeviceType::kCpu; }
   bool fits() const { return fits_limit() && fits_device() && fits_host(); }
-  bool fits_limit() const { return simulated_fits.value_or(!limit || planned() <= *limit); }
+  bool fits_limit() const { return !limit || simulated_fits.value_or(planned() <= *limit); }
   bool fits_device() const {
-    return simulated_fits.value_or(!device_available || planned() <= device_available->bytes);
+    return !device_available || simulated_fits.value_or(planned() <= device_available->bytes);
   }
   bool fits_host() const { return !available || total() <= available->bytes; }
 };
