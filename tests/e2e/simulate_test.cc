@@ -114,6 +114,13 @@ TEST_F(Simulate, WhatDoesNotFitSaysWhatWould) {
               {"--set", "train.micro_batch_size=512", "--set", "train.global_batch_size=2048"}));
   EXPECT_EQ(small.code, 3) << small.Text();
   EXPECT_NE(small.err.find("does not fit"), std::string::npos) << small.err;
+  // Nor where time decides, and the room is the device's.
+  const Outcome cached =
+      Call(Command(Machine("80000000000", "600000000"), "4",
+                   {"--set", "train.micro_batch_size=512", "--set", "train.global_batch_size=2048",
+                    "--set", "fsdp.buffers=caching", "--set", "fsdp.limiter=host"}));
+  EXPECT_EQ(cached.code, 3) << cached.Text();
+  EXPECT_NE(cached.err.find("are free (memory of a GPU"), std::string::npos) << cached.err;
 }
 
 }  // namespace
