@@ -121,7 +121,8 @@ def resolve(binary, recipe, settings):
 
 
 class Bench:
-    """What all participants work on: a recipe, initial weights and tokens, in a directory."""
+    """The files that all participants work on: a recipe, initial weights and tokens, in a
+    directory."""
 
     def __init__(self, args, directory):
         self.args, self.directory = args, directory
@@ -201,7 +202,7 @@ class Ours(turns.Participant):
         self.processes.go()
         turns.wait_for(lambda: self.poll() >= steps, turns.FIRST_ANSWER_S, self.name)
         self.processes.hold()
-        self.poll()  # What came just before it was stopped.
+        self.poll()  # Reads the records written just before the stop.
 
     def warm_up(self):
         # The record of a step comes when it ends, so a stopped run stands at a step's begin.

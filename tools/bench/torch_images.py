@@ -4,8 +4,9 @@
     tools/bench/torch_images.py --shape FILE --batch N --device cuda|cpu --steps N [--compile]
 
 FILE: the recipe's `model` as JSON. Prints one line of JSON: seconds of each step, parameters, peak_bytes.
-What a careful user writes: fused attention and AdamW, channels last where there are convolutions, weights
-in fp32 and, on a GPU, autocast to bf16. The images are random, and stay on the device.
+The code is as a careful user writes it: fused attention and AdamW, channels last where there are
+convolutions, weights in fp32 and, on a GPU, autocast to bf16. The images are random, and stay on
+the device.
 """
 
 import argparse

@@ -3,7 +3,7 @@ and tokens.
 
     python torch_inputs.py SHAPE.json DIR [SEED]    (SHAPE: the `model` section of `config print`)
 
-SEED is of the weights, 1 unless given. What is made on a GPU is other weights than a CPU's.
+SEED seeds the weights (default 1). Weights made on a GPU differ from those made on a CPU.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """GPT-2, Llama and Qwen2 in plain PyTorch, with the names of Hugging Face files.
 
-What a careful user writes: fused attention, one linear layer for q, k and v where the file has one,
-and the loss inside forward(), so that torch.compile sees it; in fp32 whatever the model's dtype. No
-library but torch.
+The code is as a careful user writes it: fused attention, one linear layer for q, k and v where the
+file has one, and the loss inside forward(), so that torch.compile sees it; in fp32 whatever the
+model's dtype. No library but torch.
 """
 
 import torch

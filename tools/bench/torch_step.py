@@ -74,7 +74,7 @@ def main():
     recipe = json.loads(pathlib.Path(args.recipe).read_text())
     world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # What libraries print does not get between the answers.
+    os.dup2(2, 1)  # Keeps what libraries print out of the answers.
 
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("highest")  # fp32, not bf16 or TF32 behind our back.
@@ -98,7 +98,7 @@ def main():
         fully_shard(model, mesh=mesh, mp_policy=policy)
     step_model = Casts(model) if args.bf16 == "casts" else model
     if args.compile:
-        if args.wrapper == "fsdp2":  # What its authors advise: a graph for each block.
+        if args.wrapper == "fsdp2":  # FSDP2's authors advise a graph for each block.
             for block in model.blocks():
                 block.compile()
         else:

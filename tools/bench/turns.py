@@ -91,7 +91,7 @@ class LineProcesses:
                 self.fail()
 
     def ask(self, line):
-        """What the first of them answers."""
+        """Sends the line to all; returns the answer of the first."""
         self.tell(line)
         return self.answer()
 
