@@ -69,7 +69,7 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
       .AddRaw("parts", JsonArray(parts));
 }
 
-// What moves and is updated beside the device.
+// Prints what moves and is updated beside the device.
 void PrintOffloaded(const StepFloor& floor) {
   std::printf("%-32s %32s %10s\n", "beside the device", "GB", "ms");
   for (int r = 0; r < kNumStepResources; ++r) {

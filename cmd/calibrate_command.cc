@@ -27,7 +27,7 @@ struct Flags {
   bool small = false;
 };
 
-// For people, while it lasts: what stands in the file is all of it.
+// Tells people how far the command is. The file holds all results.
 void Say(const std::string& what) {
   std::fprintf(stderr, "calibrate: %s\n", what.c_str());
   std::fflush(stderr);

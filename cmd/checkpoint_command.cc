@@ -85,7 +85,7 @@ std::string DateOf(double seconds_since_1970) {
   return text;
 }
 
-// Where there are none of its own: runs.
+// Lists runs, for a directory that has no checkpoints of its own.
 void ListRunsIn(const std::string& directory, const std::vector<RunEntry>& runs) {
   int width = 4;
   for (const RunEntry& run : runs) {
@@ -166,7 +166,7 @@ void List(const std::string& directory, bool json) {
   }
 }
 
-// Held, unless nobody can hold it. Waits for a run that is about to remove or replace it.
+// Holds a checkpoint, unless nobody can. Waits for a run that is about to remove or replace it.
 CheckpointHold HoldToVerify(const std::string& directory) {
   constexpr int kTries = 1000;
   for (int i = 0; i < kTries; ++i) {
@@ -184,7 +184,7 @@ std::string VerifyOne(const CheckpointHold& hold) {
   try {
     Progress progress("verified");
     report = VerifyCheckpoint(hold, std::ref(progress));
-  } catch (const CheckpointError& error) {  // Of the manifest.
+  } catch (const CheckpointError& error) {  // The manifest's own mistakes.
     return error.what();
   }
   for (const Damage& damage : report.damages) {
@@ -203,8 +203,8 @@ std::string VerifyOne(const CheckpointHold& hold) {
   return "";
 }
 
-// A checkpoint; or of a run or a directory of checkpoints, all that count, and the newest: what
-// `latest` names, or what is wrong with it.
+// Verifies a checkpoint, or all published ones of a run or a directory of checkpoints. For these it
+// prints the newest, or throws with what is wrong with `latest`.
 void Verify(const std::string& path) {
   std::string wrong;
   const auto add = [&](const std::string& line) {

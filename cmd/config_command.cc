@@ -57,7 +57,7 @@ std::string SizeOf(const ModelShape& shape) {
          ", vocabulary " + Grouped(decoder->vocab_size);
 }
 
-// What a person would check by eye before starting the run of a model of this shape.
+// Prints what a person would check by eye before starting the run of a model of this shape.
 void PrintSummary(const Recipe& recipe, const ModelShape& shape) {
   const bool is_fed_tokens = shape.family().Decoder(shape).has_value();
   const ModelRecipe& model = recipe.model;
@@ -129,7 +129,7 @@ void AddConfigCommand(CLI::App& app) {
   add("print", "Print the recipe as resolved, as YAML that reads back to the same",
       [](const auto& flags) {
         const Recipe recipe = LoadRecipe(flags);
-        // What is read from stdout is the recipe alone.
+        // stdout gets the recipe alone: notes go to stderr.
         for (const std::string& line : recipe.notes) {
           std::fprintf(stderr, "note: %s\n", Printable(line).c_str());
         }

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// The flags of `eval`, of its sub-command as of what `launch` starts.
+// The flags of `eval`, for its sub-command and for the ranks that `launch` starts.
 void AddEvaluationFlags(CLI::App& app, EvaluationFlags& flags);
 
 }  // namespace fsdp

@@ -16,10 +16,10 @@ namespace fsdp {
 struct Talk {
   const Tokenizer& tokenizer;
   const ChatFormat& format;
-  std::string end_text;  // Of an answer; "": only tokens end one.
+  std::string end_text;  // Ends an answer; "": only tokens end one.
   GenerateOptions how;   // `first` counts the answers.
-  int64_t most_tokens;   // Of a conversation, the answer not included.
-  std::string model;     // As it is named to the person.
+  int64_t most_tokens;   // Limit of a conversation without the next answer.
+  std::string model;     // The model's name, to show to the person.
   // A prompt's tokens. Throws ConfigError.
   std::function<std::vector<int32_t>(const std::string& text)> encode;
 };

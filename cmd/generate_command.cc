@@ -111,7 +111,7 @@ std::vector<int32_t> Encoded(const std::string& text, const Tokenizer& tokenizer
   return tokens;
 }
 
-// What an encoder is fed ends as a sample of training does.
+// An encoder's input ends as a sample of training does.
 std::vector<int32_t> EncodedInput(const std::string& text, const Tokenizer& tokenizer,
                                   const std::vector<int32_t>& eos, int64_t vocab) {
   std::vector<int32_t> tokens = tokenizer.Encode(text);
@@ -121,7 +121,7 @@ std::vector<int32_t> EncodedInput(const std::string& text, const Tokenizer& toke
   return tokens;
 }
 
-// A template writes what a text begins with.
+// Adds no token at the begin: the template has written it.
 std::vector<int32_t> EncodedChat(const std::string& text, const Tokenizer& tokenizer,
                                  int64_t vocab) {
   std::vector<int32_t> tokens = tokenizer.Encode(text);
@@ -186,7 +186,7 @@ std::vector<Prompt> PromptsOf(
   return prompts;
 }
 
-// Of all ids of the model. A prompt of ids needs no tokenizer.
+// The tokenizer, extended to all ids of the model. A prompt of ids needs none.
 std::shared_ptr<const Tokenizer> TokenizerFor(const GenerateFlags& flags,
                                               const StoredModel& stored) {
   const auto size = static_cast<int32_t>(VocabSize(stored.shape));

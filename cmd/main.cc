@@ -48,7 +48,7 @@ std::string Version() {
          std::string(BuildCuda()) + ")";
 }
 
-// What `fsdp-train` takes without a sub-command, and `launch` after its `--`.
+// The flags of `fsdp-train` without a sub-command, and of `launch` after its `--`.
 struct TrainingFlags {
   RecipeFlags recipe;
   std::string device;
@@ -71,8 +71,8 @@ Recipe LoadRecipe(const TrainingFlags& flags) {
   return LoadRecipe(recipe);
 }
 
-// The ranks' mistakes in flags, recipe and model, told once and not by each of them. Returns what
-// the ranks will read.
+// Finds mistakes in the ranks' flags, recipe and model, so that they are told once and not by each
+// rank. Returns the recipe that the ranks will read.
 Recipe CheckLaunch(const LaunchCommand& launch, bool evaluates) {
   CLI::App app(evaluates ? "the flags of eval"
                          : "the flags of a training run, after `launch ... --`");
@@ -93,7 +93,7 @@ Recipe CheckLaunch(const LaunchCommand& launch, bool evaluates) {
   return recipe;
 }
 
-// What to type instead of what CLI11 does not take.
+// The words to type instead of those that CLI11 does not take.
 std::string Cure(const CLI::ParseError& error, std::string_view front,
                  const std::vector<std::string>& words) {
   const bool launches = front == "launch";
@@ -109,8 +109,8 @@ std::string Cure(const CLI::ParseError& error, std::string_view front,
   return "Run with --help for more information.";
 }
 
-// What would otherwise be a crash somewhere, without a word. A rank of a small model takes 11 files
-// and 160 KiB of stack; each of its threads gets as much as this limit says.
+// Checks limits that would otherwise end in a crash somewhere, without a word. A rank of a small
+// model takes 11 files and 160 KiB of stack; each of its threads gets as much as this limit says.
 bool LimitsAreEnough() {
   constexpr rlim_t kFiles = 64, kStack = 1 << 20;
   rlimit files, stack;
@@ -140,7 +140,8 @@ bool LimitsAreEnough() {
 int Main(int argc, char** argv) {
   SpareAddressSpace();
   // Before anything else: a signal that comes from here on finds a rank that knows of it, or, with
-  // launch, waits for the ranks. A training run is what has no sub-command's name in front.
+  // launch, waits for the ranks. Arguments without a sub-command's name in front are a training
+  // run.
   std::optional<StopSignal> signals;
   const std::string_view front = argc > 1 ? argv[1] : "";
   if (front.starts_with("-") || front == "eval") signals.emplace();
@@ -245,7 +246,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return fsdp::Main(argc, argv);
-  } catch (const std::bad_alloc&) {  // Nor is there any for more words.
+  } catch (const std::bad_alloc&) {  // No memory is left for more words.
     std::fputs("fsdp-train: no memory left: see ulimit -v and -d, and the control group's limit\n",
                stderr);
     return static_cast<int>(fsdp::ExitCode::kMemory);

@@ -23,12 +23,12 @@ inline void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
   AddRecipeFlags(app, flags.files, flags.overrides);
 }
 
-// Throws ConfigError; where --config is missing, too.
+// Throws ConfigError, also where --config is missing.
 Recipe LoadRecipe(const RecipeFlags& flags);
 
-// Loads it once, completed (loop/complete_recipe.h), and then with other overrides behind its own
-// as often as it is called, which reads no tokenizer. None of these may be of model or data. Both
-// throw ConfigError.
+// Loads the recipe once, completed (loop/complete_recipe.h). Each call of the function returned
+// loads it with the overrides `more` behind its own, and reads no tokenizer. No key in `more` may
+// be of model or data. Both throw ConfigError.
 std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags);
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace fsdp {
 // the app. Throws as PlanOnHardware() and SimulateProcess() (simulate/simulate_process.h).
 void AddPlanCommand(CLI::App& app, ExitCode& code);
 void AddSimulateCommand(CLI::App& app, ExitCode& code);
-// What a collective takes on a machine that a file describes: for tools/paper/reproduce.
+// Prices a collective on a machine that a file describes: for tools/paper/reproduce.
 void AddCollectiveCommand(CLI::App& app);
 
 }  // namespace fsdp
