@@ -1,5 +1,5 @@
-// What the trainer asks of a family of models, whichever it is: its fields, its shapes, its files
-// and a model of each. A family is a folder here that defines `const ModelFamily& Family()` in a
+// The trainer's interface to a family of models: its fields, its shapes, its files and a model of
+// each shape. A family is a folder here that defines `const ModelFamily& Family()` in a
 // namespace of the folder's name, and the folder's name in the list of models/BUILD.bazel.
 // Tests: tests/models/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_FAMILY_H_
@@ -28,7 +28,7 @@ namespace fsdp {
 class Model;
 class ModelFamily;
 
-// A struct of a family: ADL finds whose it is.
+// A family's own struct. Argument-dependent lookup finds the family.
 template <typename Config>
 concept FamilyConfig = requires(const Config& config) {
   { FamilyOfConfig(config) } -> std::same_as<const ModelFamily&>;
@@ -38,15 +38,15 @@ concept FamilyConfig = requires(const Config& config) {
 // and the dropouts that it is to be trained with. A value.
 class ModelShape {
  public:
-  ModelShape() = default;  // Of no family: to be assigned to.
+  ModelShape() = default;  // Has no family until it is assigned to.
   template <FamilyConfig Config>
   ModelShape(const Config& config)  // NOLINT: a family's struct is one.
       : family_(&FamilyOfConfig(config)), config_(config) {}
 
   const ModelFamily& family() const { return *family_; }
-  // By a field's name; null: the family has no such field.
+  // The value of a field; null: the family has no such field.
   std::optional<FieldValue> Find(std::string_view field) const;
-  // Of a field of the family, in its type.
+  // `field` is one of the family's. `value` has the field's type.
   void Set(std::string_view field, const FieldValue& value);
   // The family's own struct; null where it is another's.
   template <typename Config>
@@ -69,7 +69,7 @@ struct ModelPreset {
   ModelShape shape;
 };
 
-// What a decoder has, by which caches, attention and data are made.
+// The sizes of a decoder from which caches, attention and data are made.
 struct DecoderShape {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;  // Tokens that a sequence may have.
@@ -80,19 +80,20 @@ struct DecoderShape {
   int64_t widest_row = 0;  // Elements of a token's largest activation.
 };
 
-// What Hugging Face's files have beside the names of a family's parameters.
+// How names in Hugging Face's files differ from those of a family's parameters.
 struct HfNames {
-  // What the family's class calls the model below its head: stands before names, or does not.
+  // The name of the model below the head in the family's class. Files have it before their names,
+  // or leave it out.
   std::string_view trunk;
-  // How names of tensors end that older files hold besides weights.
+  // Ends of the names of tensors that older files hold besides weights.
   std::vector<std::string_view> unused;
 };
 
 // The end of a model that can be replaced: one for other classes is drawn anew where the rest comes
 // from files.
 struct ModelHead {
-  std::string_view field = {};  // How many classes; empty: the family has no such end.
-  std::vector<std::string_view> tensors = {};  // Of all its models.
+  std::string_view field = {};  // The field that counts classes; empty: there is no such end.
+  std::vector<std::string_view> tensors = {};  // Its tensors in any model of the family.
 
   bool Has(std::string_view tensor) const {
     return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
@@ -101,36 +102,37 @@ struct ModelHead {
 
 class ModelFamily {
  public:
-  // Whether somebody has given a field.
+  // Whether the user has given a field.
   using Given = std::function<bool(std::string_view field)>;
 
   virtual ~ModelFamily() = default;
 
-  virtual std::string_view name() const = 0;  // In recipes: its folder's.
-  // What else it trains, for docs/recipe.md, "also Mistral, Qwen2 and Qwen3", or empty; and other
-  // names of all of them that somebody may give in its place.
+  virtual std::string_view name() const = 0;  // Its name in recipes: its folder's.
+  // relatives(): what else the family trains, for docs/recipe.md: "also Mistral, Qwen2 and Qwen3",
+  // or empty. kin(): other names, of the family or a relative, that a user may give in place of
+  // name().
   virtual std::string_view relatives() const = 0;
   virtual std::span<const std::string_view> kin() const = 0;
-  // Those of the shape, then its dropouts.
+  // The fields of the shape, then its dropouts.
   virtual std::span<const Field> fields() const = 0;
   const Field* Find(std::string_view field) const;  // Null where it has no such field.
 
   virtual ModelShape Standard() const = 0;  // Every field at its standard.
   // Published sizes, small to large.
   virtual std::span<const ModelPreset> presets() const = 0;
-  // Fields that nobody has given follow those that somebody has.
+  // Sets the fields that are not given by those that are.
   virtual void FillDependent(ModelShape& shape, const Given& given) const = 0;
   // Empty where a model of this shape can be built.
   virtual std::vector<ShapeMistake> Validate(const ModelShape& shape) const = 0;
   // Throws std::invalid_argument for a shape that Validate() complains about.
   virtual std::unique_ptr<Model> Make(const ModelShape& shape) const = 0;
-  // The same names of parameters, in the smallest shape that has them.
+  // The smallest shape whose model has parameters of the same names.
   virtual ModelShape SmallestAlike(const ModelShape& shape) const = 0;
-  // Of a model that is trained on pairs: tokens of a target; 0: as many as of an input. No part of
-  // the shape. Others look at nothing of it.
+  // Sets the number of tokens of a target, for a family that is trained on pairs; 0: as many as of
+  // an input. Other families ignore it. It is no part of the shape.
   virtual void SetTargetLength(ModelShape& shape, int64_t tokens) const = 0;
-  // Whether the models of the family can have a block for each residual branch; and that a model of
-  // the shape is to. No part of the shape.
+  // SplitsBranches(): whether the family's models can have a block for each residual branch.
+  // SplitBranches() says whether a model of `shape` is to have them. It is no part of the shape.
   virtual bool SplitsBranches() const = 0;
   virtual void SplitBranches(ModelShape& shape, bool split) const = 0;
   // Empty: it is no causal language model.
@@ -141,17 +143,17 @@ class ModelFamily {
 
   virtual const ModelHead& head() const = 0;
 
-  // Globs of the parameters that stay fp32 in a run in fp16 whose recipe does not say which do.
+  // Globs of the parameters that stay fp32 in a run in fp16, unless the recipe says which do.
   virtual std::span<const std::string_view> kept_fp32_in_fp16() const = 0;
 
-  // Files of Hugging Face. Which values of "model_type" ReadHf() reads.
+  // Files of Hugging Face: the values of "model_type" that ReadHf() reads.
   virtual std::span<const std::string_view> hf_types() const = 0;
   virtual const HfNames& hf_names() const = 0;
   // The shape that a config.json of one of these types says, dropouts included. Throws
   // CheckpointError.
   virtual ModelShape ReadHf(std::string_view model_type, HfObject& hf) const = 0;
-  // The keys of the config.json that says it, and its model_type. Both throw CheckpointError for a
-  // shape that no model there has.
+  // The keys of the config.json that says `shape`, and its model_type. Both throw CheckpointError
+  // for a shape that no model of Hugging Face has.
   virtual nlohmann::ordered_json WriteHf(const ModelShape& shape) const = 0;
   virtual std::string_view HfType(const ModelShape& shape) const = 0;
 

@@ -24,7 +24,7 @@ using FieldValue = std::variant<int64_t, double, bool, std::vector<int64_t>, std
 // Values by the names of their fields.
 using FieldValues = std::map<std::string, FieldValue, std::less<>>;
 
-// What a value may be. Lists: each of their elements.
+// The values that a field may have, or each element of a list.
 struct IntegerRange {
   int64_t min = 1, max = 1;
 };
@@ -35,7 +35,7 @@ struct RealRange {
   std::optional<double> below = std::nullopt;
 };
 struct BooleanRange {};
-// One of these names. `later`: names that others know and we do not.
+// One of these names. `later`: names that other programs know and this version does not.
 struct NameRange {
   std::vector<std::string> names;
   std::vector<std::string> later = {};
@@ -58,8 +58,8 @@ struct Field {
   std::string name;  // In recipes.
   std::variant<IntegerRange, RealRange, BooleanRange, MapRange, NameRange> range;
   bool is_list = false;
-  std::string text;      // What it is, without a full stop: "Width of the residual stream".
-  std::string standard;  // What it is where nobody gives it: "768", or in words.
+  std::string text;      // The description, without a full stop: "Width of the residual stream".
+  std::string standard;  // Its value where nobody gives one: "768", or in words.
   std::vector<std::string> elsewhere = {};  // Names in other programs, for hints.
   // A dropout says how a model is trained, and is no part of its shape.
   bool is_dropout = false;
@@ -69,8 +69,8 @@ struct Field {
 // As a recipe shows it: "768", "[1, 2]", "{type: linear, factor: 8}" in the order of `range`.
 std::string Show(const FieldValue& value, const Field& field);
 
-// What is wrong with a value: "want an integer from 1 to 16, got 17"; empty: nothing. Maps are the
-// family's to judge, and a name is always one of its field's.
+// Says what is wrong with a value: "want an integer from 1 to 16, got 17"; empty: nothing. The
+// family judges maps. A name is always one of its field's.
 std::string WhyNot(const FieldValue& value, const Field& field);
 
 }  // namespace fsdp

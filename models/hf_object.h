@@ -15,13 +15,14 @@
 
 namespace fsdp {
 
-// What is not computed here: a key, and the values that it may have all the same.
+// A feature that this program does not compute: its key, and the values that the key may have all
+// the same.
 struct HfFeature {
   const char* key;
   std::vector<const char*> harmless;  // JSON texts; null always is.
 };
 
-// An object key by key: null counts as absent. What has not been asked for at the end is ignored.
+// An object key by key: null counts as absent. A reader that asks for no key ignores it.
 class HfObject {
  public:
   // Whether the files beside it hold a tensor: empty where there are none.
@@ -60,8 +61,8 @@ class HfObject {
     return value ? std::optional(value->Boolean()) : std::nullopt;
   }
 
-  // What is not computed here must be absent or have one of these values, which are JSON texts and
-  // mean that there is nothing of it to compute.
+  // Refuses a key unless it is absent or has one of `values`: JSON texts that ask for nothing that
+  // this program cannot compute.
   void WantOneOf(const std::string& key, const std::vector<const char*>& values) {
     const auto value = Find(key);
     if (!value) return;

@@ -1,4 +1,4 @@
-// What is asked of a model's shape, whichever family's it is.
+// Questions about a model's shape, whichever its family.
 #ifndef FSDP_TRAIN_MODELS_SHAPE_H_
 #define FSDP_TRAIN_MODELS_SHAPE_H_
 
@@ -18,17 +18,17 @@ inline std::string_view FamilyOf(const ModelShape& shape) { return shape.family(
 // The family's standard; empty where there is no such family.
 std::optional<ModelShape> DefaultShape(std::string_view family);
 std::vector<ShapeMistake> Validate(const ModelShape& shape);
-// Elements of its parameters, a shared one once. Builds the model: of a shape that passes
+// Elements of the model's parameters, a shared one once. Builds the model, so `shape` must pass
 // Validate().
 int64_t NumParameters(const ModelShape& shape);
 
-// Of a model of tokens, causal or not: aborts for another.
+// For a model of tokens, causal or not: aborts for another.
 int64_t VocabSize(const ModelShape& shape);
-// Of a causal language model: aborts for another.
+// For a causal language model: aborts for another.
 DecoderShape DecoderOf(const ModelShape& shape);
 // Tokens that a sequence may have: kMaxPositions where there are no positions.
 int64_t MaxPositions(const ModelShape& shape);
-// The same names of parameters, in the smallest shape that has them.
+// The smallest shape whose model has parameters of the same names.
 ModelShape SmallestAlike(const ModelShape& shape);
 
 // Published sizes, family by family.

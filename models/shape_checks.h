@@ -1,4 +1,4 @@
-// What families have in common where they judge a shape: bounds of fields, and mistakes in words.
+// Common parts of all families' checks of a shape: bounds of fields, and mistakes in words.
 // Tests: tests/models/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
 #define FSDP_TRAIN_MODELS_SHAPE_CHECKS_H_
@@ -34,7 +34,7 @@ class ShapeChecks {
   }
   // From 1 to `max`.
   void Integer(const std::string& field, int64_t value, int64_t max);
-  // Of one head: from 1 to what the attention op computes.
+  // Elements of one head: from 1 to the most that the attention op computes.
   void HeadDim(const std::string& field, int64_t value);
   // Whether none of the fields has a mistake yet.
   bool AreGood(std::initializer_list<std::string_view> fields) const;

@@ -1,4 +1,4 @@
-// A family by its struct: a row for each field, and code for what no row can say.
+// A family made of its struct: a row for each field, and code for what no row can say.
 // Tests: tests/models/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_TABLE_FAMILY_H_
 #define FSDP_TRAIN_MODELS_TABLE_FAMILY_H_
@@ -52,7 +52,7 @@ FieldRow<Config> Row(const char* name, T Config::*member, const decltype(Field::
   return row;
 }
 
-// The same of a member that is a struct: `to` and `from` a map.
+// Row() for a member that is a struct. `to` and `from` convert it to a map and back.
 template <typename Config, typename T>
 FieldRow<Config> MapRow(const char* name, T Config::*member, const MapRange& range,
                         const std::string& text, const std::string& standard,
@@ -68,7 +68,7 @@ FieldRow<Config> MapRow(const char* name, T Config::*member, const MapRange& ran
   return row;
 }
 
-// The same of a member that is an enumeration: `names`, in the order of its values.
+// Row() for a member that is an enumeration, with `names` in the order of its values.
 template <typename Config, typename T>
 FieldRow<Config> NameRow(const char* name, T Config::*member, const std::vector<std::string>& names,
                          const std::string& text, const std::string& standard) {
@@ -85,7 +85,7 @@ FieldRow<Config> NameRow(const char* name, T Config::*member, const std::vector<
   return row;
 }
 
-// The same of a member that older checkpoints know nothing of: there it has its default.
+// Row() for a member that older checkpoints lack: there it has its default.
 template <typename Config, typename T>
 FieldRow<Config> LaterRow(const char* name, T Config::*member, const decltype(Field::range)& range,
                           const std::string& text, const std::string& standard) {
@@ -108,18 +108,19 @@ FieldRow<Config> DropoutRow(const char* name, double Config::*member, const std:
 template <typename Config>
 struct HfRelative {
   std::string_view model_type, architecture;
-  Config standard;  // Of keys that are absent.
+  Config standard;  // Has the values of keys that are absent.
 };
 
 template <typename Config>
 struct FamilyTable {
   std::string_view name;
-  std::vector<FieldRow<Config>> rows;  // The dropouts' last.
+  std::vector<FieldRow<Config>> rows;  // Rows of dropouts are last.
   std::function<std::unique_ptr<Model>(const Config&)> make;
   std::string_view relatives = {};
   std::vector<std::string_view> kin = {};
   std::vector<std::pair<std::string_view, Config>> presets = {};
-  // What rows do not say; null: nothing. `validate` is told which fields are in their ranges.
+  // Code for what rows do not say; null: nothing. `validate` is told which fields are in their
+  // ranges.
   void (*fill_dependent)(Config&, const ModelFamily::Given&) = nullptr;
   void (*validate)(const Config&, ShapeChecks&) = nullptr;
   void (*shrink)(Config&) = nullptr;
@@ -133,10 +134,11 @@ struct FamilyTable {
   std::vector<HfRelative<Config>> hf = {};
   HfNames hf_names = {};
   std::vector<HfFeature> hf_features = {};
-  // Behind and before the rows that have a key.
+  // Run when the rows that have a key have been read or written.
   void (*read_hf)(const HfRelative<Config>&, HfObject&, Config&) = nullptr;
   void (*write_hf)(const HfRelative<Config>&, const Config&, nlohmann::ordered_json&) = nullptr;
-  // Which of `hf` has such a shape: null: the first. Throws CheckpointError where none has.
+  // Returns the one of `hf` that has such a shape; null: the first of `hf`. Throws CheckpointError
+  // where none has.
   const HfRelative<Config>& (*relative_of)(const std::vector<HfRelative<Config>>&,
                                            const Config&) = nullptr;
 };
@@ -240,7 +242,7 @@ class TableFamily final : public ModelFamily {
  private:
   static Config& Of(ModelShape& shape) { return *std::any_cast<Config>(&shape.config_); }
   static const Config& Of(const ModelShape& shape) { return *shape.As<Config>(); }
-  // Not the constructor, which asks for the family while it is being made.
+  // ModelShape's constructor would ask for the family while the family is being made.
   ModelShape ShapeOf(const Config& config) const {
     ModelShape shape;
     shape.family_ = this;

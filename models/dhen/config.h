@@ -12,7 +12,7 @@ namespace fsdp {
 
 class ModelFamily;
 
-// What rows of tables are kept in.
+// The dtype that rows of tables are kept in.
 enum class TableDType { kFloat32, kBFloat16 };
 
 // Names as in recipes.
@@ -20,14 +20,14 @@ struct DhenConfig {
   int64_t dense_columns = 13;                                          // Numbers of a sample.
   std::vector<int64_t> table_rows = std::vector<int64_t>(26, 100000);  // A table a column of ids.
   std::vector<int64_t> table_bags = {};  // Most ids of a cell; empty: 1 in every column.
-  int64_t table_width = 64;              // Of a feature vector, wherever it comes from.
+  int64_t table_width = 64;              // Elements of a feature vector, wherever it comes from.
   double table_capacity = 2;             // nn/table.h.
   TableDType table_dtype = TableDType::kFloat32;
-  int64_t dense_vectors = 6;  // Made of the numbers.
-  int64_t num_vectors = 32;   // That each layer makes.
+  int64_t dense_vectors = 6;  // Vectors made of the numbers.
+  int64_t num_vectors = 32;   // Vectors that each layer makes.
   int64_t num_hidden_layers = 4;
   int64_t num_attention_heads = 4;
-  int64_t cross_rank = 64;          // Of the cross module's matrix.
+  int64_t cross_rank = 64;          // Rank of the cross module's matrix.
   int64_t intermediate_size = 256;  // Hidden width of what reads numbers, and of the head.
   double layer_norm_epsilon = 1e-5;
 

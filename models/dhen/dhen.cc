@@ -12,7 +12,7 @@ namespace fsdp {
 namespace {
 
 constexpr WeightLayout kLayout = WeightLayout::kOutIn;
-constexpr int64_t kTaps = 3;  // Of the convolution along the vectors.
+constexpr int64_t kTaps = 3;  // Taps of the convolution along the vectors.
 
 }  // namespace
 
@@ -102,8 +102,8 @@ std::vector<EmbeddingTable> Dhen::tables() const {
   return tables;
 }
 
-// Modules that end in a product by which vectors are mixed add to one sum, whose matrices are
-// turned around.
+// Modules that end in a product over the vectors add to one sum, [rows * table_width, vectors],
+// which is turned around at the end.
 Var Dhen::Inside(Tape& t, const Var& x, size_t layer, int64_t rows) const {
   const Layer& l = layers_[layer];
   const int64_t heads = config_.num_attention_heads;

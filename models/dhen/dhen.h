@@ -30,7 +30,7 @@ class Dhen : public Model {
  protected:
   // The vectors of the columns of ids, [rows * tables, table_width], in the first segment.
   virtual Var Pooled(Tape& tape, const Batch& batch) const { return PooledVectors(tape, batch); }
-  // What the last block makes of a batch, [rows * num_vectors, table_width].
+  // The last block's output for a batch, [rows * num_vectors, table_width].
   Var Hidden(Tape& tape, const Batch& batch) const;
   // In the head's segment: a logit for each row, [rows, 1].
   Var Logit(Tape& tape, const Var& hidden) const;

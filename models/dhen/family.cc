@@ -62,8 +62,8 @@ std::vector<FieldRow<Config>> Rows() {
   };
 }
 
-// Of the FSDP paper's (arXiv:2304.11277) figure 8a: 768 G numbers in tables and 550 M in layers. It
-// prints no shape: docs/models.md.
+// The DHEN of figure 8a of the FSDP paper (arXiv:2304.11277): 768 G numbers in tables and 550 M in
+// layers. The paper prints no shape: docs/models.md.
 Config Dhen550M() {
   return {.dense_columns = 64,
           .table_rows = std::vector<int64_t>(48, 62500000),

@@ -15,7 +15,7 @@ namespace fsdp {
 
 class Gpt2 final : public Model, public Autoregressive {
  public:
-  // Of a shape that the family's Validate() finds nothing wrong with.
+  // The shape is one that the family's Validate() finds nothing wrong with.
   explicit Gpt2(const Gpt2Config& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }

@@ -22,7 +22,7 @@ struct RopeScaling {
   enum class Type { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
   Type type = Type::kDefault;
-  // A type's own fields: those it needs have no default, others do where null.
+  // A type's own fields. Those it needs have no default; null stands for the default of the others.
   std::optional<double> factor = {};                             // All but kDefault. At least 1.
   std::optional<int64_t> original_max_position_embeddings = {};  // kLlama3, kYarn.
   std::optional<double> low_freq_factor = {};                    // kLlama3.
@@ -72,8 +72,8 @@ struct LlamaConfig {
   double rope_theta = 10000;
   RopeScaling rope_scaling = {};
   bool tie_word_embeddings = false;
-  bool attention_bias = false;         // Of q, k and v.
-  bool attention_output_bias = false;  // Of o.
+  bool attention_bias = false;         // Biases of q, k and v.
+  bool attention_output_bias = false;  // Bias of o.
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm of each head of q and k, before rotation.
   double initializer_range = 0.02;

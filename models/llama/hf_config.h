@@ -15,11 +15,11 @@ using LlamaRelative = HfRelative<LlamaConfig>;
 
 // 0 in head_dim or num_key_value_heads: follows from the other fields.
 std::vector<LlamaRelative> LlamaRelatives();
-// The relative that has what this one has. Throws CheckpointError where none has.
+// The relative that has the features of `config`. Throws CheckpointError where none has.
 const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives,
                                      const LlamaConfig& config);
 
-// What is no plain key. Throws CheckpointError.
+// Read and write the fields that are no plain key. Reading throws CheckpointError.
 void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config);
 void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config,
                       nlohmann::ordered_json& json);

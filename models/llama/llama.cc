@@ -116,7 +116,7 @@ Var Llama::Hidden(Tape& tape, const TokenBatch& batch) const {
   const bool train = tape.recording();  // Also where a block's own tape does not record.
   // With a cache, that of the longest sequence it can hold, so that all of it is rotated alike.
   const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
-  TensorPtr table;  // Of the micro-batch's positions: lives as long as a block may need it.
+  TensorPtr table;  // Angles of the micro-batch's positions. Lives as long as a block may need it.
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);
     table = t.New(Shape{seq, 2, config_.head_dim / 2}, DType::kFloat32);

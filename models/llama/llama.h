@@ -17,7 +17,7 @@ namespace fsdp {
 
 class Llama final : public Model, public Autoregressive {
  public:
-  // Of a shape that the family's Validate() finds nothing wrong with.
+  // The shape is one that the family's Validate() finds nothing wrong with.
   explicit Llama(const LlamaConfig& config);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
@@ -39,8 +39,8 @@ class Llama final : public Model, public Autoregressive {
 
   // A vector of one value: a norm's weight.
   Parameter* NewNorm(const std::string& name, int64_t size);
-  // `slices` with their rows and names without ".weight" or ".bias". A bias where `there`, else
-  // null.
+  // `slices`: names without ".weight" or ".bias", and their rows. NewBias() returns null unless
+  // `there`.
   struct Rows {
     std::string name;
     int64_t rows;

@@ -26,9 +26,10 @@ struct RopeFrequencies {
   double attention_factor = 1;  // Multiplies sines and cosines.
 };
 
-// Of sequences of `seq_len` tokens, on which only `dynamic` depends. Where transformers takes the
-// longest sequence it has seen, this takes the batch's row, whatever documents lie in it: so the
-// angles do not depend on what else is in a batch. `config` passes Validate().
+// The frequencies for sequences of `seq_len` tokens; only `dynamic` depends on that length.
+// transformers takes the longest sequence it has seen. This takes the batch's row, whatever
+// documents lie in it, so that the angles do not depend on what else is in a batch. `config` passes
+// Validate().
 RopeFrequencies RopeFrequenciesOf(const LlamaConfig& config, int64_t seq_len);
 
 }  // namespace fsdp

@@ -27,7 +27,7 @@ struct RegNetConfig {
   bool squeeze_excitation = true;
   bool downsample_in_first_stage = true;  // The others always halve the image's sides.
 
-  // Of a batch norm, as torch.nn.BatchNorm2d has them; no part of a file.
+  // Constants of a batch norm, as torch.nn.BatchNorm2d has them; no part of a file.
   static constexpr float kEpsilon = 1e-5f, kMomentum = 0.1f;
 
   int64_t Groups(size_t stage) const {

@@ -92,7 +92,7 @@ void Validate(const Config& c, ShapeChecks& checks) {
   }
 }
 
-// Which blocks have a convolution beside them is what it was.
+// The same blocks keep a convolution beside them.
 void Shrink(Config& c) {
   const bool even = !c.hidden_sizes.empty() && c.embedding_size == c.hidden_sizes[0];
   const size_t stages = std::min(c.hidden_sizes.size(), kMaxStages);
@@ -103,7 +103,7 @@ void Shrink(Config& c) {
   for (int64_t& depth : c.depths) depth = std::clamp<int64_t>(depth, 1, kMaxHiddenLayers);
 }
 
-// transformers makes of absent labels two.
+// transformers assumes two labels where a file has none.
 void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& c) {
   const auto labels = hf.Find("id2label");
   hf.Find("label2id");

@@ -28,7 +28,7 @@ class RegNet : public Model {
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
 
  protected:
-  // What the last block makes of the images, [samples, side, side, channels].
+  // The last block's output for the images, [samples, side, side, channels].
   Var Hidden(Tape& tape, const Batch& batch) const;
   // In the head's segment: [samples, num_labels].
   Var Scores(Tape& tape, const Var& hidden) const;
@@ -55,7 +55,7 @@ class RegNet : public Model {
                                  const ConvolutionWindow& window);
   Affine NewLinear(const std::string& name, const Shape& weight, double variance);
   void AddBlock(size_t stage, int64_t index);
-  // Of the parameters and buffers made since the last one.
+  // Adds a segment of the parameters and buffers made since the last segment.
   void AddSegment(const std::string& name, bool is_block);
 
   static Var Convolve(Tape& tape, const Var& x, const ConvolutionNorm& layer, const View& weights,

@@ -32,7 +32,7 @@ struct T5Config {
   // No part of the shape: how it is trained. Share of the elements of embeddings, branches, inner
   // activations, probabilities and outputs of both stacks that are dropped (Tape::recording()).
   double dropout_rate = 0;
-  // Likewise: tokens of a sample's target. 0: as many as of its input.
+  // No part of the shape either: tokens of a sample's target. 0: as many as of its input.
   int64_t target_length = 0;
 
   int64_t inner_size() const { return num_attention_heads * head_dim; }

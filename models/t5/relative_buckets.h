@@ -25,8 +25,8 @@ struct RelativeBuckets {
   int32_t Of(int64_t distance) const;
 };
 
-// out[i] = the bucket of distance i + first. int32 [n]. An operation for each run of equal ones, of
-// which there are at most 2 buckets.
+// out[i] = the bucket of distance i + first. int32 [n]. Enqueues an operation for each run of equal
+// elements, at most 2 * buckets.
 void FillBuckets(Stream& stream, const RelativeBuckets& of, int64_t first, View out);
 
 }  // namespace fsdp

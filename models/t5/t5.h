@@ -31,8 +31,8 @@ class T5 final : public Model, public Autoregressive {
   const EvalMetric* eval_metric() const override { return &kPerplexity; }
   const Autoregressive* autoregressive() const override { return this; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
-  // The decoder's tokens, of which a cache sees those before; the encoder is passed over where the
-  // cache has what layers ask for of its output.
+  // The batch's tokens of the decoder follow those that a cache has seen. The encoder does not run
+  // where the cache has what layers ask for of the encoder's output.
   void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const override;
   int64_t outputs() const override { return config_.vocab_size; }
   int64_t max_positions() const override;
@@ -71,7 +71,7 @@ class T5 final : public Model, public Autoregressive {
   void AddBlocks(Stack& stack, int64_t layers);
 
   Aids AidsOf(Tape& tape, const Stack& stack, int64_t length) const;
-  // The begin of a stack, and its aids.
+  // The embedded tokens of a stack. Sets its aids.
   Var Embedded(Tape& tape, const Stack& stack, const TokenBatch& tokens, bool train,
                Aids& aids) const;
   // A layer's branches, one after the other. `encoded` is nothing in an encoder.
@@ -82,7 +82,7 @@ class T5 final : public Model, public Autoregressive {
   // Enters the encoder's segments, and runs nothing.
   void PassEncoder(Tape& tape) const;
   Var Decoded(Tape& tape, const PairBatch& fed, const Var& encoded, bool train) const;
-  // From what the decoder's last block makes to what the head multiplies.
+  // Turns the output of the decoder's last block into the head's input.
   Var ForHead(Tape& tape, const Var& x, const PairBatch& fed, bool train) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
 

@@ -12,8 +12,8 @@ namespace fsdp {
 
 class ModelFamily;
 
-// What is done to attention's probabilities: nothing, or each head's are a learned mixture of all
-// heads', normalised over heads.
+// How attention's probabilities are changed: not at all, or each head's become a learned mixture of
+// all heads', normalised over heads.
 enum class Reattention { kNone, kLayerNorm };
 
 // Names as in recipes. The defaults are ViT-Base.
@@ -26,7 +26,7 @@ struct VitConfig {
   int64_t intermediate_size = 4 * hidden_size;  // Follows hidden_size where it is not given.
   int64_t num_hidden_layers = 12;
   int64_t num_attention_heads = 12;
-  int64_t head_dim = hidden_size / num_attention_heads;  // Any in a DeepViT alone.
+  int64_t head_dim = hidden_size / num_attention_heads;  // Only a DeepViT may have another.
   bool qkv_bias = true;
   Reattention reattention = Reattention::kNone;
   double layer_norm_epsilon = 1e-12;
@@ -36,7 +36,8 @@ struct VitConfig {
   // of attention's probabilities, that are dropped (Tape::recording()).
   double hidden_dropout_prob = 0;
   double attention_dropout = 0;
-  // Likewise: whether each residual branch is a block, or both of a layer are one.
+  // No part of the shape either: whether each residual branch is a block, or both of a layer are
+  // one.
   bool branches_are_blocks = false;
 
   bool mixes_heads() const { return reattention != Reattention::kNone; }

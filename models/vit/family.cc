@@ -167,7 +167,7 @@ const HfRelative<Config>& RelativeOf(const std::vector<HfRelative<Config>>& rela
   return relatives[c.mixes_heads() ? 1 : 0];
 }
 
-// transformers makes of absent labels two.
+// transformers assumes two labels where a file has none.
 void ReadHf(const HfRelative<Config>& relative, HfObject& hf, Config& c) {
   const Keys keys(relative);
   c.layer_norm_epsilon = hf.Real(keys.epsilon).value_or(c.layer_norm_epsilon);
@@ -229,7 +229,7 @@ const ModelFamily& Family() {
        .head = {"num_labels",
                 {"classifier.weight", "classifier.bias", "mlp_head.1.weight", "mlp_head.1.bias"}},
        .hf = {{"vit", "ViTForImageClassification", Config()}, {"deepvit", "DeepViT", deep}},
-       // Of other heads than a classifier's.
+       // Tensors of other heads than a classifier's.
        .hf_names = {"vit.", {"pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"}},
        .hf_features = {{"hidden_act", {"\"gelu\""}},
                        {"problem_type", {"\"single_label_classification\""}}},

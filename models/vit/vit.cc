@@ -84,7 +84,7 @@ Vit::Layer Vit::NewLayer(int64_t index) {
   const bool deep = config_.mixes_heads();
   const std::string prefix =
       (deep ? "transformer.layers." : "vit.encoder.layer.") + std::to_string(index) + ".";
-  const std::string attention = prefix + "0.fn.", mlp = prefix + "1.fn.";  // Of a DeepViT.
+  const std::string attention = prefix + "0.fn.", mlp = prefix + "1.fn.";  // Those of a DeepViT.
   Layer layer{};
   layer.attention_norm = NewNorm(deep ? attention + "norm" : prefix + "layernorm_before", width);
   layer.qkv = NewQkv(deep ? attention + "fn." : prefix + "attention.attention.");

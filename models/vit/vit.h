@@ -27,7 +27,7 @@ class Vit : public Model {
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
 
  protected:
-  // What the last block makes of the images, [rows * (1 + patches), hidden_size].
+  // The last block's output for the images, [rows * (1 + patches), hidden_size].
   Var Hidden(Tape& tape, const Batch& batch) const;
   // In the head's segment: [rows, num_labels].
   Var Scores(Tape& tape, const Var& hidden, int64_t rows) const;
@@ -39,7 +39,7 @@ class Vit : public Model {
   };
   struct Layer {
     Affine attention_norm, qkv;
-    Parameter* mix;  // With `mix_norm`: null without re-attention.
+    Parameter* mix;  // Null without re-attention, as is all of `mix_norm`.
     Affine mix_norm;
     Affine out, mlp_norm, up, down;
   };
