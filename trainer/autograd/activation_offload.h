@@ -4,11 +4,11 @@
 
 namespace fsdp {
 
-// Where what forward keeps for backward is meanwhile.
+// Where the values that forward keeps for backward wait between the two passes.
 enum class ActivationOffload {
-  kNone,  // Where it was made.
-  kHost,  // In host memory, but for what the last segments keep.
-  kSpill  // Likewise, on a disk.
+  kNone,  // Stay where they were made.
+  kHost,  // Host memory, except what the last segments keep.
+  kSpill  // A disk, except what the last segments keep.
 };
 
 }  // namespace fsdp

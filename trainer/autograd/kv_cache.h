@@ -1,5 +1,5 @@
-// What attention has seen of a sequence: keys and values of each layer (generation); and what its
-// layers make of an encoder's output.
+// The keys and values that attention has computed for a sequence during generation, layer by layer,
+// and those that its layers computed from an encoder's output.
 // Tests: tests/trainer/autograd/tape_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_KV_CACHE_H_
@@ -14,16 +14,17 @@
 
 namespace fsdp {
 
-// Layers are told apart by the order in which a forward pass asks for them.
+// A forward pass asks for the layers in order: the order tells them apart.
 class KvCache {
  public:
   struct Layer {
     View k, v;  // [rows, capacity, heads of k, head_dim], fp32.
   };
-  // The heads of k, then those of v, of keys of their own number: made by one pass for all.
+  // Keys and values of an encoder's output, which has its own number of keys: the heads of k, then
+  // those of v. One forward pass computes them, all later ones read them.
   struct Encoded {
     View kv;              // [rows x keys, 2 heads of k x head_dim], fp32.
-    bool filled = false;  // It holds them: a pass before has made them.
+    bool filled = false;  // An earlier pass has computed them.
   };
 
   // `capacity`: positions of a row, those of the prompt included. Views are borrowed.
@@ -31,7 +32,8 @@ class KvCache {
       : capacity_(capacity), layers_(std::move(layers)), encoded_(std::move(encoded)) {}
 
   int64_t capacity() const { return capacity_; }
-  // All of an encoder's output that layers ask for is here: a pass needs no encoder.
+  // True when the cache holds everything that layers ask of an encoder's output: a pass then needs
+  // no encoder.
   bool has_encoded() const {
     return !encoded_.empty() && std::ranges::all_of(encoded_, &Encoded::filled);
   }

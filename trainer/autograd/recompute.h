@@ -4,10 +4,10 @@
 
 namespace fsdp {
 
-// What backward computes again instead of keeping it.
+// Values that backward computes again instead of keeping them.
 enum class Recompute {
   kNone,
-  kSelective,  // Norms, activations and attention again; what their inputs are is kept.
+  kSelective,  // Norms, activations and attention are computed again; their inputs are kept.
   kFull,       // Only the inputs of blocks are kept.
 };
 

@@ -1,8 +1,9 @@
-// A small reverse-mode tape. One a micro-batch, no global state. It keeps parameter handles, never
-// their addresses: a unit's memory comes and goes between forward and backward.
+// A small reverse-mode tape: one for each micro-batch, no global state. It keeps handles of
+// parameters, never their addresses, because a unit's memory comes and goes between forward and
+// backward.
 //
-// Activations live until the last node that saved them has run. All of a tape's work is on one
-// stream, so memory given back may be handed out at once.
+// Activations live until the last node that saved them has run. A tape enqueues all its work on one
+// stream, so memory that is given back may be handed out at once.
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_TAPE_H_
 
@@ -28,9 +29,9 @@ namespace fsdp {
 
 class Tape {
  public:
-  // Without `record`, nothing is saved and Backward() has nothing to do: evaluation; with it, it is
-  // a training step's. `activations`: the dtype of what a model's first layer makes, and so of all
-  // that follows from it.
+  // `record`: the tape is a training step's. Without it nothing is saved and Backward() does
+  // nothing: an evaluation. `activations`: the dtype that a model's first layer computes, which
+  // later layers keep.
   Tape(Stream& stream, Allocator& allocator, SegmentHooks& hooks, bool record, Recompute recompute,
        DType activations = DType::kFloat32);
   Tape(const Tape&) = delete;
@@ -38,21 +39,22 @@ class Tape {
 
   Stream& stream() const { return stream_; }
   bool recording() const { return record_; }
-  // Whether it is a training step's, whose layers take a batch's own statistics; and whether they
-  // add those to the running ones: in forward, not where a segment is run again.
+  // training(): this tape is a training step's, so layers use the batch's own statistics.
+  // writes_buffers(): layers also add these statistics to the running ones. They do so in forward,
+  // and not when a segment is run again.
   bool training() const { return training_; }
   bool writes_buffers() const { return training_ && !again_; }
   DType activations() const { return activations_; }
 
-  SegmentHooks& hooks() { return hooks_; }  // Whose micro-batches are one to a batch norm.
+  SegmentHooks& hooks() { return hooks_; }  // batch_ranks(): for batch norms.
 
-  // For generation, on a tape that does not record: attention sees what the cache has, too, and
-  // puts what the batch has into it, at its positions.
+  // For generation, on a tape that does not record: attention also sees the cache's keys and
+  // values, and writes those of the batch into the cache, at their positions.
   void Use(KvCache* cache) { cache_ = cache; }
   KvCache* cache() const { return cache_; }
 
-  // Whose kernels attention takes on CUDA, where it may choose; and whether rows may hold several
-  // documents, which attention keeps apart.
+  // `backend`: the kernels that attention uses on CUDA, where it may choose. `documents`: rows may
+  // hold several documents, which attention keeps apart.
   void AttendWith(AttentionBackend backend, bool documents) {
     attention_ = backend;
     documents_ = documents;
@@ -60,11 +62,11 @@ class Tape {
   AttentionBackend attention() const { return attention_; }
   bool documents() const { return documents_; }
 
-  // Where the micro-batch's ids are looked up. Null: the model has no tables.
+  // Looks up the micro-batch's ids in these tables. Null: the model has no tables.
   void LookUpIn(TableVectors* tables) { tables_ = tables; }
   TableVectors* tables() const { return tables_; }
 
-  // [1], fp32: what the gradients of the loss are multiplied by, where the loss is not.
+  // scale: [1], fp32. Multiplies the gradients of the loss, and not the loss itself.
   void ScaleGradients(const ConstView& scale) { loss_scale_ = scale; }
   const std::optional<ConstView>& loss_scale() const { return loss_scale_; }
 
@@ -72,69 +74,72 @@ class Tape {
   TensorPtr New(const Shape& shape, DType dtype);
   Var NewVar(const Shape& shape, DType dtype);
   SavedPtr NewSaved(const Shape& shape, DType dtype);
-  // `node` runs in Backward(), after the nodes pushed later, and is then destroyed with what it
-  // saved. No-op unless recording.
+  // `node` runs in Backward(), after the nodes pushed later, and is then destroyed with the values
+  // that it saved. No-op unless recording.
   void Push(std::function<void()> node);
-  // The values are cheap to make again: under kSelective they are dropped at the end of the
-  // segment, and when one of them is needed, `remake` fills new tensors for all of them, in this
-  // order. It must not own any of `values`.
+  // Declares `values` cheap to make again. Under kSelective they are dropped at the end of the
+  // segment. When one of them is needed, `remake` fills new tensors for all of them, in this order.
+  // It must not own any of `values`.
   void Cheap(const std::vector<SavedPtr>& values,
              std::function<void(const std::vector<View>&)> remake);
 
-  // make() in forward; where the segment is run again, what the same call of its forward has made.
+  // Returns make() in forward. Where the segment is run again, returns what the same call made in
+  // forward.
   TensorPtr Once(const std::function<TensorPtr()>& make);
 
-  // Gradients. Add() takes the tensor over: it must not be used afterwards. What is added up has
-  // one dtype, which is the sum's.
+  // Gradients. Add() takes the tensor over: the caller must not use it afterwards. All gradients of
+  // one sum have one dtype, which is the sum's.
   void Add(const std::shared_ptr<TensorPtr>& grad, TensorPtr tensor);
   // The summed gradient, which the caller now owns alone or shares with others.
   static TensorPtr Take(const std::shared_ptr<TensorPtr>& grad);
-  // `tensor` itself if nobody else holds it, else null: whether it may be written to.
+  // Whether `tensor` may be written to: nobody else holds it.
   static bool Owned(const TensorPtr& tensor) { return tensor.use_count() == 1; }
 
   // For models. ---------------------------------------------------------------------------------
-  // Runs `body` as segment `index`. Gradients that reach an input inside are summed first and then
-  // added outside, input by input, whether the segment is run again (`recomputable` under kFull) or
-  // not: so both ways give the same bits. An input without a place for its gradient gets none.
-  // FSDP_CHECKs that somebody has written every input, and that what several segments read says so.
+  // Runs `body` as segment `index`. Gradients that reach an input inside the segment are summed
+  // there first, then added outside, input by input. This holds whether or not the segment is run
+  // again (`recomputable` under kFull), so both ways give the same bits. An input without a place
+  // for its gradient gets none. FSDP_CHECKs that every input has been written, and that an input of
+  // several segments says so (Var::last_reader).
   using Body = std::function<Var(Tape& tape, std::span<const Var> inputs)>;
   Var Segment(int index, const std::vector<Var>& inputs, bool recomputable, const Body& body);
-  // The same of one input, or of none: an empty Var.
+  // The same for one input, or for none: an empty Var.
   using BodyOfOne = std::function<Var(Tape& tape, const Var& input)>;
   Var Segment(int index, const Var& input, bool recomputable, const BodyOfOne& body);
 
   // Runs all nodes, last first.
   void Backward();
 
-  // For who follows the schedule: of what backward needs of a segment, which is its input and what
-  // was saved in it, but for its output. (What a norm keeps of a row stays.)
+  // For activation offload. Backward needs a segment's input and the values saved in it, but not
+  // its output. These calls move them. (The row statistics that a norm keeps stay.)
 
-  // Enqueues one, of as many elements of a dtype.
+  // Enqueues one copy between views of the same dtype and number of elements.
   using CopyTensor = std::function<void(Stream& stream, View from, View to)>;
-  // Takes memory of the place and enqueues the copies to it.
+  // Allocates in `place`, and enqueues the copies to it.
   void CopyToHost(int segment, Stream& stream, MemoryPlace place, const CopyTensor& copy);
-  // Gives the device's memory back. The tape's stream has waited for the copies.
+  // Gives the device's memory back. The tape's stream must have waited for the copies.
   void DropFromDevice(int segment);
-  // Takes memory of the device, which may still be in use by what the tape's stream has, and
-  // enqueues the copy to it. The host's is given back.
+  // Allocates on the device, possibly memory that enqueued work of the tape's stream still uses,
+  // and enqueues the copies to it. Gives the host's memory back.
   void CopyToDevice(int segment, Stream& stream, const CopyTensor& copy);
 
  private:
-  // Of a segment; `host` is there from CopyToHost() to CopyToDevice().
+  // A kept value of a segment. `host` exists from CopyToHost() to CopyToDevice().
   struct Kept {
     std::weak_ptr<Saved> saved;
     TensorPtr host;
   };
 
-  // Of a segment that is run for itself, without recomputation in it. `again`: after its forward.
+  // The tape of a segment that is run for itself, without recomputation in it. `again`: after its
+  // forward.
   Tape(const Tape& outer, bool record, bool again);
 
-  // The inputs with places of their own for their gradients; and what reached those, outside.
+  // The inputs, with places of their own for their gradients; and adding these gradients outside.
   using Gradients = std::vector<std::shared_ptr<TensorPtr>>;
   static std::vector<Var> Inside(std::span<const Var> inputs);
   static Gradients GradientsOf(std::span<const Var> inputs);
   void AddOutside(const Gradients& outside, const Gradients& inside);
-  // What of a segment's inputs leaves with it.
+  // Lists the inputs that are offloaded with the segment.
   static void KeepInputs(int segment, std::span<const Var> inputs, std::vector<Kept>& kept);
 
   void DropCheap();
@@ -152,10 +157,10 @@ class Tape {
   TableVectors* tables_ = nullptr;
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
-  using Made = std::deque<TensorPtr>;  // By Once(), in order, for the segment's recompute.
+  using Made = std::deque<TensorPtr>;  // Results of Once(), in order, for the segment's recompute.
   std::shared_ptr<Made> made_;
-  std::vector<std::weak_ptr<Saved>> cheap_;  // Of the segment that is being recorded.
-  std::vector<Kept> recorded_;               // Likewise.
+  std::vector<std::weak_ptr<Saved>> cheap_;  // Values of the segment that is being recorded.
+  std::vector<Kept> recorded_;               // Values of the segment that is being recorded.
   std::map<int, std::vector<Kept>> kept_;    // By segment.
 };
 

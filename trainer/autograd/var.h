@@ -1,4 +1,4 @@
-// Values on a tape (tape.h), and what backward keeps of them.
+// Values on a tape (tape.h), and the parts of them that backward keeps.
 // Tests: tests/trainer/autograd/tape_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_VAR_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_VAR_H_
@@ -13,7 +13,8 @@ namespace fsdp {
 
 class Tape;
 
-// A tensor that a backward node may need. It may have been dropped and be made again on demand.
+// A tensor that a backward node may need. It may have been dropped: then it is made again on
+// demand.
 class Saved {
  public:
   explicit Saved(TensorPtr tensor) : tensor_(std::move(tensor)) {}
@@ -21,7 +22,7 @@ class Saved {
 
  private:
   friend class Tape;
-  struct Recipe;  // How to make it, and what is made with it, again.
+  struct Recipe;  // How to make the value again, and which values are made with it.
 
   TensorPtr tensor_;
   std::shared_ptr<const Recipe> recipe_;
@@ -38,14 +39,14 @@ struct Var {
         dtype(tensor->view().dtype) {}
 
   SavedPtr value;                   // Null: nothing.
-  std::shared_ptr<TensorPtr> grad;  // Null without a tape that records. Of the value's dtype.
+  std::shared_ptr<TensorPtr> grad;  // Of the value's dtype. Null without a tape that records.
   Shape shape = {};
   DType dtype = DType::kFloat32;
-  // Where the value is gelu(u) and was made together with u: whoever multiplies it may add to the
-  // gradient of u at once, in place of its own.
+  // Set where the value is gelu(u) and was computed together with u. The op that multiplies the
+  // value may then add to the gradient of u directly, instead of to the value's gradient.
   std::shared_ptr<const Var> gelu_of = nullptr;
-  // The last segment that reads it, where several do; -1: one does. What is offloaded of it leaves
-  // with that segment, once, and returns before its backward.
+  // The last segment that reads the value, where several do; -1: one segment does. An offloaded
+  // value leaves the device once, with that segment, and returns before its backward.
   int last_reader = -1;
 
   const View& view() const { return value->Get(); }
