@@ -11,25 +11,27 @@
 
 namespace fsdp {
 
-// Images of a batch, fp32 [samples, height, width, channels], in the tape's dtype of activations.
-// Without a gradient, which Convolution then does not compute; nobody else may read it.
+// Converts images of a batch, fp32 [samples, height, width, channels], to the tape's dtype of
+// activations. They have no gradient, so Convolution does not compute one; no other layer may read
+// them.
 Var Pixels(Tape& tape, const View& images);
 
 // weight: [out, in / groups, height, width]. ops/convolution.h.
 Var Convolution(Tape& tape, const Var& x, const Parameter& weight, const ConvolutionWindow& window);
 
-// Of a batch norm (ops/batch_norm.h): [channels] each, but for the count.
+// The parts of a batch norm (ops/batch_norm.h): [channels] each, except the count.
 struct BatchNormed {
   const Parameter *weight, *bias;
   const ModelBuffer *mean, *variance, *count;
   float eps, momentum;
 };
 
-// Over the samples whose `weights` [samples], fp32, are not 0: of this rank, or of all of
-// SegmentHooks::batch_ranks(), which one sum over ranks in forward and one in backward make one.
-// Training steps use the batch's own statistics, which are kept for a recompute, and add them to
-// the running ones; evaluations use those. Cheap to make again, unless it is `returned`: what
-// leaves its segment would be made again where the norm's parameters are not gathered.
+// Batch norm over the samples whose `weights` [samples], fp32, are not 0: those of this rank, or
+// those of all SegmentHooks::batch_ranks(), with one sum over ranks in forward and one in backward.
+// Training steps use the batch's own statistics, keep them for a recompute, and add them to the
+// running ones. Evaluations use the running ones. The output is cheap to make again, unless it is
+// `returned`: an output that leaves its segment would be made again where the norm's parameters are
+// not gathered.
 Var BatchNorm(Tape& tape, const Var& x, const BatchNormed& norm, const View& weights, bool relu,
               bool returned = false);
 

@@ -1,4 +1,4 @@
-// Layers that make a sequence of an image (ops/image_tokens.h). Rows are those of the batch.
+// Layers that turn an image into a sequence (ops/image_tokens.h). `rows`: the batch's.
 // Tests: tests/trainer/nn/image_layers_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_IMAGE_LAYERS_H_
 #define FSDP_TRAIN_TRAINER_NN_IMAGE_LAYERS_H_
@@ -13,7 +13,7 @@
 namespace fsdp {
 
 // Images of a batch, fp32 [rows, height, width, channels], as [rows * patches, elements of a patch]
-// in the tape's dtype of activations. Without a gradient, as FromBatch() (layers.h).
+// in the tape's dtype of activations. They have no gradient, as FromBatch() (layers.h).
 Var Patches(Tape& tape, const View& pixels, int64_t patch, PatchOrder order);
 
 // x [rows * n, cols] -> [rows * (1 + n), cols], with `first` before each row's tokens and

@@ -11,9 +11,9 @@
 namespace fsdp {
 
 // Fills a parameter's elements from `begin` on with the initial values of its slices: see Init. An
-// element's value depends on seed, slice and place in it alone.
+// element's value depends only on the seed, its slice and its place in the slice.
 void FillInitial(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values);
-// The same of an embedding table's elements.
+// The same for an embedding table's elements.
 void FillInitial(const EmbeddingTable& table, uint64_t seed, int64_t begin,
                  std::span<float> values);
 

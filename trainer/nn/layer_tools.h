@@ -1,4 +1,4 @@
-// What the layers' files share.
+// Helpers that the layers' files share.
 // Tests: tests/trainer/nn/layers_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_LAYER_TOOLS_H_
 #define FSDP_TRAIN_TRAINER_NN_LAYER_TOOLS_H_
@@ -12,15 +12,15 @@
 
 namespace fsdp {
 
-// Where the gradient goes: nowhere if the parameter is frozen.
+// The parameter's gradient; nothing if the parameter is frozen.
 inline std::optional<View> GradOf(const Parameter& parameter) {
   return parameter.trainable() ? std::optional(parameter.grad()) : std::nullopt;
 }
 
-// Whose kernels the tape's operations are for, and so whose workspaces they need.
+// The device whose kernels run the tape's operations, and so decide their workspaces.
 inline DeviceType KernelsOf(const Tape& tape) { return tape.stream().device().kernel_type(); }
 
-// Memory for one operation, of as many bytes as it asks for: perhaps none.
+// Memory for one operation: `bytes` bytes, perhaps none.
 class Workspace {
  public:
   Workspace(Tape& tape, int64_t bytes)

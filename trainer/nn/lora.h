@@ -1,8 +1,8 @@
-// Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): a model whose linear layers are frozen
-// and have adapters that train. For a weight W of y = x W (as a matrix [in, out]):
+// Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): the model's linear layers are frozen and
+// get adapters, which train. For a weight W of y = x W (as a matrix [in, out]):
 //   y += alpha / rank x A^T B^T        A: [rank, in], B: [out, rank]
-// A starts as noise of the variance that torch.nn.Linear gives it, 1 / (3 in), B as zero: the model
-// starts as it was.
+// A starts as noise with the variance that torch.nn.Linear gives it, 1 / (3 in), and B as zero, so
+// the model starts unchanged.
 #ifndef FSDP_TRAIN_TRAINER_NN_LORA_H_
 #define FSDP_TRAIN_TRAINER_NN_LORA_H_
 
@@ -18,9 +18,9 @@ namespace fsdp {
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
-  // Which weights in blocks, by their names in the Hugging Face file: globs over these; or, as
-  // PEFT's target_modules, a module's name or its last parts (`q_proj`, `self_attn.q_proj`: of any
-  // layer). Each slice that one of them matches has an adapter of its own.
+  // The adapted weights in blocks. A target is a glob over their names in the Hugging Face file,
+  // or, as in PEFT's target_modules, a module's name or its last parts in any layer (`q_proj`,
+  // `self_attn.q_proj`). Each slice that a target matches gets an adapter of its own.
   std::vector<std::string> targets = {"*"};
 
   bool operator==(const LoraOptions&) const = default;
@@ -33,15 +33,15 @@ std::string ModuleOf(const std::string& weight);
 // base_model.model.<the weight's name without .weight>.lora_A.weight, and lora_B.
 std::string LoraName(const std::string& weight, char part);
 
-// Indices of those `targets` that match no weight of a linear layer in a block; `example` becomes a
-// name that one could match.
+// Indices of the `targets` that match no weight of a linear layer in a block. Sets `example` to a
+// name that a target could match.
 std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::string>& targets,
                                      std::string* example);
 
 class LoraModel final : public Model {
  public:
   // Freezes all parameters of `base`. Throws std::invalid_argument for a rank < 1, and for a target
-  // that matches no weight, naming it and a name that one could match.
+  // that matches no weight; the message names the target and a name that one could match.
   LoraModel(std::unique_ptr<Model> base, const LoraOptions& options);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }

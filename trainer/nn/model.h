@@ -1,5 +1,6 @@
-// What the trainer asks of a model: segments with their parameters, and a forward pass in plain C++
-// that says which segment it is in (Tape::Segment). A model knows shapes, not ranks or files.
+// The interface between the trainer and a model: segments with their parameters, and a forward pass
+// in plain C++ that says which segment it is in (Tape::Segment). A model knows shapes, not ranks or
+// files.
 // Tests: tests/trainer/nn/gradient_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_MODEL_H_
 #define FSDP_TRAIN_TRAINER_NN_MODEL_H_
@@ -17,35 +18,35 @@
 
 namespace fsdp {
 
-// The segments are in forward order, each entered once in a forward pass. A parameter that several
-// segments use is listed once: in one that is neither a block nor a unit of its own, or with
-// `reads` in the others. It is in memory in all of them.
+// The segments are in forward order; a forward pass enters each once. A parameter that several
+// segments use is in memory in all of them, but listed once. Either the segment that lists it is
+// neither a block nor a unit of its own, or the others name it in `reads`.
 struct ModelSegment {
   std::string name;  // The common prefix of its parameters' names.
   bool is_block = false;
   std::vector<Parameter*> parameters;
-  // Where blocks are gathered and freed, it is too, unless the recipe leaves it in the root: an
-  // untied embedding.
+  // Makes the segment a unit of its own, gathered and freed like a block, unless the recipe leaves
+  // it in the root. For an untied embedding.
   bool own_unit = false;
-  // Its backward reads its parameters. False: rows are looked up, gradients added.
+  // Whether its backward reads its parameters. An embedding's does not: it only adds to gradients.
   bool read_in_backward = true;
-  std::vector<Parameter*> reads = {};  // Of those that other segments list.
+  std::vector<Parameter*> reads = {};  // Parameters that other segments list.
   std::vector<ModelBuffer*> buffers = {};
-  // Batch norms, whose statistics may be those of all ranks: train.batch_norm. As many in each pass
-  // over the segment.
+  // The number of batch norms whose statistics may be those of all ranks (train.batch_norm). Each
+  // pass over the segment runs all of them.
   int batch_norms = 0;
 };
 
-// What follows a sequence: of models that text is generated from, one element after the other.
+// For models that generate text, one element after the other: scores of the next element.
 class Autoregressive {
  public:
   virtual ~Autoregressive() = default;
 
-  // Scores [rows, outputs()] of what may follow position `column` of each row. The tape must not
-  // record.
+  // Writes scores [rows, outputs()] of the elements that may follow position `column` of each row.
+  // The tape must not record.
   virtual void Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const = 0;
   virtual int64_t outputs() const = 0;        // The vocabulary's size.
-  virtual int64_t max_positions() const = 0;  // Of a sequence.
+  virtual int64_t max_positions() const = 0;  // The longest sequence.
 };
 
 class Model {
@@ -54,30 +55,30 @@ class Model {
 
   virtual const std::vector<ModelSegment>& segments() const = 0;
 
-  // What it is fed. `length`: of a sample, where that is the data's to say (data.seq_len).
+  // The inputs of the model. `length`: of a sample, where the data decides it (data.seq_len).
   virtual BatchSpec Inputs(int64_t length) const = 0;
 
   // Adds scale * the sum of the targets' losses, each times its weight, to loss [1]. On a tape that
-  // records, the loss is there after Backward(), whose gradients are those of that sum. In an
-  // evaluation of an eval_metric() with a second sum, loss is [2]: that sum, not times scale, is
-  // added to loss[1].
+  // records, the loss is written by Backward(), whose gradients are those of that sum. In an
+  // evaluation whose eval_metric() has a second sum, loss is [2], and that sum is added to loss[1]
+  // without `scale`.
   virtual void Loss(Tape& tape, const Batch& batch, float scale, View loss) const = 0;
 
-  // What an evaluation tells beside the loss. Null: nothing.
+  // The number that an evaluation reports beside the loss. Null: none.
   virtual const EvalMetric* eval_metric() const { return nullptr; }
-  // Null: nothing can be generated from it.
+  // Null: the model generates nothing.
   virtual const Autoregressive* autoregressive() const { return nullptr; }
 
-  // Its embedding tables, whose rows its first segment reads by PooledVectors().
+  // The model's embedding tables. Its first segment reads their rows through PooledVectors().
   virtual std::vector<EmbeddingTable> tables() const { return {}; }
   // Pixels of a sample in the smallest batch norm; 0: there is none.
   virtual int64_t fewest_normed_pixels() const { return 0; }
 
-  // How the weights of all its linear layers lie.
+  // The layout of the weights of all its linear layers.
   virtual WeightLayout linear_layout() const { return WeightLayout::kOutIn; }
 };
 
-// In the order of its segments.
+// All buffers of a model, in the order of its segments.
 inline std::vector<ModelBuffer*> BuffersOf(const Model& model) {
   std::vector<ModelBuffer*> buffers;
   for (const ModelSegment& segment : model.segments()) {

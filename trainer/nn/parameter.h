@@ -1,5 +1,5 @@
 // A parameter as the model sees it: a name, a shape, and an address only while its unit is
-// gathered. One matrix for the product may be several tensors to everybody else: q, k and v are
+// gathered. One matrix of a product may be several tensors in a Hugging Face file: q, k and v are
 // slices of qkv.
 #ifndef FSDP_TRAIN_TRAINER_NN_PARAMETER_H_
 #define FSDP_TRAIN_TRAINER_NN_PARAMETER_H_
@@ -11,23 +11,24 @@
 
 namespace fsdp {
 
-// The distribution of initial values. Element i of the slice s is stddev * RandomStream(seed,
-// s.name).Normal(i), or a constant: it belongs to the element, not to a rank, and not to how slices
-// are put together.
+// The distribution of initial values. Element i of slice s is stddev * RandomStream(seed,
+// s.name).Normal(i), or a constant. The value belongs to the element: it depends neither on ranks
+// nor on how slices are put together.
 struct Init {
   float constant = 0;
   float stddev = 0;
 };
 
 // Rows of a parameter, along its first dimension, that are a tensor of their own in a Hugging Face
-// file. Initial values, weight decay and files go by slices; layout and products by parameters.
+// file. Initial values, weight decay and files work by slice; the layout and products work by
+// parameter.
 struct ParameterSlice {
   std::string name;  // As in the Hugging Face file.
   int64_t rows = 0;
   Init init = {};
   bool decay = false;  // Takes part in weight decay.
   // Set by Parameter.
-  int64_t begin = 0;  // Of the parameter's elements, the slice's first.
+  int64_t begin = 0;  // The slice's first element in the parameter.
   Shape shape = {};   // [rows, and the parameter's other dimensions].
 };
 
@@ -39,8 +40,8 @@ struct Weight {
   ConstView scale = {};  // Empty: 1.
 };
 
-// What is added to the columns [column, column + b's rows) of the output of a linear layer
-// (ops/lora.h).
+// An adapter of a linear layer (ops/lora.h). It adds to the columns [column, column + b's rows) of
+// the layer's output.
 struct Adapter {
   Parameter *a, *b;
   float scale;
@@ -49,10 +50,10 @@ struct Adapter {
 
 class Parameter {
  public:
-  // One slice: the whole, under the same name.
+  // One slice, which is the whole parameter, under the same name.
   Parameter(std::string name, const Shape& shape, Init init, bool decay);
-  // `name`: for the layout, and no other parameter's. The slices follow each other and hold all
-  // rows: std::invalid_argument otherwise.
+  // `name` is for the layout, and no other parameter's. The slices follow each other and hold all
+  // rows, or std::invalid_argument is thrown.
   Parameter(std::string name, const Shape& shape, std::vector<ParameterSlice> slices);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
@@ -61,23 +62,24 @@ class Parameter {
   const Shape& shape() const { return shape_; }
   const std::vector<ParameterSlice>& slices() const { return slices_; }  // At least one.
 
-  // Of a linear layer's weight; a and b are in the same segment.
+  // For the weight of a linear layer; a and b are in the same segment.
   void AddAdapter(const Adapter& adapter);
   const std::vector<Adapter>& adapters() const { return adapters_; }
   bool is_adapter() const { return is_adapter_; }  // Some adapter's a or b.
 
-  // A frozen parameter has no gradient and no optimizer state. Called before the layout is made.
+  // A frozen parameter has no gradient and no optimizer state. Must be called before the layout is
+  // made.
   void Freeze() { trainable_ = false; }
   bool trainable() const { return trainable_; }
 
-  // Of the dtypes that they are bound with. FSDP_CHECK that the unit is gathered, or has a gradient
-  // slot.
+  // Views in the dtypes that they are bound with. FSDP_CHECK that the unit is gathered, or has a
+  // gradient slot.
   ConstView value() const;
-  View grad() const;  // Ops add to it. Of a trainable parameter.
+  View grad() const;  // Ops add to it. Only a trainable parameter has one.
   Weight weight() const { return {value()}; }
 
-  // For the executor: views of the parameter's shape, each in a dtype of its own; empty ones end
-  // it. They stay while the unit is where it is.
+  // For the executor: binds views of the parameter's shape, each in its own dtype, which are valid
+  // while the unit stays where it is. Empty views unbind it.
   void Bind(const View& value, const View& grad);
 
  private:
@@ -90,13 +92,13 @@ class Parameter {
   View value_, grad_;
 };
 
-// Elements [at, at + count) of a run of a parameter's elements: elements [begin, begin + count) of
-// the slice.
+// A part of a slice inside a run of a parameter's elements: elements [at, at + count) of the run
+// are elements [begin, begin + count) of the slice.
 struct SlicePiece {
   const ParameterSlice* slice = nullptr;
   int64_t begin = 0, count = 0, at = 0;
 };
-// The slices that elements [begin, begin + count) of the parameter lie in, in order.
+// The slices that hold elements [begin, begin + count) of the parameter, in order.
 std::vector<SlicePiece> SlicePieces(const Parameter& parameter, int64_t begin, int64_t count);
 
 }  // namespace fsdp
