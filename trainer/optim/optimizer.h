@@ -1,5 +1,5 @@
-// An optimizer over flat shards: this rank's part of each flat parameter, whatever parameters lie
-// in it.
+// An optimizer over flat shards. A shard is this rank's part of a flat parameter, whatever
+// parameters lie in it.
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// A state tensor, one of KeptStates(): one shard a flat parameter, empty for a frozen one.
+// One state tensor, named by KeptStates(): a shard for each flat parameter, empty for a frozen one.
 struct ShardState {
   std::string name;
   std::vector<View> shards;
@@ -21,21 +21,21 @@ struct ShardState {
 
 class Optimizer {
  public:
-  // Takes its memory from the executor; both are kept.
+  // Allocates its state through the executor; keeps references to both.
   Optimizer(const OptimizerOptions& options, Executor& executor, const Model& model);
 
-  // Updates that have landed so far: 0 to begin with. The device counts on from here, so a step
-  // that it skips corrects no bias; the learning rate goes by steps.
+  // Sets the number of updates that have landed, 0 at first. The device counts on from here, so a
+  // skipped step corrects no bias. The learning rate depends on the step, not on this number.
   void SetUpdates(Stream& stream, int64_t updates);
-  // A resumed run keeps the seed that it began with: before its first step.
+  // Before the first step of a resumed run: sets the seed that the run began with.
   void SetSeed(uint64_t seed) { seed_ = seed; }
-  // Enqueues what the updates of a step have in common, before them. inputs: StepInputs;
-  // coefficient: as ShardUpdate's.
+  // Enqueues the computation that all updates of a step share, before them. inputs: StepInputs;
+  // coefficient: the one that ShardUpdate names.
   void Begin(Stream& stream, ConstView inputs, ConstView coefficient);
-  // Enqueues an update, on a stream of the device or, of what lies in host memory, of the host: one
-  // pass, which also writes the copy and the average.
+  // Enqueues an update in one pass, which also writes the copy and the average. `stream`: the
+  // device's, or the host's for a flat parameter that lies in host memory.
   void Step(Stream& stream, const ShardUpdate& update);
-  // The same of rows of embedding tables, by row-wise Adagrad, whatever the kind.
+  // Updates rows of embedding tables by row-wise Adagrad, whatever the kind.
   void StepRows(Stream& stream, const RowUpdate& update) const;
   const std::vector<ShardState>& state() const { return state_; }
 
@@ -45,8 +45,8 @@ class Optimizer {
   const View counted_, factors_;          // StepState, UpdateFactors.
   View host_factors_;                     // A copy, for updates of the host; empty: there are none.
   std::vector<std::vector<View>> rules_;  // By flat parameter and part.
-  std::vector<bool> on_host_;             // By flat parameter: where it is updated.
-  std::vector<ShardState> state_;         // As KeptStates() has them.
+  std::vector<bool> on_host_;             // By flat parameter: whether the host updates it.
+  std::vector<ShardState> state_;         // In the order of KeptStates().
 };
 
 }  // namespace fsdp

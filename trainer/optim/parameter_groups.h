@@ -1,4 +1,4 @@
-// Settings of parameters by their names.
+// Settings of parameters, chosen by name.
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_PARAMETER_GROUPS_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_PARAMETER_GROUPS_H_
 
@@ -11,10 +11,10 @@
 namespace fsdp {
 
 struct ParameterGroup {
-  // A glob over the names of slices (those of the Hugging Face file): `*` stands for any run of
+  // A glob over the names of slices, as in the Hugging Face file: `*` stands for any run of
   // characters, `?` for one, `[...]` for one of a set.
   std::string match;
-  std::optional<double> weight_decay;  // Of all that match, biases and norms included.
+  std::optional<double> weight_decay;  // For all that match, biases and norms included.
   double lr_scale = 1;                 // Multiplies the learning rate.
   bool frozen = false;                 // Not trained: no gradient, no optimizer state.
 };
@@ -22,15 +22,15 @@ struct ParameterGroup {
 // The first group that matches, null where none does.
 const ParameterGroup* GroupOf(const std::vector<ParameterGroup>& groups, const std::string& name);
 
-// What is wrong with a group; `group` is its index, -1 for all of them together.
+// An error in a group. `group`: its index, or -1 for all of them together.
 struct GroupMistake {
   int group = -1;
   std::string message;
 };
 
-// Freezes the parameters whose group says so. Returns what is wrong, in which case the model is not
-// to be used: a group that matches no parameter, or none that an earlier one has left; a parameter
-// of which some slices are frozen and others not; nothing left to train.
+// Freezes the parameters whose group says so. Returns the mistakes; after one the model is not to
+// be used. Mistakes: a group that matches no parameter, or none that an earlier one has left; a
+// parameter with frozen slices and others; nothing left to train.
 std::vector<GroupMistake> FreezeParameters(Model& model, const std::vector<ParameterGroup>& groups);
 
 }  // namespace fsdp

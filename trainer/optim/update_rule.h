@@ -1,5 +1,5 @@
-// Which optimizers there are: what each keeps of an element that it updates, and its op. They need
-// an element and its gradient, which any flat shard has; none needs a row or a matrix.
+// The optimizers: the state that each keeps of an element, and its op. They need only an element
+// and its gradient, which any flat shard has; none needs a row or a matrix.
 // Tests: tests/trainer/optim/optimizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_UPDATE_RULE_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_UPDATE_RULE_H_
@@ -25,36 +25,36 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.
   std::optional<double> ema;                     // Decay of the averaged masters; none without.
-  double weight_decay = 0.1;  // On the slices that take part in it (ParameterSlice::decay).
+  double weight_decay = 0.1;                     // On slices with ParameterSlice::decay.
   std::vector<ParameterGroup> groups;
-  double table_lr_scale = 1;  // Of rows of embedding tables (ops/row_adagrad.h): times lr.
-  uint64_t seed = 0;          // Of the rounding of what is kept in bf16 (ops/update.h).
+  double table_lr_scale = 1;  // For rows of embedding tables (ops/row_adagrad.h): times lr.
+  uint64_t seed = 0;          // Of stochastic rounding to bf16 (ops/update.h).
 };
 
-// A value an element of the master, laid out as its shards are, so it is saved and resharded as
-// they are.
+// A state with one value for each element of the master. It is laid out as the master's shards are,
+// so it is saved and resharded as they are.
 struct KeptState {
   std::string_view name;           // As in checkpoints.
-  DType DTypes::*dtype = nullptr;  // Of a flat parameter; null: fp32.
+  DType DTypes::*dtype = nullptr;  // The flat parameter's; null: fp32.
 
   DType In(const DTypes& dtypes) const { return dtype ? dtypes.*dtype : DType::kFloat32; }
 };
 
-// What is kept beside the master: "m" and "v", or "momentum" or nothing; then "ema" where masters
-// are averaged.
+// The states kept beside the master: "m" and "v", or "momentum", or nothing; then "ema" where
+// masters are averaged.
 std::vector<KeptState> KeptStates(const OptimizerOptions& options);
 
 struct ShardOperands {
   ConstView rules;    // A table of WriteRules().
-  ConstView factors;  // Of DeriveUpdateFactors(), of the same betas.
+  ConstView factors;  // From DeriveUpdateFactors(), with the same betas.
   ConstView coefficient, gradient;
   View master;
-  std::vector<View> kept;  // As KeptStates() has them.
+  std::vector<View> kept;  // In the order of KeptStates().
   View copy = {};          // Of the master, in another dtype; empty: none is wanted.
 };
 
-// Enqueues an update: one pass, which writes the copy, too. `seed`: in place of the options'. What
-// is rounded, skipped and drawn: ops/update.h.
+// Enqueues an update: one pass, which writes the copy, too. `seed` replaces the options'.
+// ops/update.h says how results are rounded, and which steps are skipped.
 void UpdateShard(Stream& stream, const OptimizerOptions& options, uint64_t seed,
                  const ShardOperands& operands);
 
