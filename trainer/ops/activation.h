@@ -4,11 +4,12 @@
 
 namespace fsdp {
 
-// Functions of one element: formulas in activations.h. Tables have a row for each, in this order.
+// Functions of one element, with formulas in activations.h. Tables have one entry for each, in this
+// order.
 enum class Activation { kGelu, kRelu, kSigmoid, kGeluExact };
 inline constexpr int kActivations = 4;
 
-// FLOPs an element, which products with GELU on their way count, too.
+// FLOPs per element. Products that compute GELU in their epilogue count them, too.
 inline constexpr double kGeluForwardFlops = 25, kGeluBackwardFlops = 35;
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Activations: y = f(x), element by element, and dx = dy f'(x). Backward reads `saved`: x or y, as
-// the row says.
+// Activations: y = f(x), element by element, and dx = dy f'(x). Backward reads `saved`, which is x
+// or y:
 //   f           saved  formulas
 //   kGelu       x      gelu.h
 //   kRelu       y      y = max(x, 0)            dx = dy where y > 0, else 0
@@ -7,20 +7,20 @@
 //   kGeluExact  x      y = x Phi(x)             dx = dy (Phi(x) + x phi(x))
 //
 // ReLU is PyTorch's (torch.relu, threshold_backward in aten/src/ATen/native/Activation.cpp): a NaN
-// of x passes through, the slope at 0 is 0, and where y is NaN dx is dy. y alone is needed, which
-// whoever multiplies it keeps anyway.
+// of x passes through, the slope at 0 is 0, and where y is NaN dx is dy. Backward needs y alone,
+// which the product behind it keeps anyway.
 //
 // The sigmoid is computed through exp(-|x|): nothing overflows, and small y keep their digits. Its
 // slope is that of the rounded y, as in PyTorch's sigmoid_backward: 0 where y is rounded to 1.
 //
 // Phi(x) = (1 + erf(x / sqrt 2)) / 2 and phi(x) = exp(-x^2 / 2) / sqrt(2 pi) are the standard
 // normal distribution and its density (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2;
-// PyTorch's gelu without `approximate`). Phi is within 2^-21 of itself wherever it is
-// normal: normal_tail.h.
+// PyTorch's gelu without `approximate`). The relative error of Phi is at most 2^-21 wherever Phi is
+// a normal number: normal_tail.h.
 //
-// Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype: computed in fp32,
-// rounded once. Element by element: no result depends on how work is split. No workspace. Cost: the
-// tensors' bytes once, and FLOPs an element by the table in activations.cc.
+// Tensors of one element count, any shape, fp32, bf16 or fp16, all of one dtype. Each element is
+// computed in fp32 and rounded once. No result depends on how work is split. No workspace. Cost:
+// the tensors' bytes once, and FLOPs per element by the table in activations.cc.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_
 

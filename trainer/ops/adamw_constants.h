@@ -4,7 +4,7 @@
 
 namespace fsdp {
 
-// Of AdamWOptions (adamw.h), as kernels multiply with them.
+// AdamWOptions (adamw.h) as the factors that kernels multiply with.
 struct AdamWConstants {
   float beta1_new;  // 1 - beta1.
   float beta2_old, beta2_new;

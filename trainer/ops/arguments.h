@@ -1,5 +1,5 @@
-// Checks that every op makes before it enqueues anything. All throw std::invalid_argument with the
-// op's name in brackets, what came and what was wanted.
+// Checks that every op makes before it enqueues anything. All throw std::invalid_argument; the
+// message has the op's name in brackets, the value that came and the one that was wanted.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
 
@@ -11,17 +11,17 @@
 
 namespace fsdp {
 
-// Of activations, of parameters and of their gradients.
+// Dtypes of activations, of parameters and of their gradients.
 inline constexpr std::initializer_list<DType> kFloatDTypes = {DType::kFloat32, DType::kBFloat16,
                                                               DType::kFloat16};
 
-// One op's view of its arguments: `op` and the names are literals, as the header spells them.
+// One op's view of its arguments. `op` and the names are literals, as the op's header spells them.
 class Arguments {
  public:
   explicit Arguments(const char* op) : op_(op) {}
 
   [[noreturn]] void Fail(const std::string& message) const;
-  // `message` is made into a string only when the condition fails.
+  // Makes a string of `message` only when the condition fails.
   void Require(bool condition, const char* message) const {
     if (!condition) Fail(message);
   }
@@ -34,13 +34,13 @@ class Arguments {
   void CheckRank(const char* name, const ConstView& view, DType dtype, int rank) const;
   // The same for any shape of `n` elements.
   void CheckElements(const char* name, const ConstView& view, DType dtype, int64_t n) const;
-  // A parameter, to be used with activations of this dtype: has it, too, or is fp32.
+  // For a parameter: it has the dtype of its activations, or fp32.
   void CheckWeight(const char* name, const ConstView& weight, DType activations,
                    const Shape& shape) const;
-  // A parameter's gradient, of any of kFloatDTypes.
+  // For a parameter's gradient: any of kFloatDTypes.
   void CheckGradient(const char* name, const ConstView& gradient, const Shape& shape) const;
-  // For workspaces: the dtype of the operand `name`, as above, and the device whose kernels are
-  // meant. The simulated one has none: what it plans for has.
+  // For workspaces: the dtype of operand `name`, as in CheckDType(), and a device that has kernels.
+  // The simulated device has none: a caller names the device that it stands for.
   void CheckHasKernels(const char* name, DType dtype, std::initializer_list<DType> supported,
                        DeviceType device) const;
   // At least `bytes` of memory, of any dtype and shape.

@@ -1,5 +1,5 @@
-// Whose kernels attention takes: what a run decides once, before its memory is planned. On a CPU
-// all but kMath are kOwn.
+// The kernels that compute attention. A run decides once, before its memory is planned. On a CPU
+// all but kMath mean kOwn.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_BACKEND_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_BACKEND_H_
@@ -8,14 +8,14 @@ namespace fsdp {
 
 enum class AttentionBackend {
   kOwn,
-  // cuDNN's, for the calls that they are for (cudnn/attention_workspace.h), and our own for others.
-  // Backward adds up dq in the order in which its blocks come, so bits differ from run to run.
+  // cuDNN's for the calls that they support (cudnn/attention_workspace.h), and our own for others.
+  // Backward adds up dq in the order in which its blocks finish, so bits differ from run to run.
   kCudnn,
-  // The same bits from run to run, for memory: 2 batch heads seq^2 bytes.
+  // cuDNN's with the same bits from run to run, at a cost of 2 batch heads seq^2 bytes of memory.
   kCudnnDeterministic,
-  // Forward alone, where this cuDNN's backward is not to be had: backward is our own.
+  // cuDNN's in forward alone, where this cuDNN has no usable backward: backward is our own.
   kCudnnForward,
-  // Our own that keep the probabilities (attention_math.h), on a CPU as well.
+  // Our own, which keep the probabilities (attention_math.h), on a CPU as well.
   kMath,
 };
 

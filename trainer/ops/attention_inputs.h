@@ -1,4 +1,4 @@
-// What attention reads and writes, with a cache (attention_cached.h) and without (attention.h).
+// The operands of attention, with a cache (attention_cached.h) and without (attention.h).
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_INPUTS_H_
@@ -20,10 +20,10 @@ inline constexpr int64_t kMaxHeadDim = 256;
 struct AttentionDims {
   int64_t batch, seq, heads, kv_heads, head_dim;
   int64_t keys = seq;
-  bool bias = false;  // Is one added to the scores?
+  bool bias = false;  // Whether one is added to the scores.
 
   int64_t group() const { return heads / kv_heads; }
-  // From keys to queries: distance j - i is number j - i + seq - 1.
+  // The number of distances from keys to queries. Distance j - i has the index j - i + seq - 1.
   int64_t distances() const { return std::max<int64_t>(0, seq + keys - 1); }
   auto operator<=>(const AttentionDims&) const = default;
 };
@@ -33,38 +33,38 @@ struct AttentionCachedDims {
 };
 
 struct AttentionDropout {
-  double rate = 0;      // In [0, 1). 0: none, and the bits of none.
+  double rate = 0;      // In [0, 1). 0: none, with the same bits.
   uint32_t site = 0;    // Tells the places of a model apart.
-  ConstView keys = {};  // int32 [batch, 2], low word first (Batch); not looked at without a rate.
+  ConstView keys = {};  // int32 [batch, 2], low word first (Batch). Not read without a rate.
 };
 
-// Added to the score of query i and key j in head h: table[h, buckets[j - i + seq - 1]]. Which
-// bucket a distance belongs to is the caller's to say.
+// Adds table[h, buckets[j - i + seq - 1]] to the score of query i and key j in head h. The caller
+// decides which bucket a distance belongs to.
 struct AttentionBias {
   ConstView table = {};    // [heads of q, buckets], of the dtype of q. Left out: none is added.
   ConstView buckets = {};  // int32 [seq + keys - 1].
 };
 
 enum class AttentionMask {
-  kCausal,  // Query i sees keys up to key i: there are as many of these as queries.
-  kFull,    // All keys, of any number.
+  kCausal,  // Query i sees keys up to key i. There are as many keys as queries.
+  kFull,    // Each query sees all keys, however many.
 };
 
 struct AttentionInputs {
   ConstHeads q, k, v;
   ConstView positions;
   AttentionDropout dropout = {};
-  // Any but kOwn where each row is one document: cuDNN looks at no positions. Of attention.h alone.
+  // For attention.h alone. cuDNN's need rows of one document each: cuDNN reads no positions.
   AttentionBackend backend = AttentionBackend::kOwn;
-  // What follows: of our own kernels alone, but for a full mask and a scale.
+  // Only our own kernels support the rest, except that cuDNN's take a full mask and a scale.
   AttentionMask mask = AttentionMask::kCausal;
   ConstView lengths = {};  // int32 [batch], in [0, keys]. Left out: all keys are there to be seen.
   AttentionBias bias = {};
-  std::optional<float> scale = {};  // Of q . k, > 0. Not given: 1 / sqrt(head_dim).
+  std::optional<float> scale = {};  // Multiplies q . k; > 0. Not given: 1 / sqrt(head_dim).
 
   bool HasBias() const { return bias.table.shape.rank() > 0; }
   bool HasLengths() const { return lengths.shape.rank() > 0; }
-  // A full mask has positions only where there are documents.
+  // A full mask needs positions only where rows hold several documents.
   bool HasPositions() const { return positions.shape.rank() > 0; }
   float Scale() const {
     return scale ? *scale : 1 / std::sqrt(static_cast<float>(q.tensor.shape[3]));
@@ -83,7 +83,7 @@ void ForEachAddress(AttentionInputs& in, const Visit& visit) {
 
 struct AttentionGradients {
   Heads q, k, v;
-  View bias = {};  // As the table. Left out: nobody wants it.
+  View bias = {};  // Of the table's shape. Left out: not computed.
 
   bool HasBias() const { return bias.shape.rank() > 0; }
 };

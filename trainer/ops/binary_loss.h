@@ -5,21 +5,20 @@
 //
 // z, dz: [rows], fp32, bf16 or fp16, both of one dtype; targets t: [rows], fp32, in [0, 1];
 // weights: [rows], loss: [1], fp32. `scale` is the same for all rows, as 1 / T0. loss_scale: [1],
-// fp32, where there is one: what gradients are multiplied by besides, and the loss is not.
-// Formulas: PyTorch's binary_cross_entropy_with_logits with reduction="sum" of weighted rows, and
-// its derivative.
+// fp32, optional: multiplies the gradients, and not the loss. Formulas: PyTorch's
+// binary_cross_entropy_with_logits with reduction="sum" of weighted rows, and its derivative.
 //
 // s - t is computed as s (1 - t) - (1 - s) t, and both parts of s through e^-|z|: nothing cancels
-// where t is 0 or 1. The sum over rows is float64, of groups of 256 and then of groups, in an order
-// that `rows` alone decides. dz is computed in fp32 and rounded once.
+// where t is 0 or 1. The sum over rows is float64, over groups of 256 rows and then over groups, in
+// an order that `rows` alone decides. dz is computed in fp32 and rounded once.
 //
-// A row of weight zero takes no part, whatever its logit and its target: its dz is zero. NaN of
-// another row makes the loss and its dz NaN; an infinite logit makes the loss infinite or NaN, and
-// its dz is that of a large one.
+// A row of weight zero takes no part, whatever its logit and its target: its dz is zero. In another
+// row a NaN makes the loss and the row's dz NaN; an infinite logit makes the loss infinite or NaN,
+// and its dz is that of a large one.
 //
 // Cost: 40 FLOPs a row; every operand once. Forward saves nothing: the gradient is made with the
-// loss. Throws std::invalid_argument before anything is enqueued. Targets lie in [0, 1]: whoever
-// loads a batch has seen to it.
+// loss. Throws std::invalid_argument before anything is enqueued. Targets lie in [0, 1]: the loader
+// of a batch has checked it.
 #ifndef FSDP_TRAIN_TRAINER_OPS_BINARY_LOSS_H_
 #define FSDP_TRAIN_TRAINER_OPS_BINARY_LOSS_H_
 

@@ -1,25 +1,25 @@
-// Softmax cross-entropy of logits that are there, as a linear layer with a bias makes them (the
-// head of a language model has a loss that never has them all: head_loss.h):
+// Softmax cross-entropy of logits that exist in memory, as a linear layer with a bias makes them.
+// (The head of a language model has a loss that never holds them all: head_loss.h.)
 //   nll[r]   = log(sum_v e^(z[r, v] - m[r])) + m[r] - z[r, targets[r]],   m[r] = max_v z[r, v]
 //   loss    += scale sum_r weights[r] nll[r]
 //   dz[r, v] = loss_scale[0] scale weights[r] (e^(z[r, v]) / sum_u e^(z[r, u]) - [v = targets[r]])
 //
 // z, dz: [rows, classes], fp32, bf16 or fp16, both of one dtype; targets: [rows], int32; weights:
 // [rows], loss: [1], fp32. `scale` is the same for all rows, as 1 / T0. loss_scale: [1], fp32,
-// where there is one: what gradients are multiplied by besides, and the loss is not. Formulas:
-// PyTorch's cross_entropy with reduction="sum" of weighted rows, and its derivative.
+// optional: multiplies the gradients, and not the loss. Formulas: PyTorch's cross_entropy with
+// reduction="sum" of weighted rows, and its derivative.
 //
-// Sums over classes are fp32, in blocks, and float64 over blocks; that over rows is float64, in an
-// order that `rows` alone decides. dz is computed in fp32 and rounded once.
+// The sum over classes is fp32 in blocks, and float64 over blocks. The sum over rows is float64, in
+// an order that `rows` alone decides. dz is computed in fp32 and rounded once.
 //
-// A row of weight zero takes no part, whatever its logits and its target, which is not looked at:
-// its row of dz is zero. In other rows a logit of minus infinity has no share, and as the target's
-// it makes the loss infinite. A NaN, a plus infinity, or nothing but minus infinities make the loss
-// and the row of dz NaN. Finite logits lie within 2^127.
+// A row of weight zero takes no part, whatever its logits; its target is not read, and its row of
+// dz is zero. In other rows a logit of minus infinity has no share, and as the target's it makes
+// the loss infinite. A NaN, a plus infinity, or nothing but minus infinities make the loss and the
+// row of dz NaN. Finite logits lie within 2^127.
 //
 // Cost: 4 FLOPs a logit; every operand once. Forward saves nothing: the gradient is made with the
 // loss. Throws std::invalid_argument before anything is enqueued. Targets of weight lie in [0,
-// classes): whoever loads a batch has seen to it.
+// classes): the loader of a batch has checked it.
 #ifndef FSDP_TRAIN_TRAINER_OPS_CLASS_LOSS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CLASS_LOSS_H_
 
@@ -42,7 +42,7 @@ void ClassLossForwardBackward(Stream& stream, ConstView z, ConstView targets, Co
 
 // correct[0] += sum of weights[r] over the rows whose first highest logit is the target's:
 //   z[r, v] < z[r, targets[r]] for v < targets[r],   z[r, v] <= z[r, targets[r]] for all v
-// So of equal logits the lowest class counts, as in numpy.argmax, and a row with a NaN is never
+// So among equal logits the lowest class counts, as in numpy.argmax, and a row with a NaN is never
 // correct. Operands as above; correct: [1], fp32. Adds in float64 and rounds once: a count is exact
 // up to 2^24. 2 FLOPs a logit.
 void CountCorrectClasses(Stream& stream, ConstView z, ConstView targets, ConstView weights,

@@ -5,16 +5,16 @@
 // first out / groups outputs see the first in / groups inputs, and so on. As torch.nn.Conv2d.
 //
 // x, dx: [samples, height, width, in], y, dy: [samples, out_height, out_width, out], fp32, bf16 or
-// fp16, all of one dtype; w: [out, in / groups, kernel_height, kernel_width], as in files of
-// Hugging Face, of that dtype or fp32; dw: like w, of any of the three. A side of y has floor((size
-// + 2 padding - kernel) / stride) + 1 pixels. Sums are fp32 and rounded once when they are
-// complete: of y over (a, b, c), of dx over (a, b, o), of dw over pixels, in an order that the
-// shape alone decides, whatever the number of threads. Nothing is saved beyond x and w.
+// fp16, all of one dtype; w: [out, in / groups, kernel_height, kernel_width], as in Hugging Face
+// files, of that dtype or fp32; dw: like w, of any of the three. A side of y has floor((size + 2
+// padding - kernel) / stride) + 1 pixels. Sums are fp32, and rounded once when they are complete. y
+// is summed over (a, b, c), dx over (a, b, o), dw over pixels, in an order that the shape alone
+// decides, whatever the number of threads. Nothing is saved beyond x and w.
 //
-// A kernel of one pixel without groups and padding is a product (cpu/gemm.h, cuda/gemm.h), where
-// stride > 1 of the pixels that it looks at. On the CPU others are products, too, of a MiB of
-// unfolded pixels at a time, which each thread keeps to itself; on CUDA one kernel unfolds while it
-// multiplies.
+// A kernel of one pixel without groups and padding is a matrix product (cpu/gemm.h, cuda/gemm.h);
+// with stride > 1 it is a product of the pixels that the kernel reads. Other kernels are products
+// on the CPU, too, of a MiB of unfolded pixels at a time, in memory that each thread keeps to
+// itself. On CUDA one kernel unfolds while it multiplies.
 // Cost: 2 out_pixels out in / groups kernel_height kernel_width FLOPs a product.
 // Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping results, a
 // kernel that does not fit, groups that do not divide the channels.
@@ -43,14 +43,15 @@ void ConvolutionBackward(Stream& stream, ConstView x, ConstView w, const Convolu
                          ConstView dy, std::optional<View> dx, std::optional<View> dw,
                          View workspace);
 
-// The shape of a convolution of x [samples, height, width, in] by w. Throws as above, in the name
-// of the op `name`, a literal.
+// The shape of a convolution of x [samples, height, width, in] by w. Throws as above; the message
+// names the op `name`, a literal.
 ConvolutionShape ShapeOfConvolution(const char* name, const Shape& x, const Shape& w,
                                     const ConvolutionWindow& window);
 
-// Bytes of `workspace` with x and w of these dtypes, on the device (never kSim) whose kernels are
-// meant. On the CPU the weights in another order, and fp32 parts of dw; the pixels that a pointwise
-// kernel with a stride looks at; on CUDA those, and the parts of dw. It starts at a multiple of 16.
+// Bytes of `workspace` with x and w of these dtypes, for the kernels of `device` (never kSim). A
+// pointwise kernel with a stride needs the pixels that it reads. The CPU also needs the weights in
+// another order, and fp32 parts of dw; CUDA also needs the parts of dw. The workspace starts at a
+// multiple of 16.
 int64_t ConvolutionForwardWorkspaceBytes(const ConvolutionShape& shape, DType x, DType w,
                                          DeviceType device);
 int64_t ConvolutionBackwardWorkspaceBytes(const ConvolutionShape& shape, DType x, DType w, bool dx,

@@ -12,12 +12,12 @@ namespace fsdp {
 struct ConvolutionWindow {
   int64_t stride = 1;  // Pixels, in both directions.
   int64_t padding_height = 0, padding_width = 0;
-  int64_t groups = 1;  // Of channels; outputs of a group see its inputs alone.
+  int64_t groups = 1;  // Groups of channels. An output sees the inputs of its group alone.
 
   bool operator==(const ConvolutionWindow&) const = default;
 };
 
-// Pixels of a side that `kernel` makes of `size`; less than 1: the kernel does not fit.
+// Pixels of an output side for an input side `size`. Less than 1: the kernel does not fit.
 inline int64_t ConvolvedSide(int64_t size, int64_t kernel, int64_t stride, int64_t padding) {
   const int64_t free = size + 2 * padding - kernel;
   return free < 0 ? 0 : free / stride + 1;
@@ -39,19 +39,19 @@ struct ConvolutionShape {
   int64_t taps() const { return kernel_height * kernel_width; }
   int64_t group_in() const { return in / window.groups; }
   int64_t group_out() const { return out / window.groups; }
-  int64_t terms() const { return taps() * group_in(); }  // Of a sum.
+  int64_t terms() const { return taps() * group_in(); }  // Terms of one sum.
   int64_t weights() const { return out * terms(); }
 
-  // A product of matrices as they lie; or one of every stride-th pixel.
+  // A matrix product of the tensors as they lie, or, with a stride, of every stride-th pixel.
   bool is_pointwise() const {
     return taps() == 1 && window.groups == 1 && window.padding_height == 0 &&
            window.padding_width == 0;
   }
   bool is_product() const { return is_pointwise() && window.stride == 1; }
 
-  // Parts of the pixels whose share of dw is summed by itself, in fp32; the parts are then added up
-  // in order. There are several where `tiles`, which may be computed at a time, are fewer than
-  // `wanted`; no more than 64 MiB of sums, and no fewer than 256 pixels a part.
+  // The number of parts of the pixels whose shares of dw are summed apart, in fp32; the parts are
+  // then added up in order. There are several where `tiles`, which may be computed at a time, are
+  // fewer than `wanted`. The sums take at most 64 MiB, and a part has at least 256 pixels.
   int64_t WeightSlices(int64_t tiles, int64_t wanted) const {
     constexpr int64_t kMostBytes = int64_t{64} << 20, kFewestPixels = 256;
     const int64_t bytes = std::max<int64_t>(1, weights() * int64_t{sizeof(float)});

@@ -1,4 +1,4 @@
-// How an optimizer treats the elements of a flat shard: a table in device memory, fixed by the
+// The optimizer's treatment of the elements of a flat shard: a table in device memory, fixed by the
 // layout and written once.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
 #define FSDP_TRAIN_TRAINER_OPS_ELEMENT_RULES_H_
@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// `tensor` of that name: the same in every run and build.
+// ElementRule::tensor for that name: the same in every run and build.
 uint64_t TensorKey(std::string_view name);
 
 // The table of these rules for a shard of n elements: uint8 [bytes of the rules]. Throws
@@ -23,7 +23,7 @@ uint64_t TensorKey(std::string_view name);
 void WriteRules(Stream& stream, const std::vector<ElementRule>& rules, int64_t n, View table);
 Shape RuleTableShape(size_t rules);
 
-// What ops check of a table, and what their kernels read.
+// Ops check a table by CheckRuleTable(); their kernels read RulesIn().
 void CheckRuleTable(const Arguments& args, const ConstView& table);
 inline std::span<const ElementRule> RulesIn(const ConstView& table) {
   return {table.As<ElementRule>(), table.bytes() / sizeof(ElementRule)};

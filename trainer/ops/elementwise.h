@@ -1,5 +1,5 @@
-// The plumbing between ops. Tensors of one element count, any shape. Each output may be one of the
-// inputs itself; a partial overlap is refused. No result depends on the number of threads.
+// Basic elementwise ops. Tensors have one element count and any shape. Each output may be one of
+// the inputs itself; a partial overlap is refused. No result depends on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
 #define FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
 

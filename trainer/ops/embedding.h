@@ -1,12 +1,12 @@
 // Token and position embedding:   y[i, :] = wte[tokens[i], :] + wpe[positions[i], :]
-// or, where positions and the table of positions are left out, that of tokens alone.
+// Positions and their table may be left out; then   y[i, :] = wte[tokens[i], :]
 //
 // y, dy: [rows, cols], fp32, bf16 or fp16; wte: [vocab, cols], wpe: [max_positions, cols], of y's
 // dtype or fp32; dwte, dwpe, like them, each of any of the three; tokens, positions: [rows], int32.
 // Added in fp32, rounded once. Nothing is saved; no workspace.
-// Cost: an addition per element read; of the tables at most `rows` rows each are touched.
+// Cost: one addition per element read; at most `rows` rows of each table are touched.
 // Throws std::invalid_argument before anything is enqueued. Every token and position lies in its
-// table: whoever loads a batch has seen to it (data/check_row.h).
+// table: the loader of a batch has checked it (data/check_row.h).
 #ifndef FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
 #define FSDP_TRAIN_TRAINER_OPS_EMBEDDING_H_
 
@@ -22,9 +22,9 @@ void EmbeddingForward(Stream& stream, ConstView tokens, std::optional<ConstView>
                       ConstView wte, std::optional<ConstView> wpe, View y);
 
 //   dwte[tokens[i], :] += dy[i, :]     dwpe[positions[i], :] += dy[i, :]
-// order: [rows], int32: 0 to rows - 1 by token, those of one token rising, as a batch brings it.
-// Each element is summed in fp32, from what was there on in the order of i, and rounded once, so
-// its bits do not depend on the number of threads. Either may be left out: a frozen table, or no
+// order: [rows], int32: 0 to rows - 1 sorted by token, rising within a token, as a batch brings it.
+// Each element is summed in fp32, from its old value on in the order of i, and rounded once, so its
+// bits do not depend on the number of threads. Either may be left out: a frozen table, or no
 // positions. dwte and dwpe overlap nothing else.
 void EmbeddingBackward(Stream& stream, ConstView tokens, ConstView order,
                        std::optional<ConstView> positions, ConstView dy, std::optional<View> dwte,

@@ -1,10 +1,10 @@
-// What is done to a sample's feature vectors, the rows of one matrix for each sample (Zhang et al.
-// 2022, arXiv:2203.11014, section 3): vectors are joined, turned around so that a linear layer
-// mixes them, multiplied by each other.
+// Ops on a sample's feature vectors, which are the rows of one matrix for each sample (Zhang et al.
+// 2022, arXiv:2203.11014, section 3): vectors are joined, transposed so that a linear layer mixes
+// them, and multiplied by each other.
 //
-// All matrices of an op are of one dtype, fp32, bf16 or fp16; what is computed is fp32 and rounded
-// once. The rows of a sample follow each other: `samples`, at least 1, divides them. Outputs
-// overlap nothing else, and are overwritten. No result depends on the number of threads. No
+// All matrices of an op have one dtype: fp32, bf16 or fp16. Results are computed in fp32 and
+// rounded once. The rows of a sample follow each other: `samples`, at least 1, divides them.
+// Outputs are overwritten, and overlap nothing else. No result depends on the number of threads. No
 // workspace. Throws std::invalid_argument before anything is enqueued.
 #ifndef FSDP_TRAIN_TRAINER_OPS_FEATURE_VECTORS_H_
 #define FSDP_TRAIN_TRAINER_OPS_FEATURE_VECTORS_H_
@@ -21,11 +21,11 @@ void JoinColumns(Stream& stream, ConstView a, ConstView b, View y);
 // The way back: a and b become those columns of y.
 void SplitColumns(Stream& stream, ConstView y, View a, View b);
 
-// y[s, j, i] = x[s, i, j]. x: [samples * n, cols]; y: [samples * cols, n]. The other way round it
-// is its own backward.
+// y[s, j, i] = x[s, i, j]. x: [samples * n, cols]; y: [samples * cols, n]. With the shapes
+// exchanged it is its own backward.
 void SwapVectors(Stream& stream, ConstView x, int64_t samples, View y);
 
-// The products of all pairs of a sample's n vectors, of vector i with those before it, i from 1 on:
+// The products of all pairs of a sample's n vectors: vector i, from 1 on, with those before it:
 //   y[s, i (i - 1) / 2 + j] = scale x[s, i] . x[s, j]     for j < i
 // x: [samples * n, cols]; y: [samples, n (n - 1) / 2]; n >= 2. Sums over columns in order.
 // 2 cols FLOPs a pair.

@@ -1,4 +1,4 @@
-// Operands of a matrix product, on every device, and how they lie in the tensors of an op.
+// Operands of a matrix product, on every device, and their places in the tensors of an op.
 // Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_OPERAND_H_
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// A factor as it lies in memory: row r starts at data + r * stride, and op() transposes it or not.
+// A factor as it lies in memory: row r starts at data + r * stride. op() transposes it or not.
 struct GemmOperand {
   const void* data = nullptr;
   int64_t stride = 0;  // Elements, >= the length of a stored row.
@@ -23,7 +23,7 @@ struct GemmResult {
   DType dtype = DType::kFloat32;  // Or bf16, fp16: the sum, in fp32, is rounded once.
 };
 
-// Begins at element `begin` of x; rows as stored are `stride` elements apart.
+// A factor that begins at element `begin` of x, with stored rows `stride` elements apart.
 inline GemmOperand Factor(const ConstView& x, int64_t begin, int64_t stride,
                           bool transposed = false) {
   return {x.data + begin * SizeOf(x.dtype), stride, transposed, x.dtype};
@@ -36,13 +36,13 @@ inline GemmResult Result(const View& c, int64_t begin, int64_t stride) {
   return {c.data + begin * SizeOf(c.dtype), stride, c.dtype};
 }
 
-// What comes to the sums before they are rounded to C, on CUDA.
+// Changes to the sums before they are rounded to C, on CUDA.
 struct GemmEpilogue {
   float scale = 1;
   std::optional<ConstView> bias = std::nullopt;  // [n], added to every row.
-  const void* added = nullptr;  // D, of C's dtype and stride: C itself, perhaps. Null: none.
-  // One of these at most, of C's dtype and stride. gelu.h, of C as it was rounded: to the bits that
-  // it gives by itself.
+  const void* added = nullptr;  // D, of C's dtype and stride; may be C itself. Null: none.
+  // At most one of the two, of C's dtype and stride. It is gelu.h's of the rounded C: the same bits
+  // as by a call of its own.
   void* gelu = nullptr;           // gelu(C) goes here besides.
   const void* gelu_of = nullptr;  // u: C becomes C gelu'(u).
 };

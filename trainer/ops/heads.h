@@ -1,4 +1,5 @@
-// Heads of attention as a part of a tensor: q, k and v of one packed product, or of tensors apart.
+// Heads of attention as a part of a tensor: q, k and v may be parts of one packed product, or
+// tensors of their own.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_HEADS_H_
 #define FSDP_TRAIN_TRAINER_OPS_HEADS_H_
@@ -34,7 +35,7 @@ void ForEachAddress(BasicHeads<AnyView>& heads, const Visit& visit) {
   visit(heads.tensor);
 }
 
-// Of this dtype, with memory, four dimensions, and heads that it has.
+// Checks the dtype, the memory, the four dimensions, and that the tensor has these heads.
 inline void CheckHeads(const Arguments& args, const char* name, const ConstHeads& heads,
                        DType dtype) {
   args.CheckRank(name, heads.tensor, dtype, 4);
@@ -45,7 +46,7 @@ inline void CheckHeads(const Arguments& args, const char* name, const ConstHeads
   }
 }
 
-// No element in common: heads apart of one tensor, or tensors apart.
+// Checks that they have no element in common: different heads of one tensor, or different tensors.
 inline void CheckHeadsApart(const Arguments& args, const char* name_a, const ConstHeads& a,
                             const char* name_b, const ConstHeads& b) {
   const bool one = a.tensor.data == b.tensor.data && a.tensor.shape == b.tensor.shape;

@@ -1,10 +1,10 @@
-// What is done to the channels of images as wholes: their means over pixels (average pooling to one
-// pixel), and a factor each (squeeze and excitation: Hu et al. 2018, arXiv:1709.01507, section 3).
+// Ops on whole channels of images: their means over pixels (average pooling to one pixel), and a
+// factor for each (squeeze and excitation: Hu et al. 2018, arXiv:1709.01507, section 3).
 //
 // x, y, dx, dy of images: [samples, ..., channels]; of channels: [samples, channels]; all fp32,
-// bf16 or fp16, of one dtype. Sums over pixels are fp32, 64 pixels at a time and then over those,
-// in order, and rounded once. No workspace, nothing saved. Throws std::invalid_argument before
-// anything is enqueued.
+// bf16 or fp16, of one dtype. Sums over pixels are fp32, over 64 pixels at a time and then over
+// these groups, in order, and rounded once. No workspace, nothing saved. Throws
+// std::invalid_argument before anything is enqueued.
 #ifndef FSDP_TRAIN_TRAINER_OPS_IMAGE_CHANNELS_H_
 #define FSDP_TRAIN_TRAINER_OPS_IMAGE_CHANNELS_H_
 
@@ -13,8 +13,8 @@
 
 namespace fsdp {
 
-//   y[s, c] = mean_i x[s, i, c]     dx[s, i, c] = dy[s, c] / pixels, or += where it `adds`
-// Overwrites y, and dx unless it is added to.
+//   y[s, c] = mean_i x[s, i, c]     dx[s, i, c] = dy[s, c] / pixels, or += with `adds`
+// Overwrites y; overwrites dx without `adds`.
 void MeanPixelsForward(Stream& stream, ConstView x, View y);
 void MeanPixelsBackward(Stream& stream, ConstView dy, View dx, bool adds);
 

@@ -1,6 +1,6 @@
-// How an image becomes a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1):
-// patches, which a linear layer makes tokens of; a learned token before them; a table of positions
-// added to all. A head then reads the first token alone.
+// Turns an image into a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1): patches,
+// which a linear layer turns into tokens; a learned token before them; a table of positions added
+// to all. A head then reads the first token alone.
 //
 // Matrices are of one dtype, fp32, bf16 or fp16; sums are fp32 and rounded once. The rows of a
 // sample follow each other: `samples`, at least 1, divides them. Nothing is saved; no workspace.
@@ -29,8 +29,8 @@ void CutPatches(Stream& stream, ConstView pixels, int64_t patch, PatchOrder orde
 void JoinTokensForward(Stream& stream, ConstView x, ConstView first, ConstView positions,
                        int64_t samples, View y);
 //   dx[s, i] = dy[s, 1 + i]     dfirst += sum_s dy[s, 0]     dpositions[i] += sum_s dy[s, i]
-// Overwrites dx. Each element of dfirst and dpositions, of any of the three dtypes, is summed in
-// the order of the samples from what was there on; either may be left out. No two overlap.
+// Overwrites dx. Each element of dfirst and dpositions, of any of the three dtypes, is summed from
+// its old value on, in the order of the samples. Either may be left out. No two overlap.
 void JoinTokensBackward(Stream& stream, ConstView dy, int64_t samples, View dx,
                         std::optional<View> dfirst, std::optional<View> dpositions);
 

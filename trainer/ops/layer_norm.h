@@ -16,16 +16,16 @@
 
 namespace fsdp {
 
-// Of eps: smaller ones are 0 to the kernel, which flushes subnormal numbers.
+// The least eps: the kernel flushes subnormal numbers, so a smaller one would be 0.
 inline constexpr double kMinLayerNormEps = std::numeric_limits<float>::min();
 
-// 8 FLOPs an element; reads x twice from cache, once from memory. y may be x.
+// 8 FLOPs per element. Reads x once from memory, and a second time from cache. y may be x.
 void LayerNormForward(Stream& stream, ConstView x, ConstView w, ConstView b, float eps, View y,
                       View mean, View rstd);
 
 enum class LayerNormDx {
-  kOverwrite,  // dx = the gradient.
-  kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
+  kOverwrite,  // |dx = the gradient.
+  kAdd,        // |dx += the gradient. dx holds that of the skip connection around a pre-norm block.
 };
 
 // Bytes of LayerNormBackward's workspace for x of this dtype on this device (never kSim): at most
@@ -35,9 +35,9 @@ int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype,
 //   g[i,j] = w[j] dy[i,j]
 //   dx[i,k] (+)= rstd[i] (g[i,k] - mean_j g[i,j] - xhat[i,k] mean_j (g[i,j] xhat[i,j]))
 //   dw[k] += sum_i dy[i,k] xhat[i,k]      db[k] += sum_i dy[i,k]
-// dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums of fixed sets of
-// rows, added in a fixed order, in fp32, and to what was there when they are complete. Either
-// may be left out: a frozen parameter. 16 FLOPs an element.
+// dx may be dy itself. Adds to dw and db, so that micro-batches accumulate: sums over fixed sets of
+// rows, in fp32, are added in a fixed order, and to the old values when they are complete. Either
+// may be left out for a frozen parameter. 16 FLOPs per element.
 void LayerNormBackward(Stream& stream, ConstView x, ConstView w, ConstView mean, ConstView rstd,
                        ConstView dy, LayerNormDx mode, View dx, std::optional<View> dw,
                        std::optional<View> db, View workspace);

@@ -2,13 +2,13 @@
 //
 // x, dx: [rows, in], y, dy: [rows, out], fp32, bf16 or fp16, all of one dtype; b: [out] and W, as
 // WeightLayout says, of that dtype or fp32; db and dW, like them, each of any of the three. Sums
-// are fp32, and rounded when they are complete, the bias among the terms and what dW and db held
-// before. Nothing is saved beyond x and W; no workspace. Cost: 2 rows in out FLOPs for each product
-// and rows out for the bias; every operand once. Throws std::invalid_argument before anything is
-// enqueued: dtypes, shapes, overlapping results.
+// are fp32, and rounded when they are complete; the bias and the old values of dW and db are among
+// their terms. Nothing is saved beyond x and W; no workspace. Cost: 2 rows in out FLOPs for each
+// product and rows out for the bias; every operand once. Throws std::invalid_argument before
+// anything is enqueued: dtypes, shapes, overlapping results.
 //
-// GELU (gelu.h) on the way, computed while a product's result is still in a cache: to the same bits
-// as by itself, of the result as it was rounded.
+// GELU (gelu.h) is computed while a product's result is still in a cache. It is that of the rounded
+// result: the same bits as GELU by itself.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 #define FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 
@@ -24,14 +24,15 @@ namespace fsdp {
 void LinearForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                    std::optional<ConstView> b, View y);
 
-// The same onto a residual connection, like y, which is read once and its sum written once:
+// The same onto a residual connection, which has y's shape and dtype, and is read once:
 //   y = residual + x W + b
-// rounded once: in fp32 the bits of the product and the sum, one after the other.
+// The sum is written once, and rounded once: in fp32 it has the bits of a product followed by an
+// addition.
 void LinearResidualForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                            std::optional<ConstView> b, ConstView residual, View y);
 
-// The same and its activation:   u = x W + b,   y = gelu(u)
-// u and y: [rows, out], both overwritten. 25 FLOPs an element more.
+// The same, followed by its activation:   u = x W + b,   y = gelu(u)
+// u and y: [rows, out], both overwritten. 25 FLOPs per element more.
 void LinearGeluForward(Stream& stream, ConstView x, ConstView w, WeightLayout layout,
                        std::optional<ConstView> b, View u, View y);
 
@@ -43,7 +44,7 @@ void LinearGeluForward(Stream& stream, ConstView x, ConstView w, WeightLayout la
 void LinearBackward(Stream& stream, ConstView x, ConstView w, WeightLayout layout, ConstView dy,
                     std::optional<View> dx, std::optional<View> dw, std::optional<View> db);
 
-// The same where x = gelu(u): with du, the gradient of u, [rows, in], in place of dx.
+// The same where x = gelu(u). du, [rows, in], is the gradient of u, and takes the place of dx:
 //   du = (dy W^T) gelu'(u)    overwritten
 void LinearGeluBackward(Stream& stream, ConstView u, ConstView x, ConstView w, WeightLayout layout,
                         ConstView dy, View du, std::optional<View> dw, std::optional<View> db);

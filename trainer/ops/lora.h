@@ -2,12 +2,11 @@
 // [column, column + out) of the layer's output:
 //   u = x A^T      y[:, column + j] += scale (u B^T)[:, j]
 //
-// x, dx: [rows, in]; a, da: [rank, in] and b, db: [out, rank], both as torch.nn.Linear has them;
-// u: [rows, rank], which backward needs; y, dy: [rows, cols], cols >= column + out. x, u, y and
-// their gradients are fp32, bf16 or fp16, all of one dtype, a and b of that dtype or fp32, da and
-// db each of any of the three. Sums are fp32, and rounded once, what was there before among the
-// terms. Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping
-// results.
+// x, dx: [rows, in]; a, da: [rank, in] and b, db: [out, rank], both as torch.nn.Linear has them; u:
+// [rows, rank], which backward needs; y, dy: [rows, cols], cols >= column + out. x, u, y and their
+// gradients are fp32, bf16 or fp16, all of one dtype; a and b have that dtype or fp32; da and db
+// each have any of the three. Sums are fp32, and rounded once; the old value is among their terms.
+// Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping results.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LORA_H_
 #define FSDP_TRAIN_TRAINER_OPS_LORA_H_
 
@@ -25,7 +24,7 @@ void LoraForward(Stream& stream, ConstView x, ConstView a, ConstView b, float sc
 
 //   v = scale dy[:, column ... column + out] B      [rows, rank], in u's dtype, in the workspace
 //   dx += v A      da += v^T x      db += scale dy[:, column ... column + out]^T u
-// Either of da and db may be left out: frozen. 4 rows rank (in + out) FLOPs.
+// da and db may each be left out where frozen. 4 rows rank (in + out) FLOPs.
 void LoraBackward(Stream& stream, ConstView x, ConstView u, ConstView a, ConstView b, float scale,
                   ConstView dy, int64_t column, View dx, std::optional<View> da,
                   std::optional<View> db, View workspace);

@@ -6,7 +6,7 @@
 
 namespace fsdp {
 
-// Rows whose terms of a loss are summed first: on CUDA those of a block.
+// The number of rows whose terms of a loss are summed first. On CUDA they are those of a block.
 inline constexpr int kLossGroup = 256;
 inline int64_t LossGroups(int64_t rows) { return (rows + kLossGroup - 1) / kLossGroup; }
 

@@ -1,6 +1,7 @@
-// The loss scale of training in fp16: gradients are computed times it, so that small ones are no
-// zeros, and a step in which one overflows is skipped and the scale lowered. The rules of
-// torch.amp.GradScaler (aten/src/ATen/native/cuda/AmpKernels.cu), with a floor, all on the device.
+// The loss scale of training in fp16. Gradients are computed times the scale, so that small ones do
+// not become zero. A step whose gradient overflows is skipped, and the scale is lowered. The rules
+// are those of torch.amp.GradScaler (aten/src/ATen/native/cuda/AmpKernels.cu), with a floor, all on
+// the device.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
 #define FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_H_
 
@@ -13,11 +14,11 @@ namespace fsdp {
 
 inline constexpr int64_t kLossScalerFloats = sizeof(LossScalerState) / sizeof(float);
 
-// state = these, at the start of a run and on a resume.
+// Overwrites `state`, at the start of a run and on a resume.
 void SetLossScaler(Stream& stream, const LossScalerState& values, View state);
 
-// Once a step, when `found` ([1], fp32: how many elements of the gradient are not finite, over all
-// ranks) is known:
+// Called once a step, when `found` is known. found: [1], fp32, the number of elements of the
+// gradient, over all ranks, that are not finite.
 //   found > 0:                         scale = max(scale backoff_factor, min_scale), good_steps = 0
 //   else, ++good_steps = growth_interval: scale = scale growth_factor if that is finite,
 //                                      good_steps = 0

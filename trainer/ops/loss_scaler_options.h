@@ -6,7 +6,7 @@
 
 namespace fsdp {
 
-// Of the rules in loss_scaler.h: what the device is given, and a recipe has.
+// Constants of the rules in loss_scaler.h, as the device gets them and a recipe gives them.
 struct LossScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;

@@ -4,10 +4,10 @@
 
 namespace fsdp {
 
-// Of loss_scaler.h, as it lies in device memory: fp32 [2].
+// The state of loss_scaler.h as it lies in device memory: fp32 [2].
 struct LossScalerState {
   float scale = 1;
-  float good_steps = 0;  // Since the scale last changed or would have grown. A whole number.
+  float good_steps = 0;  // Steps since the scale last changed or would have grown. A whole number.
 };
 
 }  // namespace fsdp

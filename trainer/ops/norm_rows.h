@@ -1,4 +1,4 @@
-// The rows that norms go over, for the kernels of every device. Not an op itself.
+// The rows that norms normalise, for the kernels of every device. Not an op itself.
 // Tests: tests/trainer/ops/layer_norm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_NORM_ROWS_H_
@@ -10,7 +10,8 @@
 
 namespace fsdp {
 
-// Row i of outer * inner: inner rows end to end, then a step of `stride` to the next ones.
+// Rows in groups: `inner` rows end to end, then a step of `stride` to the next group; `outer`
+// groups.
 template <typename AnyView>
 struct NormRows {
   AnyView tensor;
@@ -33,8 +34,8 @@ struct NormShape {
   }
 };
 
-// How many blocks of rows are summed up apart for the gradients of parameters: enough for 32
-// threads or a GPU's processors, few enough that adding them up is cheap beside the rows.
+// The number of blocks of rows that are summed apart for the gradients of parameters: enough for 32
+// threads or a GPU's processors, and few enough that adding them up is cheap beside the rows.
 inline int64_t NormBlocks(int64_t rows, DeviceType device) {
   return std::clamp<int64_t>(rows / 16, 1, device == DeviceType::kCuda ? 512 : 32);
 }

@@ -1,8 +1,10 @@
-// The tail of the standard normal distribution, for kernels: what CPU and CUDA multiply with.
+// The tail of the standard normal distribution: the constants that CPU and CUDA kernels multiply
+// with.
 //   Phi(-a) = e^(-a^2 / 2) t P(t),  t = 1 / (1 + kScale a),  P of degree 9, a in [0, 14.5]
 // The form is that of Hastings (1955; Abramowitz and Stegun 7.1.26), with coefficients of our own:
-// the minimax polynomial of the relative error, by Remez exchanges in 40 digits, which is 3.5e-9
-// before they are rounded to fp32. Beyond 14.5 Phi(-a) is below all numbers of fp32.
+// the minimax polynomial of the relative error, by Remez exchanges in 40 digits. Its error is
+// 3.5e-9 before the coefficients are rounded to fp32. Beyond 14.5 Phi(-a) is below all numbers of
+// fp32.
 // Tests: tests/trainer/ops/vector_math_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_NORMAL_TAIL_H_
 #define FSDP_TRAIN_TRAINER_OPS_NORMAL_TAIL_H_

@@ -4,8 +4,8 @@
 
 namespace fsdp {
 
-// How the elements of a patch follow each other: by channel, row and column, as in the kernel of a
-// convolution, or by row, column and channel, as they lie in the image.
+// The order of a patch's elements: by channel, row and column, as in the kernel of a convolution,
+// or by row, column and channel, as they lie in the image.
 enum class PatchOrder { kChannelFirst, kChannelLast };
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What quantised elements are: see quantize.h.
+// The form of quantised elements: see quantize.h.
 // Tests: tests/trainer/ops/quantized_layout_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_QUANTIZED_FORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_QUANTIZED_FORM_H_

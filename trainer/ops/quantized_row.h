@@ -1,4 +1,4 @@
-// What the table of a quantised layout is made of, in device memory: see quantized_layout.h.
+// An entry of a quantised layout's table in device memory: see quantized_layout.h.
 // Tests: tests/trainer/ops/quantized_layout_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_QUANTIZED_ROW_H_
 #define FSDP_TRAIN_TRAINER_OPS_QUANTIZED_ROW_H_
@@ -9,34 +9,34 @@
 
 namespace fsdp {
 
-// Whatever the block, kernels work in units of as many slots: blocks divide it.
+// Kernels work in units of this many element positions, whatever the block: blocks divide it.
 inline constexpr int kQuantizedUnit = 256;
 
-// Of scales: see quantize.h.
+// Bounds of scales: see quantize.h.
 template <QuantizedForm form>
 inline constexpr float kLevels = form == QuantizedForm::kInt8  ? 127
                                  : form == QuantizedForm::kFp8 ? 448
                                                                : 7;
 inline constexpr float kLeastScale = 0x1p-94f;
-template <QuantizedForm form>  // Levels times it is finite.
+template <QuantizedForm form>  // The product with the levels is finite.
 inline constexpr float kMostScale = form == QuantizedForm::kInt8 ? 0x1.020406p121f : 0x1p127f;
 
-// Where the parts of a packed buffer begin and end: codes and raw elements of a row, its scales.
+// The alignment of the parts of a packed buffer: a row's codes or raw elements, and its scales.
 inline constexpr int64_t kQuantizedAlignment = 32;
 
-// A stretch of elements. Its slots are counted from the begin of the block that its first element
-// lies in, so the first slots and the last may hold none.
+// A stretch of elements. Its slots are element positions, counted from the begin of the block that
+// holds its first element. So the first slots and the last may hold no element.
 struct QuantizedRow {
   enum class Kind : int64_t { kQuantized, kRaw, kGap };
 
   Kind kind = Kind::kGap;
-  int64_t unit = 0;             // The number of its first unit, of all rows' in order.
-  int64_t element = 0;          // Which one slot 0 is: below 0 where that is no element.
-  int64_t first = 0, last = 0;  // Slots [first, last) hold elements.
-  int64_t stored_first = 0, stored_last = 0;  // Slots that are packed: those without element as 0.
-  int64_t data = 0;                           // The byte at which stored_first is packed.
-  int64_t scales = 0;                         // The byte of the first block's.
-  int64_t blocks = 0;  // Scales that are no padding; behind them zeros up to the alignment.
+  int64_t unit = 0;     // The index of its first unit among the units of all rows, in order.
+  int64_t element = 0;  // The element in slot 0: below 0 where slot 0 holds none.
+  int64_t first = 0, last = 0;                // Slots [first, last) hold elements.
+  int64_t stored_first = 0, stored_last = 0;  // Packed slots; those without an element hold 0.
+  int64_t data = 0;                           // The byte where stored_first is packed.
+  int64_t scales = 0;                         // The byte of the first block's scale.
+  int64_t blocks = 0;  // Scales without padding; zeros follow them up to the alignment.
 };
 
 }  // namespace fsdp

@@ -1,10 +1,10 @@
 // RMSNorm over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467), with eps:
 //   r[i] = 1 / sqrt(mean_j x[i,j]^2 + eps)      y[i,j] = w[j] x[i,j] r[i]
-// Rows are those of a matrix [rows, cols], with r [rows], or, for the norms of q and k, heads of a
-// tensor [batch, seq, all heads, head_dim] (heads.h), with cols = head_dim and r [batch, seq, heads
-// of x]. x, y, dx, dy: fp32, bf16 or fp16, all of one dtype; w: [cols], of that dtype or fp32; dw:
-// [cols], of any of the three; r: fp32. Computed in fp32, each result rounded once. Any number of
-// rows. Backward needs x, w and r. No result depends on the number of threads.
+// Rows are those of a matrix [rows, cols], with r [rows]. For the norms of q and k they are heads
+// of a tensor [batch, seq, all heads, head_dim] (heads.h), with cols = head_dim and r [batch, seq,
+// heads of x]. x, y, dx, dy: fp32, bf16 or fp16, all of one dtype; w: [cols], of that dtype or
+// fp32; dw: [cols], of any of the three; r: fp32. Computed in fp32, each result rounded once. Any
+// number of rows. Backward needs x, w and r. No result depends on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_RMS_NORM_H_
 
@@ -16,15 +16,15 @@
 
 namespace fsdp {
 
-// 4 FLOPs an element; reads x twice from cache, once from memory. y may be x. Heads of y's tensor
-// that are not y's are left alone.
+// 4 FLOPs per element. Reads x once from memory, and a second time from cache. y may be x. Other
+// heads of y's tensor are left alone.
 void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y, View r);
 void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps, const Heads& y,
                     View r);
 
 enum class RmsNormDx {
   kOverwrite,  // dx = the gradient.
-  kAdd,        // dx += the gradient: dx holds that of the skip connection around a pre-norm block.
+  kAdd,        // |dx += the gradient. dx holds that of the skip connection around a pre-norm block.
 };
 
 // Bytes of RmsNormBackward's workspace for x of this dtype on this device (never kSim): at most 32
@@ -33,9 +33,9 @@ int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t cols, DType dtype, D
 
 //   dx[i,k] (+)= r[i] (w[k] dy[i,k] - x[i,k] r[i]^2 mean_j (w[j] dy[i,j] x[i,j]))
 //   dw[k] += sum_i dy[i,k] x[i,k] r[i]
-// dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums of fixed sets of rows,
-// added in a fixed order, in fp32, and to what was there when they are complete; may be left out: a
-// frozen parameter. 10 FLOPs an element.
+// dx may be dy itself. Adds to dw, so that micro-batches accumulate: sums over fixed sets of rows,
+// in fp32, are added in a fixed order, and to the old values when they are complete. dw may be left
+// out for a frozen parameter. 10 FLOPs per element.
 void RmsNormBackward(Stream& stream, ConstView x, ConstView w, ConstView r, ConstView dy,
                      RmsNormDx mode, View dx, std::optional<View> dw, View workspace);
 // Overwrites dx.

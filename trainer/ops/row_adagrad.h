@@ -1,16 +1,16 @@
-// Row-wise Adagrad (Duchi, Hazan, Singer 2011, with one sum a row, as FBGEMM's
-// exact_row_wise_adagrad has it) of the rows of a table whose gradients several ranks have sent.
-// Row `id` gets, once, with g the sum of its gradients in the order of ranks:
+// Row-wise Adagrad (Duchi, Hazan, Singer 2011, with one sum per row, as FBGEMM's
+// exact_row_wise_adagrad has it) for the rows of a table whose gradients several ranks have sent.
+// Each row `id` is updated once. g is the sum of its gradients in the order of ranks:
 //   g = (g_0 + g_1 + ...) mean_scale / loss_scale
 //   sums[id] += mean over the row of g^2
 //   table[id, :] -= lr_scale lr g / (sqrt(sums[id]) + eps)
-// ids int64 [W, C]: of each rank the rows by rising RowKey() (table_rows.h), each once, then -1;
-// gradients [W, C, width], fp32, those of -1 not looked at: the op works in them. table [rows,
-// width], fp32 or bf16, sums [rows], fp32. factors: UpdateFactors (step_parameters.h), of which lr
-// and the number of the update count. coefficient, mean_scale, loss_scale [1], fp32; where
-// `coefficient` is not finite nothing changes but `gradients`.
+// ids int64 [W, C]: for each rank its rows by rising RowKey() (table_rows.h), each once, then -1.
+// gradients [W, C, width], fp32, used as scratch memory; those of -1 are not read. table [rows,
+// width], fp32 or bf16; sums [rows], fp32. factors: UpdateFactors (step_parameters.h); only lr and
+// the number of the update count. coefficient, mean_scale, loss_scale [1], fp32. Where
+// `coefficient` is not finite nothing but `gradients` changes.
 //
-// Arithmetic is fp32. A bf16 table is rounded stochastically (update.h): a draw is keyed by (seed,
+// Arithmetic is fp32. A bf16 table is rounded stochastically (update.h). A draw is keyed by (seed,
 // number of the update, row `id` * world + rank, element), so it belongs to the row of the whole
 // table. No result depends on the number of threads. No workspace.
 // Throws std::invalid_argument before anything is enqueued.

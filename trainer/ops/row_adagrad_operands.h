@@ -1,4 +1,4 @@
-// What row_adagrad.h works on, as its kernels get it.
+// The operands of row_adagrad.h, as its kernels get them.
 // Tests: tests/trainer/ops/row_adagrad_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_ROW_ADAGRAD_OPERANDS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ROW_ADAGRAD_OPERANDS_H_
@@ -13,7 +13,7 @@ namespace fsdp {
 struct RowAdagradOptions {
   double lr_scale = 1;  // >= 0.
   double eps = 1e-8;    // > 0.
-  uint64_t seed = 0;    // Of the rounding to bf16.
+  uint64_t seed = 0;    // Of stochastic rounding to bf16.
   int rank = 0, world = 1;
 };
 

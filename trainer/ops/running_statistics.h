@@ -1,4 +1,4 @@
-// What a model's buffers are made of: statistics of the batches seen so far (nn/buffer.h).
+// Ops on a model's buffers, which are statistics of the batches seen so far (nn/buffer.h).
 // Tests: tests/trainer/ops/running_statistics_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_RUNNING_STATISTICS_H_
 #define FSDP_TRAIN_TRAINER_OPS_RUNNING_STATISTICS_H_
@@ -9,17 +9,17 @@
 namespace fsdp {
 
 // running += momentum (mean - running), where mean is the column means of x over the rows whose
-// weight is not 0. Where no row has one, running stays as it is. x [rows, columns], fp32, bf16 or
+// weight is not 0. Without such a row, running stays as it is. x [rows, columns], fp32, bf16 or
 // fp16; weights [rows] and running [columns], fp32; momentum in [0, 1]. Sums are float64, rounded
-// once. With the formula and momentum of torch.nn.BatchNorm1d.
+// once. Formula and momentum are those of torch.nn.BatchNorm1d.
 void UpdateRunningMean(Stream& stream, ConstView x, ConstView weights, float momentum,
                        View running);
 
-// count += 1, of one int64.
+// count += 1; one int64.
 void CountBatch(Stream& stream, View count);
 
 // to = from / divisor where `coefficient` [1], fp32, is a number; where it is NaN, `to` stays as it
-// is. Of one dtype and as many elements: fp32, or int64 with the divisor 1.
+// is. `from` and `to` have one dtype and element count: fp32, or int64 with the divisor 1.
 void TakeUnlessNaN(Stream& stream, ConstView coefficient, float divisor, ConstView from, View to);
 
 }  // namespace fsdp

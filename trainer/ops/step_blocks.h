@@ -8,16 +8,16 @@
 namespace fsdp {
 
 struct StepInputs {
-  double lr = 0;             // Of this step, whether or not it lands.
+  double lr = 0;             // This step's, whether or not it lands.
   float mean_scale = 1;      // T0 / T: see ClipCoefficient (reductions.h).
-  float stop = 0, save = 0;  // What this rank has been asked for.
+  float stop = 0, save = 0;  // This rank's requests.
 };
 
 struct StepState {
   int64_t updates = 0;  // Steps that have landed: those whose coefficient was finite.
 };
 
-// What the optimizers derive from both. t: the updates so far, with this step's.
+// Derived from both blocks, for the optimizers. t: the number of updates, this step's included.
 struct UpdateFactors {
   int64_t update = 1;  // t.
   double lr = 0;

@@ -5,10 +5,10 @@
 // GEGLU:   f = gelu(g) in its tanh form (gelu.h): transformers' "gated-gelu", gelu_new(wi_0 x) wi_1
 // x
 //
-// x, dx: [rows, 2 inner], y, dy: [rows, inner]; fp32, bf16 or fp16, all of one dtype: computed in
-// fp32, through exponentials of what is not positive on the CPU, so that neither tail loses digits,
-// and rounded once. Backward needs x. Element by element: no result depends on the number of
-// threads. No workspace.
+// x, dx: [rows, 2 inner], y, dy: [rows, inner]; fp32, bf16 or fp16, all of one dtype. Results are
+// computed in fp32 and rounded once; the CPU takes exponentials of numbers <= 0 only, so that
+// neither tail loses digits. Backward needs x. Each element is computed by itself, so no result
+// depends on the number of threads. No workspace.
 #ifndef FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 #define FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 

@@ -1,21 +1,21 @@
-// What the ops that update a flat shard have in common (adamw.h, sgd.h): its dtypes, how results
-// are rounded, and what else is written in the same pass.
+// The common part of the ops that update a flat shard (adamw.h, sgd.h): dtypes, rounding of
+// results, and extra outputs that are written in the same pass.
 //   p        [n], fp32 or bf16: the master weights, a flat shard.
-//   states   [n], all fp32 or all bf16: what the rule keeps of an element.
+//   states   [n], all fp32 or all bf16: the values that the rule keeps of an element.
 //   g        [n], fp32, bf16 or fp16, converted exactly.
-// Arithmetic is fp32. A result that is kept in bf16 is rounded stochastically (a finite value to
-// one of its two neighbours, by its distance from them; it stays finite), the next step goes on
-// with what is kept, and so does all else that is written. A draw is keyed by (seed, number of the
-// update, p or which state, tensor, element in that tensor): the last two are said by the rules
-// (element_rules.h), the number is of `factors`. It counts updates that have landed, this one
-// among them, which is what a checkpoint holds: so no bit depends on ranks, sharding factor,
-// wrapping, threads or a resume, and a step that is skipped draws nothing.
-//   Skipping  A coefficient that is not finite changes nothing at all: all that would be written
-//             keeps its bits, but the copy, which is p's even then. It may lie where another
-//             shard's has been.
+// Arithmetic is fp32. A result kept in bf16 is rounded stochastically: a finite value goes to one
+// of its two neighbours, by its distance from them, and stays finite. The next step and all other
+// outputs use the rounded value. A draw is keyed by (seed, number of the update, p or which state,
+// tensor, element in that tensor). The rules (element_rules.h) say tensor and element. `factors`
+// has the number, which counts updates that have landed, this one included, as a checkpoint does.
+// So no bit depends on ranks, sharding factor, wrapping, threads or a resume, and a skipped step
+// draws nothing.
+//   Skipping  A coefficient that is not finite changes nothing: all outputs keep their bits, except
+//             the copy, which is written from p even then, because its memory may have held another
+//             shard's.
 //   Padding   Elements that are exactly 0 in p, g and the states (and the average) stay exactly 0.
-//   Threads   Element by element: no result depends on their number, nor, from the same factors, on
-//             the type of device.
+//   Threads   Element by element: no result depends on the number of threads, nor, from the same
+//             factors, on the type of device.
 #ifndef FSDP_TRAIN_TRAINER_OPS_UPDATE_H_
 #define FSDP_TRAIN_TRAINER_OPS_UPDATE_H_
 
@@ -27,17 +27,17 @@
 
 namespace fsdp {
 
-// Beside the update, from p as it is kept then. Empty views: not wanted.
+// Outputs beside the update, from p as it is then kept. Empty views: not wanted.
 struct UpdateExtras {
-  uint64_t seed = 0;  // Of the rounding to bf16, wherever there is any.
+  uint64_t seed = 0;  // Of stochastic rounding to bf16, wherever there is any.
   View copy = {};     // [n], fp32, bf16 or fp16: p, rounded to nearest, ties to even (cast.h).
-  // [n], fp32: an exponential moving average (Polyak and Juditsky 1992; as torch.optim.swa_utils'
-  // get_ema_multi_avg_fn computes it), average += (1 - decay) (p - average).
+  // [n], fp32: an exponential moving average, average += (1 - decay) (p - average) (Polyak and
+  // Juditsky 1992; computed as in get_ema_multi_avg_fn of torch.optim.swa_utils).
   View average = {};
   double decay = 0;  // In [0, 1). 1 - decay is computed in float64 and rounded once.
 };
 
-// What an update works on, as its kernel gets it.
+// The operands of an update, as its kernel gets them.
 struct UpdateOperands {
   ConstView rules, factors, coefficient, g;
   View p;
@@ -50,11 +50,12 @@ void ForEachAddress(UpdateOperands& o, const Visit& visit) {
   visit(o.states[0]), visit(o.states[1]), visit(o.extras.copy), visit(o.extras.average);
 }
 
-// Checks them: `states` are their names, as many as the rule keeps.
+// Checks the operands. `states`: their names, as many as the rule keeps.
 void CheckUpdate(const Arguments& args, const UpdateOperands& operands,
                  std::initializer_list<const char*> states);
 
-// The operation of that name: `flops` of the rule for an element, and what is read and written.
+// The operation of that name, with the rule's FLOPs for an element, and the ranges read and
+// written.
 Operation UpdateOperation(const char* op, const UpdateOperands& operands, double flops);
 
 }  // namespace fsdp

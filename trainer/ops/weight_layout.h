@@ -4,7 +4,8 @@
 
 namespace fsdp {
 
-// How a weight matrix lies in memory: as its Hugging Face file has it, so that it is never turned.
+// The layout of a weight matrix in memory: that of its Hugging Face file, so it is never
+// transposed.
 enum class WeightLayout {
   kInOut,  // [in, out]: GPT-2's Conv1D.
   kOutIn,  // [out, in]: torch.nn.Linear.
