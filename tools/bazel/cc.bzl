@@ -5,8 +5,8 @@ without them. A target with flags of its own reads headers itself, because gcc t
 only with the flags that it was compiled with.
 """
 
-# By direct dependency: what //tools/bazel precompiles of it, instead of the standard library alone. Of
-# several the first counts.
+# By direct dependency: the headers that //tools/bazel precompiles for it, instead of the standard
+# library's. Where several match, the first counts.
 _PRECOMPILED = {
     "@cli11//:cli11": "cli11",
     "@nlohmann_json//:json": "json",

@@ -10,7 +10,7 @@ def _linked_impl(ctx):
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).linking_context
     return [CcInfo(linking_context = context)]
 
-# What is linked with `deps` and sees none of their headers: a new family compiles nothing anew.
+# Links `deps` without showing their headers to anybody: a new family compiles nothing anew.
 _linked = rule(implementation = _linked_impl, attrs = {"deps": attr.label_list(providers = [CcInfo])})
 
 def model_families(name, families):

@@ -169,7 +169,7 @@ def gpu_op_tests(name, rules, emulated_rules):
     native.cc_binary(
         name = name,
         testonly = True,
-        linkopts = ["-Wl,-rpath,'$$ORIGIN/../lib'"],  # Of the kit.
+        linkopts = ["-Wl,-rpath,'$$ORIGIN/../lib'"],  # The folder lib/ of the kit.
         tags = ["manual"],
         target_compatible_with = if_cuda([], ["//tools/bazel:incompatible"]),
         deps = suites + rules + [

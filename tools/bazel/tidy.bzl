@@ -6,7 +6,8 @@
 includes them.
 """
 
-# What clang 14 does not know of gcc's flags, or needs beyond them (_Float16 in immintrin.h).
+# Flags that clang 14 needs beside gcc's (_Float16 in immintrin.h), and silence about gcc's that it
+# does not know.
 _CLANG = ["-Wno-everything", "-mavx512fp16"]
 
 # Passes of gcc's, which clang does not have, and its precompiled headers: a source includes what it uses.

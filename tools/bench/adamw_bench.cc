@@ -59,7 +59,7 @@ void FillTensor(const View& x, int64_t period, float scale) {
   x.dtype == DType::kFloat32 ? fill(Host(x).As<float>()) : fill(Host(x).As<BFloat16>());
 }
 
-// Of the magnitudes of every 97th element.
+// The sum of magnitudes of every 97th element.
 double Sum(const View& x) {
   double sum = 0;
   const auto add = [&]<typename T>(const T* data) {
@@ -148,7 +148,7 @@ class Bench {
   CpuDevice device_;
   std::vector<Buffer> buffers_;
   std::unique_ptr<Stream> stream_;
-  ThreadPool pool_;  // Of what is no op.
+  ThreadPool pool_;  // For copies, which are no op.
   View p_, g_, m_, v_, from_, to_, coefficient_, rules_, inputs_, state_, factors_;
   UpdateExtras extras_;
 };

@@ -28,7 +28,7 @@ BINARY = ROOT / "bazel-bin" / "cmd" / "fsdp-train"
 SEQ = 128
 BATCH = 16
 TUNE = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, warmup=20, min_ratio=0.1)
-WITHIN = 1e-3  # Of the two losses over the held-out answers, in nats.
+WITHIN = 1e-3  # Largest difference of the two losses over the held-out answers, in nats.
 TEMPLATE = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
 {%- if message.role == 'assistant' %}

@@ -187,7 +187,7 @@ def make_tasks(args, directory):
 
 
 def read_curve(metrics):
-    """Of the lines of metrics.jsonl."""
+    """A run's curve, from the lines of metrics.jsonl."""
     curve = {"steps": [], "held out": {}, "skipped": 0}
     for line in metrics.splitlines():
         record = json.loads(line)
@@ -207,7 +207,7 @@ def run_one(task, name):
 def run_all(args, tasks):
     """name -> its curves, seed by seed."""
     curves = {name: [] for name in args.precisions}
-    spawn = multiprocessing.get_context("spawn")  # Of PyTorch, which has threads.
+    spawn = multiprocessing.get_context("spawn")  # Not fork: PyTorch has threads.
     with concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=spawn) as pool:
         runs = [(task, name, pool.submit(run_one, task, name))
                 for task in tasks for name in args.precisions]

@@ -26,7 +26,8 @@ BINARY = HERE.parents[1] / "bazel-bin" / "tools" / "bench" / "adamw_bench"
 # Bytes of an element: gradient, parameter and both states, read and written, and the copy.
 BYTES = {"fp32": 4 + 2 * 4 + 4 * 4, "bf16-copy": 4 + 2 * 4 + 4 * 4 + 2, "bf16": 2 + 2 * 2 + 4 * 4}
 COPIED_BYTES = 2 * (256 << 20)
-# Of sums after the first steps. In bf16 one of the two rounds by chance.
+# Largest relative difference of the sums after the first steps. In bf16 one of the two rounds by
+# chance.
 SAME = {"fp32": 1e-5, "bf16-copy": 1e-5, "bf16": 0.03}
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What each sharding option does to the time and the memory of a step: GPT-2 124M over ranks of this
-host, by turns in one run; and a step's timeline.
+"""The time and the memory of a step under each sharding option: GPT-2 124M over ranks of this host, by
+turns in one run; and a step's timeline.
 
     bazel build -c opt //cmd:fsdp-train //tools/bench:spill_bench
     $(tools/bench/setup) tools/bench/options.py [--priority] [--timeline docs/benchmarks/timeline.png]
@@ -132,7 +132,7 @@ class Setting(turns.Participant):
 
 
 class Disk(turns.Participant):
-    """What a setting that spills moves of a disk in a step, and nothing else."""
+    """The bytes that a setting with `spill` moves from and to a disk in a step, and nothing else."""
 
     def __init__(self, args, setting, directory):
         self.args, self.directory, self.name = args, directory, "its disk, alone"
@@ -188,7 +188,7 @@ def print_table(rows):
 
 
 def lanes(events):
-    """Of a Chrome trace: stream -> (begin, end, unit, pass) of what it works on, without waits.
+    """A Chrome trace's pieces of work: stream -> (begin, end, unit, pass), in seconds, without waits.
 
     Seconds. What follows on one unit in one pass without a wait is one piece of work."""
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}

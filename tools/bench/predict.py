@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the simulator says of small recipes on this machine's CPU, and what they take there.
+"""The simulator's prediction for small recipes on this machine's CPU, beside the times that they take
+there.
 
     bazel build -c opt //cmd:fsdp-train
     tools/bench/predict.py --out predict.json
@@ -66,7 +67,7 @@ RECIPES = [
     ("dhen, fp32", 1, recipe(DHEN, CLICKS, 256, 256, {})),
 ]
 
-# Of one recipe, for --search: micro-batch, strategy, what is computed again.
+# Configurations of one recipe, for --search: micro-batch, strategy, activation checkpointing.
 CONFIGURATIONS = [
     {"train.micro_batch_size": size, "fsdp.sharding_strategy": strategy,
      "train.activation_checkpointing": again}
@@ -123,7 +124,7 @@ def seconds_of(steps):
 
 
 def differences(predicted, step):
-    """What of a step's bytes is not as it was said."""
+    """The bytes of a step that differ from the prediction."""
     wrong = []
     for key, value in step.get("communication", {}).items():
         said = predicted["communication"].get(key)
@@ -136,7 +137,7 @@ def differences(predicted, step):
 
 
 def by_turns(rounds, names, measure):
-    """Of each name the times of all rounds; the order is reversed every round."""
+    """The times of all rounds by name; the order is reversed every round."""
     times = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 == 0 else names[::-1]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What quantised communication costs to learn: the quick start on two hosts of one machine, held out.
+"""The loss that quantised communication costs: the quick start on two hosts of one machine, held out.
 
     bazel build -c opt //cmd:fsdp-train
     sudo tools/bench/quantized_curves.py [--steps 2000] [--seeds 3]

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rank writes into the pipe when it has got so far.
+// A rank writes this into the pipe when it has reached a stage.
 struct News {
   int stage = 0;  // 0: joined, 1: exchanged, -1: failed.
 };

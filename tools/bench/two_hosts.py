@@ -23,7 +23,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 BINARY = HERE.parent.parent / "bazel-bin/cmd/fsdp-train"
 BF16 = "mixed_precision: {param_dtype: bf16, reduce_dtype: bf16}"
-FP32_SUMS = "mixed_precision: {param_dtype: bf16}"  # What is quantised is in no reduce_dtype.
+FP32_SUMS = "mixed_precision: {param_dtype: bf16}"  # Quantised tensors ignore reduce_dtype.
 SETTINGS = {
     "bf16": f"{{{BF16}}}",
     "bf16, gather int8": f"{{{BF16}, quantize: {{gather: int8}}}}",

@@ -13,8 +13,9 @@ from rows import (BENCH, Ended, RELUS, Refused, TINY_OPS, losses_of, once, recor
                   sizes)
 from torch_parts import ceilings, images, peers
 
-# Of losses on the GPU, relative to the CPU's: what 50 steps make of the rounding of sums. Of the
-# norms of gradients, which other numbers move far more than losses, ten times that.
+# Limits of the relative difference between losses on the GPU and on the CPU: 50 steps make this
+# much of the rounding of sums. Norms of gradients, which other numbers move far more than losses,
+# have limits ten times as high.
 LIMITS = {"fp32": 1e-4, "bf16": 2e-3, "fp16": 5e-4}
 ROUNDINGS = {"fp32": 2**-24, "bf16": 2**-9, "fp16": 2**-12}
 PRECISIONS = {
@@ -24,15 +25,15 @@ PRECISIONS = {
     "fp16": "{param_dtype: fp16, grad_dtype: fp16, reduce_dtype: fp16, scaler: {init_scale: 4096.0}}",
 }
 
-GRANULE = 4 << 20  # Of the driver's memory, twice.
-# What compute-sanitizer looks at: kernels of ours alone, for those of libraries take it minutes; and no
-# call that is refused, for some are made to ask (pinned memory, an algorithm).
+GRANULE = 4 << 20  # Two granules of the driver's memory, in bytes.
+# compute-sanitizer looks at kernels of ours alone, because those of libraries take it minutes; and
+# at no call that is refused, because some are made to ask (pinned memory, an algorithm).
 OF_OURS = ("--kernel-name", "kernel_substring=4fsdp")
 WITHOUT_CALLS = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
-# What it says at its end where it has found nothing.
+# compute-sanitizer's last line where it has found nothing.
 CLEAN = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
 
-LARGE_MICRO_BATCHES = 64  # Of 8 rows of 1,024: 524,288 tokens a step.
+LARGE_MICRO_BATCHES = 64  # A micro-batch is 8 rows of 1,024: 524,288 tokens a step.
 LARGE_STEPS = 2, 6  # The micro-batches of the steps that are timed.
 PLACES = {
     "optimizer": "{optimizer: true}",
@@ -83,7 +84,7 @@ def devices(kit):
 
 
 def tests_of(kit, chosen):
-    """Of the tests that a filter chooses: suite (EveryDevice/GeluTest) -> names."""
+    """The tests that a filter chooses: suite (EveryDevice/GeluTest) -> names."""
     listed = kit.call(kit.tests, "--gtest_list_tests", "--gtest_filter=" + chosen)
     found, names = {}, None
     for line in listed.splitlines():
@@ -102,8 +103,8 @@ def tests_of_ops(kit):
 
 
 def outcomes(kit, tests, products=""):
-    """Of each test of this filter that was run: its name, and what is wrong. Throws Ended. With
-    `products` those are cuBLASLt's: none is wrong, too."""
+    """(name, fault or None) of each test of this filter that was run. Throws Ended. With `products`,
+    cuBLASLt computes them, and it is a fault if it computes none."""
     report = kit.scratch / "tests.json"
     report.unlink(missing_ok=True)
     try:
@@ -119,7 +120,7 @@ def outcomes(kit, tests, products=""):
         for test in suite["testsuite"]:
             failures = [" ".join(one["failure"].split()) for one in test.get("failures", [])]
             if not failures and test.get("result") != "COMPLETED":
-                failures = ["skipped"]  # What was skipped was not tested.
+                failures = ["skipped"]  # A skipped test has tested nothing.
             yield test["name"], failures[0] if failures else None
 
 
@@ -344,7 +345,7 @@ def races(kit):
         return
     for suite in tests_of_ops(kit):
         def make(suite=suite):
-            # What a test itself says, by exit code 1, is for op_tests.
+            # Exit code 1, the test's own failure, is op_tests' to report.
             return sanitized(kit, found, "racecheck", kit.tests, f"--gtest_filter={suite}.*", fine=(1,))
         yield suite.removeprefix("EveryDevice/"), make
 
@@ -383,8 +384,8 @@ def ops(kit):
 
 
 def rates_here(kit, flags):
-    """What this GPU reaches of a recipe's step, now: its products by the fastest algorithms that have
-    been timed, its attention by itself, a copy. Keys of a hardware file."""
+    """The rates that this GPU reaches now in a recipe's step: its products by the fastest algorithms that
+    have been timed, its attention by itself, a copy. Keys of a hardware file."""
     parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 3,
                                 "--json"))["parts"]
     recipe = {name: int(value) for name, value in
@@ -405,7 +406,7 @@ def rates_here(kit, flags):
 
 
 def fitting(work):
-    """What a run gives that has memory enough here; others are refused."""
+    """The result of `work`. A run that has too little memory here is refused."""
     try:
         return work()
     except Ended as error:
@@ -461,7 +462,7 @@ def steps(kit):
 
 
 def large_recipe(kit):
-    """What docs/benchmarks/gpu_floor.md adds up with offload, and rows of a micro-batch."""
+    """The recipe whose offload docs/benchmarks/gpu_floor.md adds up, and the rows of a micro-batch."""
     rows = 1 if kit.small else 8
     flags = (["--config", kit.recipe("qwen2")] if kit.small else
              ["--config", BENCH / "qwen2.5.yaml", "--set", "model.preset=qwen2.5-14b"])

@@ -1,4 +1,4 @@
-"""What the parts of tools/gpu/kit stand on: programs that end in time, recipes, and rows."""
+"""The base of the parts of tools/gpu/kit: programs that end in time, recipes, and rows."""
 
 import contextlib
 import ctypes
@@ -44,8 +44,8 @@ SMALL_MODELS = ("gpt2", "qwen2", "t5")
 STEPS = "train: {steps: %d, micro_batch_size: 2, global_batch_size: 6}\nlog: {every: 1}\n" \
         "schedule: {name: constant}\noptimizer: {lr: %s}\n"
 RATE = "3.0e-4"
-# ReLUs in a row, of those that have any. What is given to one and lies near 0 is on here and off there:
-# such models take smaller steps.
+# ReLUs in a row, of the models that have any. A value near 0 passes a ReLU on one
+# device and not on the other: these models take smaller steps.
 RELUS = {"regnet": 8, "dhen": 4}
 RATE_OF_RELUS = "3.0e-5"
 TINY_OPS = ["--batch", 1, "--seq", 8, "--hidden", 16, "--intermediate", 24, "--heads", 2, "--vocab", 40,
@@ -126,7 +126,7 @@ def end_marked(mark):
 
 
 def stand_of(process):
-    """Of each thread of a directory in /proc: process, thread, and where it is in the kernel."""
+    """Process, thread and place in the kernel of each thread of a directory in /proc."""
     def read(path):
         try:
             return path.read_text().strip()
@@ -168,7 +168,7 @@ class Clock:
 
 
 class Kit:
-    """What parts work with; `args` are those of `kit run`."""
+    """The machine and the settings that parts work with; `args` are those of `kit run`."""
 
     def __init__(self, args):
         self.program, self.tests = str(args.program.absolute()), str(args.tests.absolute())
@@ -182,7 +182,7 @@ class Kit:
         self.steps = 4 if args.small else 50
         self.runs = 0
         self.gpu = gpu_name()
-        self.rows = []  # Of the part that is at work.
+        self.rows = []  # The rows of the part that is at work.
 
     def begin_row(self):
         self.row_deadline = time.monotonic() + self.row_seconds
@@ -264,7 +264,7 @@ class Kit:
         return version
 
     def torch_seconds(self, tasks):
-        """Of each of the tasks of torch_ceilings.py."""
+        """Seconds of each of the tasks of torch_ceilings.py."""
         self.torch()
         answers = json.loads(self.call(self.python, BENCH / "torch_ceilings.py", "--device", "cuda",
                                        text=json.dumps(tasks)))
@@ -311,7 +311,7 @@ def records(run, kind="step"):
 
 
 def losses_of(run):
-    """Of each step the loss, and the norm of its gradient."""
+    """The loss of each step, and the norm of its gradient."""
     return [(record["loss"], record["grad_norm"]) for record in records(run)]
 
 

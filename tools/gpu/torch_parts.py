@@ -14,7 +14,7 @@ from rows import BENCH, Refused, TINY_OPS, losses_of, records, row, settings, si
 sys.path.insert(0, str(BENCH))
 import turns  # noqa: E402
 
-BACKENDS = ("cudnn", "flash")  # Of attention.
+BACKENDS = ("cudnn", "flash")  # Backends of attention.
 # Against PyTorch: steps that are compared, those behind them that count, and in how many turns.
 COMPARED, COUNTED, ROUNDS = 3, 8, 2
 # Compiled, a turn of this one's begins with a minute of the compiler, and two would not be over in time.
@@ -22,11 +22,12 @@ LARGEST = "qwen2.5-3b"
 # Relative differences that still are the same work. In bf16 each rounds in places of its own, by 2^-9
 # of a value; a norm has a few roundings a layer in it (tools/bench/step.py).
 SAME_LOSS, SAME_NORM = 1e-3, 2**-6
-# Of images 224 x 224, in bf16 on fp32 weights; and what a small run has of them, on a CPU.
+# Images 224 x 224 of a micro-batch, in bf16 on fp32 weights; and the settings of a small run on a
+# CPU.
 IMAGE_MODELS = {"vit-base": 64, "regnet-y-400mf": 128, "regnet-y-16gf": 64}
 SMALL_IMAGES = {"vit-base": ["hidden_size=24", "intermediate_size=24", "num_attention_heads=2",
                              "num_hidden_layers=1", "image_size=32"]}
-# What FSDP2 has under MixedPrecisionPolicy(bf16, reduce_dtype=fp32).
+# The dtypes of FSDP2 under MixedPrecisionPolicy(bf16, reduce_dtype=fp32).
 AS_FSDP2 = ["fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, reduce_dtype: fp32, "
             "master_dtype: fp32}", "optimizer.state_dtype=fp32"]
 

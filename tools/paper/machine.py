@@ -111,8 +111,8 @@ def sources_of(text):
                                                                      re.MULTILINE)}
 
 
-# What a seen point sets, by its name: the key, and between which values it is looked for. More of
-# the first two makes a step faster; of the third slower.
+# The number that a seen point sets, by the point's name: its key, between which values it is looked
+# for, and +1 if a step gets faster as it grows, -1 if slower.
 FITTED = {"7b batch_2 256": ("reached", 0.3, 1.0, +1),
           "6b no_prefetch 256": ("network.between.ring_bytes_per_s", 40e9, 400e9, +1),
           "7c batch_16 64": ("unfused_bytes", 0.25, 12.0, -1)}

@@ -1,4 +1,4 @@
-"""What the paper's numbers say before anything is fitted: a calculation and its numbers for each sentence."""
+"""The paper's numbers before anything is fitted: a calculation and its numbers for each sentence."""
 
 import statistics
 

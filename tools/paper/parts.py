@@ -24,7 +24,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 HARDWARE = HERE.parents[1] / "configs" / "hardware"
-# Of the median error: the goals of docs/simulator.md's parts.
+# The goals of docs/simulator.md's parts: limits of the median error.
 PRODUCTS, COLLECTIVES = 0.08, 0.15
 # Below a MiB NCCL takes other protocols, whose latencies are lower.
 LEAST_BYTES = 1 << 20
@@ -77,7 +77,8 @@ class Products:
         self.of_terms = {}
 
     def shares(self, tile_terms):
-        """Of the rate, by row. As many products in one kernel are one of as many times the rows."""
+        """Shares of the rate, by row. A batch of products in one kernel counts as one product with as many
+        times the rows."""
         if tile_terms not in self.of_terms:
             fast = TERMS_OF_FAST / (TERMS_OF_FAST + tile_terms)
             sms = int(self.file["multiprocessors"])
@@ -87,7 +88,7 @@ class Products:
         return self.of_terms[tile_terms]
 
     def errors(self, rate, tile_terms, launch, of=None):
-        """Of the FLOP/s."""
+        """Relative errors of the FLOP/s, by row."""
         shares = self.shares(tile_terms)
         return [abs(self.seconds[i] / (max(self.flops[i] / (rate * shares[i]), self.moved[i]) +
                                        launch) - 1)
@@ -118,8 +119,8 @@ RINGS = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
 
 
 def terms_of(row):
-    """What the five numbers of a collective are multiplied with: collective_s, and of a ring and of a
-    pairwise exchange the step and a byte's time."""
+    """The factors of a collective's five numbers: collective_s; a ring's step and its time of a byte; a
+    pairwise exchange's step and its time of a byte."""
     op, ranks, size, _ = row
     if op in RINGS:
         steps = RINGS[op] * (ranks - 1)

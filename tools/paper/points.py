@@ -135,7 +135,8 @@ RETRIES = "7b batch_2 128"
 
 
 def judged(seen):
-    """What the goals are about: 6b without prefetch, 7b and 7c, but for what was seen and the retries."""
+    """The values that the goals are about: 6b without prefetch, 7b and 7c, but not the seen ones nor the
+    retries."""
     return [v for v in VALUES if v.name and v.figure in ("6b", "7b", "7c") and
             v.curve != "backward_prefetch" and v.name != RETRIES and v.name not in seen]
 

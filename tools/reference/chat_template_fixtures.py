@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What transformers makes of the chat templates in tests/fixtures/chat_templates/, of random
-conversations, and what jinja2 makes of single expressions, as it sets jinja2 up for them. README.md
+"""Writes transformers' renderings of the chat templates in tests/fixtures/chat_templates/ and of random
+conversations, and jinja2's values of single expressions, with jinja2 set up as transformers does. README.md
 says what the files are.
 """
 
@@ -133,7 +133,8 @@ def case(r):
 
 
 def variables(given):
-    """What the template sees, as tokenization_utils_base and render_jinja_template make it."""
+    """The variables that the template sees, as tokenization_utils_base and render_jinja_template make
+    them."""
     messages = utils._alias_reasoning_fields(utils._normalize_chat_messages(given["messages"]))
     return {**TOKENS, **given.get("extra", {}), "messages": messages, "tools": given.get("tools"),
             "documents": given.get("documents"),
@@ -141,8 +142,8 @@ def variables(given):
 
 
 def targets(source, given):
-    """What the assistant says, where a template does not mark it: what each of its messages adds to
-    the prompt in front of it. None: a part is not how the whole begins."""
+    """The text of the assistant, where a template does not mark it: what each of its messages adds to the
+    prompt in front of it. None: a part is not how the whole begins."""
     def part(count, prompt):
         messages = given["messages"][:count]
         text, why = render(source, variables({**given, "messages": messages, "add_generation_prompt": prompt}),

@@ -1,4 +1,4 @@
-"""What the references of all families have in common: batches, training, errors, files.
+"""The common part of the references of all families: batches, training, errors, files.
 
 A family gives a Case (name, seed, vocab, sequence, masked, documents), a function that builds the
 model, and one that makes of it the module that computes in float64; where its samples are no
@@ -87,7 +87,7 @@ def logits_of(model, ids: torch.Tensor, positions: np.ndarray | None) -> torch.T
 
 
 class Causal:
-    """What a sample is: each token's target is the next one."""
+    """A sample of a causal model: each token's target is the next one."""
 
     def draw(self, rng: np.random.Generator, case, *shape: int) -> np.ndarray:
         return draw_tokens(rng, case, *shape)
@@ -96,17 +96,17 @@ class Causal:
         return logits_of(model, ids[:, :-1], positions), ids[:, 1:]
 
     def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of each target."""
+        """The loss of each target."""
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), reduction="none"
         )
 
     def weights(self, tokens: np.ndarray) -> np.ndarray:
-        """Of what is drawn, before anything is masked."""
+        """The weights of drawn tokens, before anything is masked."""
         return np.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), np.float32)
 
     def file_name(self, name: str) -> str:
-        """Of a parameter's tensor in the model's files."""
+        """The name of a parameter's tensor in the model's files."""
         return name
 
 
@@ -127,7 +127,7 @@ def total_norm(model) -> float:
 
 
 def batch_results(model, tokens, weights, positions, rows) -> dict[str, np.ndarray]:
-    """What one forward and backward pass gives, in the model's dtype, returned in float64."""
+    """The results of one forward and backward pass in the model's dtype, returned in float64."""
     model.zero_grad()
     logits, loss = run_batch(model, tokens, weights, positions)
     loss.backward()

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 INIT_SCALE = 2.0**24
-SEQUENCES = 4  # Of a step, one or more to a rank; of data `same`, all ranks have the first alone.
+SEQUENCES = 4  # In a step, one or more to a rank; with data `same`, all ranks have the first alone.
 STRATEGIES = {1: ("full_shard",), 2: ("full_shard", "no_shard"),
               4: ("full_shard", "no_shard", "hybrid_shard")}
 

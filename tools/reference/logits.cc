@@ -1,8 +1,8 @@
-// What this program's model computes, for a comparison with transformers:
+// Computes this program's logits, for a comparison with transformers:
 //   logits DIRECTORY TOKEN...
-// writes the logits of every position of the sequence to stdout, float32 [tokens, vocabulary]. Of
-// an encoder and a decoder the sequence is the one's, and behind a 0, without its last, the
-// other's. DIRECTORY: a checkpoint or a Hugging Face directory.
+// writes the logits of every position of the sequence to stdout, float32 [tokens, vocabulary]. An
+// encoder-decoder model gets the sequence as its encoder's input; its decoder's input is 0, then
+// the sequence without its last token. DIRECTORY: a checkpoint or a Hugging Face directory.
 #include <algorithm>
 #include <cstdio>
 #include <exception>

@@ -44,7 +44,7 @@ SCALE = 1024.0
 SCALER = dict(init_scale=64.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=3)
 PLANTED = (3, 6, 7, 12, 13, 20)  # Also before the scale would have grown, and twice running.
 OVERFLOW = 1e30  # The weight of the one target that makes a step's gradient overflow.
-ORDERS = 4  # Of each step's sequences: one run's error in a tensor can be small or large by luck.
+ORDERS = 4  # In which a step's sequences run: the error of one run can be small or large by luck.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Model:
 
     def build(self) -> torch.nn.Module:
         model = self.family.build_model(self.case)
-        model.set_attn_implementation("sdpa")  # What transformers takes by default.
+        model.set_attn_implementation("sdpa")  # transformers' default.
         return model
 
     def exact(self) -> torch.nn.Module:
@@ -254,7 +254,8 @@ def rank_of_scripts(rank: int, world: int, store: str, out: str) -> None:
 
 
 def scaler_script() -> dict:
-    """What every way of PyTorch does alike: the scale of each step, and which steps are skipped."""
+    """The script that every way of PyTorch follows alike: the scale of each step, and which steps are
+    skipped."""
     with tempfile.TemporaryDirectory() as folder:
         for world in (1, 2):
             torch.multiprocessing.spawn(rank_of_scripts, (world, f"{folder}/store{world}", folder), world)
@@ -309,7 +310,7 @@ def exact_results(model: Model, param: str) -> dict[str, np.ndarray]:
 
 
 def compute() -> dict[str, dict[str, np.ndarray]]:
-    """What each model's file holds."""
+    """The tensors of each model's file."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         for world in sorted({w.world for w in WAYS}):

@@ -27,7 +27,7 @@ class Case:
     seed: int
     vocab: int
     inputs: int  # Tokens of an input.
-    sequence: int  # Of a target.
+    sequence: int  # Tokens of a target.
     hidden: int
     heads: int
     head_dim: int
@@ -104,7 +104,7 @@ def build_model(case: Case) -> transformers.T5ForConditionalGeneration:
         layer_norm_epsilon=case.epsilon,
         dropout_rate=0.0,
         feed_forward_proj="gated-gelu" if case.gated else "relu",
-        tie_word_embeddings=case.scaled,  # What transformers 5 takes it for.
+        tie_word_embeddings=case.scaled,  # The value that transformers 5 takes it for.
         decoder_start_token_id=0,
         attn_implementation="eager",
     )
@@ -151,7 +151,8 @@ def in_double(model: torch.nn.Module, _) -> torch.nn.Module:
 
 
 def write_buckets() -> None:
-    """Of each distance from query to key, for several numbers of buckets and largest distances."""
+    """Writes the bucket of each distance from query to key, for several numbers of buckets and largest
+    distances."""
     all_of = []
     for buckets, distance in ((32, 128), (12, 20), (7, 9), (4, 3), (16, 40), (33, 1000), (64, 300)):
         span = 2 * distance + 3

@@ -146,7 +146,7 @@ def fnv(data, value=0xCBF29CE484222325):
 
 
 def corpus(hard=150_000):
-    """What they are trained on: easy text, and some of the hard one."""
+    """The text that tokenizers are trained on: easy text, and some of the hard one."""
     jargon = (ROOT / "configs" / "data" / "jargon.txt").read_text("utf-8")[:300_000]
     return jargon + hard_text(1, hard).decode("utf-8", "replace").replace("\0", "")
 
@@ -221,7 +221,7 @@ def huggingface():
     as_json["added_tokens"] = as_json["added_tokens"][:3]
     made["llama2"] = Tokenizer.from_str(json.dumps(as_json))
 
-    # What else a file may ask for.
+    # Other settings that a file may have.
     parts = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=False))
     parts.normalizer = normalizers.Sequence([
         normalizers.NFKD(), normalizers.Replace("\u0301", "")])
@@ -264,7 +264,7 @@ def sentencepiece_models():
     return made
 
 
-# --- What is written ---
+# --- The files ---
 
 
 # Where a token begins inside a character or in the marks behind one, normal forms decide what of it
@@ -310,7 +310,7 @@ def results(folder):
 
 
 def hashes(values):
-    # Of the first 1024, then twice as many, ...: so that a difference has a place.
+    # Hashes of the first 1024, then twice as many, ...: so that a difference has a place.
     out, n = [], 1024
     while True:
         part = values[:n]

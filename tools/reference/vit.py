@@ -50,7 +50,7 @@ class Case:
     epsilon: float
     masked: bool  # The batch has a sample of weight zero.
     qkv_bias: bool = True
-    head_dim: int = 0  # Of a DeepViT; 0: it is a ViT.
+    head_dim: int = 0  # A DeepViT's; 0: it is a ViT.
     sequence: int = 1  # Targets of a sample.
 
 
@@ -94,7 +94,7 @@ class Images(common.Causal):
         return np.ones((*tokens.shape[:-1], 1), np.float32)
 
     def file_name(self, name):
-        """Of a parameter: transformers 5 has other names than the files it writes."""
+        """A parameter's name in the file: transformers 5 writes other names than its own."""
         for ours, files in (("vit.layers.", "vit.encoder.layer."),
                             ("attention.q_proj", "attention.attention.query"),
                             ("attention.k_proj", "attention.attention.key"),

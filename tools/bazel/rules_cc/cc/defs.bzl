@@ -1,4 +1,4 @@
-"""What bazel_tools loads from rules_cc: the rules that Bazel 4 has built in."""
+"""The rules that bazel_tools loads from rules_cc, as Bazel 4 has them built in."""
 
 cc_binary = native.cc_binary
 cc_import = native.cc_import
