@@ -326,7 +326,7 @@ class Docs(unittest.TestCase):
     def test_issue_rates_follow_from_instructions(self):
         counted = {(kernel, loop): int(instructions) / int(elements) for kernel, loop, instructions, elements in
                    re.findall(r"^\| \S+ \| `([^`]+)` \| ([^|]+) \| \S+ \| (\d+) \| (\d+) \| [\d.]+ \| \d+ \|$",
-                              self.pages["docs/benchmarks/cuda_kernels.md"], flags=re.M)}
+                              self.pages["tools/cuda/kernels.md"], flags=re.M)}
         rows = re.findall(r"^\| `([^`]+)`, ([^|]+) ((?:\| [\d.]+ )+)\|$",
                           self.pages["docs/benchmarks/gpu_floor.md"], flags=re.M)
         self.assertEqual({(kernel, loop) for kernel, loop, _ in rows}, counted.keys())

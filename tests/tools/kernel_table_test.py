@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/cuda/kernel_table over what cuobjdump 13 prints, without a toolkit, a network or a GPU."""
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -174,6 +175,33 @@ esac""")
         self.assertRegex(err, r"\Atools/cuda/kernel_table: there is no cuobjdump, or no nvdisasm, in "
                               r"/nonexistent/bin, and nvidia-cuda-cuobjdump==\S+ and "
                               r"nvidia-cuda-nvdisasm==\S+ could not be had from PyPI[^\n]*\n\Z")
+
+    def test_sources_are_what_nvcc_reads(self):
+        found = importlib.util.spec_from_file_location(
+            "kernel_sources", PROGRAM.with_name("kernel_sources.py"))
+        sources = importlib.util.module_from_spec(found)
+        found.loader.exec_module(sources)
+        sources.ROOT = self.directory
+        (self.directory / "tools/cuda").mkdir(parents=True)
+        for name in sources.HOW:
+            (self.directory / name).write_text("")
+        self.script("nvcc", "echo 13")
+        (self.directory / "trainer/ops").mkdir(parents=True)
+        header, kernel = self.directory / "trainer/ops/x.h", self.directory / "trainer/ops/x.cu"
+
+        def hashed(*, included="int i;", code='#include "trainer/ops/x.h"\nchar c = \'"\';'):
+            header.write_text(included)
+            kernel.write_text(code)
+            return sources.hash_of_kernels(self.directory / "nvcc")
+
+        plain = hashed()
+        (self.directory / "trainer/ops/y.h").write_text("int of_no_kernel;")
+        self.assertEqual(plain, hashed())
+        self.assertEqual(plain, hashed(included="/* how\nmany */\n// so many\nint i;  // i"))
+        self.assertNotEqual(plain, hashed(included="long i;"))
+        self.assertNotEqual(plain, hashed(code='char c = \'"\';'))
+        text = '#include "trainer/ops/x.h"\nconst char* s = "//'
+        self.assertNotEqual(hashed(code=text + '1";'), hashed(code=text + '2";'))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,40 @@
-"""Which kernels docs/benchmarks/cuda_kernels.md was made of: a hash of all that nvcc reads and does."""
+"""Which kernels tools/cuda/kernels.md was made of: a hash of all that nvcc reads and does."""
 
 import hashlib
 import pathlib
+import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PLACES = ("tools/cuda/compile", "tools/cuda/defs.bzl", "tools/cuda/BUILD.bazel", "trainer/ops/*.h",
-          "trainer/ops/cuda/*")
+HOW = ("tools/cuda/compile", "tools/cuda/defs.bzl", "tools/cuda/BUILD.bazel")
+KERNELS = "trainer/**/*.cu"
+# A string, a character (no digit separator), a comment.
+TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.S)
+
+
+def without_comments(text):
+    """C++ without comments, nor the blanks and line ends that they leave."""
+    code = TOKEN.sub(lambda token: "" if token[0].startswith("/") else token[0], text)
+    return "\n".join(line for line in map(str.rstrip, code.splitlines()) if line)
+
+
+def read_by_nvcc():
+    """The files with kernels and every file of ours that they include, path -> code."""
+    read = {}
+    left = sorted(ROOT.glob(KERNELS))
+    while left:
+        file = left.pop()
+        if file in read or not file.is_file():  # A header that Bazel makes is none of ours.
+            continue
+        read[file] = without_comments(file.read_text())
+        left += [ROOT / name for name in re.findall(r'^#include "([^"]+)"$', read[file], re.M)]
+    return read
 
 
 def hash_of_kernels(nvcc):
-    """SHA-256 of the compiler's version and of the sources, names and texts; `nvcc` is its path."""
+    """SHA-256 of the compiler's version and of the sources, names and code; `nvcc` is its path."""
     whole = hashlib.sha256(subprocess.run([nvcc, "--version"], capture_output=True, check=True).stdout)
-    for place in PLACES:
-        for file in sorted(file for file in ROOT.glob(place) if file.is_file()):
-            whole.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    texts = {ROOT / name: (ROOT / name).read_text() for name in HOW} | read_by_nvcc()
+    for file in sorted(texts):
+        whole.update(f"{file.relative_to(ROOT)}\n{texts[file]}\n".encode())
     return whole.hexdigest()
