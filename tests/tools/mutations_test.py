@@ -37,7 +37,7 @@ class Mutations(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = pathlib.Path(directory.name) / "tree"
-        self.page = self.root / "docs/mutations.md"
+        self.page = self.root / "tests/mutations.md"
         self.environment = {**os.environ, "PATH": f"{directory.name}:/usr/bin:/bin",
                             "XDG_CACHE_HOME": f"{directory.name}/cache", "HOME": directory.name,
                             "GIT_CONFIG_GLOBAL": "/dev/null", "PYTHONDONTWRITEBYTECODE": "1"}
