@@ -25,25 +25,25 @@ constexpr int64_t kMaxWidth = int64_t{1} << 14;
 std::vector<FieldRow<Config>> Rows() {
   return {
       Row("dense_columns", &Config::dense_columns, IntegerRange{1, kMaxColumns},
-          "Numbers of a sample", "13", {"num_dense", "dense_features"}, "dense_columns"),
+          "Columns of numbers in a sample", "13", {"num_dense", "dense_features"}, "dense_columns"),
       Row("table_rows", &Config::table_rows, IntegerRange{1, kMaxRows},
-          "Rows of the table of each column of ids. An id's row is its remainder by this number",
-          "26 x 100000", {"num_embeddings", "cardinalities"}, "table_rows"),
+          "Rows of each column's table. An id's row is its remainder by this number", "26 x 100000",
+          {"num_embeddings", "cardinalities"}, "table_rows"),
       Row("table_bags", &Config::table_bags, IntegerRange{1, kMaxBag},
-          "The most ids that a cell of each column has; their vectors are added up. Empty: 1 in "
-          "every column",
+          "Most ids in a cell of each column; their vectors are added up. Empty list: 1 in every "
+          "column",
           "[]", {}, "table_bags"),
       Row("table_width", &Config::table_width, IntegerRange{1, kMaxWidth},
-          "Width of feature vectors: of a table's row, and of what layers make", "64",
+          "Width of all feature vectors: of a table's row and of a layer's output", "64",
           {"embedding_dim"}, "table_width"),
       Row("table_capacity", &Config::table_capacity, RealRange{.at_least = 1, .at_most = 1e6},
-          "Of its own ids, how many times as many a rank takes in a round: more go in further "
-          "rounds",
+          "Room of one round of the exchange, as a multiple of a rank's own ids; further ids "
+          "take further rounds",
           "2.0"),
       NameRow("table_dtype", &Config::table_dtype, {"fp32", "bf16"},
-              "What rows of tables are kept in. bf16: updates are rounded stochastically", "fp32"),
+              "dtype of the tables' rows. bf16: updates are rounded stochastically", "fp32"),
       Row("dense_vectors", &Config::dense_vectors, IntegerRange{1, kMaxVectors},
-          "Feature vectors that are made of a sample's numbers", "6", {}, "dense_vectors"),
+          "Feature vectors made from a sample's numbers", "6", {}, "dense_vectors"),
       Row("num_vectors", &Config::num_vectors, IntegerRange{2, kMaxVectors},
           "Feature vectors that each layer makes", "32", {}, "num_vectors"),
       Row("num_hidden_layers", &Config::num_hidden_layers, IntegerRange{1, kMaxHiddenLayers},

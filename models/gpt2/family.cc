@@ -24,10 +24,10 @@ std::vector<FieldRow<Config>> Rows() {
       Row("num_hidden_layers", &Config::num_hidden_layers, IntegerRange{1, kMaxHiddenLayers},
           "Transformer blocks", "12", {"n_layer", "n_layers", "num_layers"}, "n_layer"),
       Row("num_attention_heads", &Config::num_attention_heads, IntegerRange{1, kMaxHiddenSize},
-          "Attention heads; gpt2: they divide hidden_size", "12",
+          "Attention heads; for gpt2 a divisor of hidden_size", "12",
           {"n_head", "n_heads", "num_heads"}, "n_head"),
       Row("vocab_size", &Config::vocab_size, IntegerRange{1, kMaxVocabSize},
-          "Tokens that the model knows", "50257", {"n_vocab"}, "vocab_size"),
+          "Tokens of the vocabulary", "50257", {"n_vocab"}, "vocab_size"),
       Row("max_position_embeddings", &Config::max_position_embeddings,
           IntegerRange{1, kMaxPositions}, "Longest sequence, in tokens", "1024",
           {"n_positions", "n_ctx", "block_size"}, "n_positions"),
@@ -40,14 +40,17 @@ std::vector<FieldRow<Config>> Rows() {
       LaterRow("tie_word_embeddings", &Config::tie_word_embeddings, BooleanRange(),
                "The head is the token embedding", "true"),
       DropoutRow("embedding_dropout", &Config::embedding_dropout,
-                 "Share of the embeddings' elements that are dropped while training",
-                 {"embd_pdrop"}, "embd_pdrop"),
-      DropoutRow("residual_dropout", &Config::residual_dropout,
-                 "The same of what attention and the MLP add to the residual stream",
-                 {"resid_pdrop", "dropout"}, "resid_pdrop"),
-      DropoutRow("attention_dropout", &Config::attention_dropout,
-                 "The same of attention's probabilities, behind the softmax", {"attn_pdrop"},
-                 "attn_pdrop"),
+                 "Share of the embeddings' elements that are dropped in training", {"embd_pdrop"},
+                 "embd_pdrop"),
+      DropoutRow(
+          "residual_dropout", &Config::residual_dropout,
+          "Share of the elements that attention and the MLP add to the residual stream that are "
+          "dropped in training",
+          {"resid_pdrop", "dropout"}, "resid_pdrop"),
+      DropoutRow(
+          "attention_dropout", &Config::attention_dropout,
+          "Share of attention's probabilities that are dropped in training, after the softmax",
+          {"attn_pdrop"}, "attn_pdrop"),
   };
 }
 

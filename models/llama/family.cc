@@ -48,35 +48,36 @@ MapRange ScalingRange() {
       .members =
           {{"type",
             NameRange{{kTypes.begin(), kTypes.end()}, {"longrope"}},
-            "default: none. linear, dynamic, llama3, yarn: as transformers' "
+            "default: not stretched. linear, dynamic, llama3, yarn: as in transformers' "
             "modeling_rope_utils.",
             {"rope_type"}},
            {"factor", RealRange{.at_least = 1},
-            "How many times as long sequences become; for every type but default."},
+            "How many times longer sequences become; for every type except default."},
            {"original_max_position_embeddings", IntegerRange{1, kMaxPositions},
-            "llama3, yarn: longest sequence before."},
+            "llama3, yarn: longest sequence before stretching."},
            {"low_freq_factor", above_zero,
-            "llama3: wavelengths above the original length / this are stretched in full."},
+            "llama3: wavelengths above the original length divided by this are fully stretched."},
            {"high_freq_factor", above_zero,
-            "llama3: wavelengths below the original length / this are left alone."},
+            "llama3: wavelengths below the original length divided by this are left alone."},
            {"beta_fast", above_zero,
-            "yarn: turns in the original length from which on a wavelength is left alone. "
-            "null: 32."},
+            "yarn: a wavelength with at least this many turns in the original length is left "
+            "alone. null: 32."},
            {"beta_slow", above_zero,
-            "yarn: turns below which a wavelength is stretched in full. null: 1."},
+            "yarn: a wavelength with fewer turns than this is fully stretched. null: 1."},
            {"attention_factor", above_zero,
-            "yarn: multiplies sines and cosines. null: 0.1 x ln(factor) + 1, or from mscale."},
-           {"mscale", above_zero, "yarn: with mscale_all_dim, what attention_factor follows from."},
+            "yarn: multiplies sines and cosines. null: 0.1 x ln(factor) + 1, or computed from "
+            "mscale."},
+           {"mscale", above_zero, "yarn: with mscale_all_dim, gives attention_factor."},
            {"mscale_all_dim", above_zero, "yarn: see mscale."},
            {"truncate", BooleanRange(),
-            "yarn: the borders between wavelengths are rounded to whole ones. null: true."}},
+            "yarn: borders between wavelengths are rounded to whole numbers. null: true."}},
       .standard = ToMap(RopeScaling())};
 }
 
 std::vector<FieldRow<Config>> Rows() {
   FieldRow<Config> head_dim =
       Row("head_dim", &Config::head_dim, IntegerRange{1, kMaxHeadDim},
-          "Width of a head; llama: it is even",
+          "Width of a head; even for llama",
           "hidden_size / num_attention_heads; the preset's, unless one of these is given beside it",
           {"head_size", "kv_channels"});
   head_dim.judged_by_code = true;
@@ -86,19 +87,21 @@ std::vector<FieldRow<Config>> Rows() {
           "hidden_size"),
       Row("intermediate_size", &Config::intermediate_size, IntegerRange{1, kMaxIntermediateSize},
           "Width inside the MLP",
-          "8/3 of hidden_size in whole 256s; the preset's, unless hidden_size is given beside it",
+          "8/3 of hidden_size, rounded up to a multiple of 256; the preset's, unless hidden_size "
+          "is given beside it",
           {"n_inner", "d_ff", "ffn_dim"}, "intermediate_size"),
       Row("num_hidden_layers", &Config::num_hidden_layers, IntegerRange{1, kMaxHiddenLayers},
           "Transformer blocks", "32", {"n_layer", "n_layers", "num_layers"}, "num_hidden_layers"),
       Row("num_attention_heads", &Config::num_attention_heads, IntegerRange{1, kMaxHeads},
           "Attention heads", "32", {"n_head", "n_heads", "num_heads"}, "num_attention_heads"),
       Row("num_key_value_heads", &Config::num_key_value_heads, IntegerRange{1, kMaxHeads},
-          "Heads of keys and values, each for a group of attention heads, which they divide",
+          "Heads of keys and values, each shared by a group of attention heads: a divisor of "
+          "num_attention_heads",
           "num_attention_heads; the preset's, unless that is given beside it",
           {"n_kv_heads", "num_kv_heads", "n_query_groups"}),
       head_dim,
       Row("vocab_size", &Config::vocab_size, IntegerRange{1, kMaxVocabSize},
-          "Tokens that the model knows", "32000", {"n_vocab"}, "vocab_size"),
+          "Tokens of the vocabulary", "32000", {"n_vocab"}, "vocab_size"),
       Row("max_position_embeddings", &Config::max_position_embeddings,
           IntegerRange{1, kMaxPositions}, "Longest sequence, in tokens", "4096",
           {"n_positions", "n_ctx", "block_size"}, "max_position_embeddings"),
@@ -107,23 +110,25 @@ std::vector<FieldRow<Config>> Rows() {
       Row("rope_theta", &Config::rope_theta, RealRange{.above = 1},
           "Base of the rotary wavelengths", "10000", {"rope_base", "rotary_base"}),
       MapRow("rope_scaling", &Config::rope_scaling, ScalingRange(),
-             "How rotary wavelengths are stretched for longer sequences. Given in a later file, it "
-             "replaces that of earlier ones",
-             "the preset's; without one they are not", {"rope_parameters"}, &ToMap, &FromMap),
+             "How rotary wavelengths are stretched for longer sequences. A map in a later file "
+             "replaces that of earlier files",
+             "the preset's; without one they are not stretched", {"rope_parameters"}, &ToMap,
+             &FromMap),
       Row("tie_word_embeddings", &Config::tie_word_embeddings, BooleanRange(),
           "The head is the token embedding", "false"),
       Row("attention_bias", &Config::attention_bias, BooleanRange(), "Biases of q, k and v",
           "false", {"qkv_bias"}),
       Row("attention_output_bias", &Config::attention_output_bias, BooleanRange(),
-          "A bias after attention's last product", "false"),
+          "Bias of attention's output projection", "false"),
       Row("mlp_bias", &Config::mlp_bias, BooleanRange(), "Biases of gate, up and down", "false"),
-      Row("qk_norm", &Config::qk_norm, BooleanRange(), "An RMSNorm of each head of q and k",
+      Row("qk_norm", &Config::qk_norm, BooleanRange(), "An RMSNorm on each head of q and k",
           "false", {"use_qk_norm", "norm_qk"}),
       Row("initializer_range", &Config::initializer_range, RealRange{.at_least = 0, .at_most = 1},
           "Standard deviation of the initial weights", "0.02", {"init_std"}, "initializer_range"),
-      DropoutRow("attention_dropout", &Config::attention_dropout,
-                 "The same of attention's probabilities, behind the softmax", {"attn_pdrop"},
-                 "attention_dropout"),
+      DropoutRow(
+          "attention_dropout", &Config::attention_dropout,
+          "Share of attention's probabilities that are dropped in training, after the softmax",
+          {"attn_pdrop"}, "attention_dropout"),
   };
 }
 

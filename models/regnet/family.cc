@@ -24,11 +24,11 @@ constexpr size_t kMaxStages = 16;
 std::vector<FieldRow<Config>> Rows() {
   return {
       Row("image_size", &Config::image_size, IntegerRange{1, kMaxImageSize},
-          "Pixels of an image's side", "224", {"img_size"}, "image_size"),
+          "Pixels of a side of the image", "224", {"img_size"}, "image_size"),
       Row("num_channels", &Config::num_channels, IntegerRange{1, kMaxChannels},
-          "Numbers of a pixel", "3", {"in_chans", "channels"}, "num_channels"),
-      Row("num_labels", &Config::num_labels, IntegerRange{1, kMaxVocabSize},
-          "Classes that an image may be of", "1000", {"num_classes"}),
+          "Channels of a pixel", "3", {"in_chans", "channels"}, "num_channels"),
+      Row("num_labels", &Config::num_labels, IntegerRange{1, kMaxVocabSize}, "Classes", "1000",
+          {"num_classes"}),
       Row("embedding_size", &Config::embedding_size, IntegerRange{1, kMaxHiddenSize},
           "Channels of the stem, a convolution before the stages", "32", {"stem_width"},
           "embedding_size"),
@@ -38,12 +38,12 @@ std::vector<FieldRow<Config>> Rows() {
           "Blocks of each stage; the first one halves the image's sides", "[1, 3, 6, 6]", {},
           "depths"),
       Row("groups_width", &Config::groups_width, IntegerRange{1, kMaxHiddenSize},
-          "Channels of a group of the 3 x 3 convolutions", "8", {"group_width", "group_size"},
+          "Channels of a group in the 3 x 3 convolutions", "8", {"group_width", "group_size"},
           "groups_width"),
       Row("squeeze_excitation", &Config::squeeze_excitation, BooleanRange(),
-          "Whether blocks have squeeze and excitation: a RegNetY, else a RegNetX", "true"),
+          "Squeeze and excitation in blocks. true: a RegNetY. false: a RegNetX", "true"),
       Row("downsample_in_first_stage", &Config::downsample_in_first_stage, BooleanRange(),
-          "Whether the first stage halves the image's sides, too", "true", {},
+          "Whether the first stage halves the image's sides as well", "true", {},
           "downsample_in_first_stage"),
   };
 }

@@ -26,13 +26,13 @@ constexpr int64_t kMaxPatchElements = int64_t{1} << 24;
 std::vector<FieldRow<Config>> Rows() {
   return {
       Row("image_size", &Config::image_size, IntegerRange{1, kMaxImageSize},
-          "Pixels of an image's side", "224", {"img_size"}, "image_size"),
+          "Pixels of a side of the image", "224", {"img_size"}, "image_size"),
       Row("patch_size", &Config::patch_size, IntegerRange{1, kMaxImageSize},
-          "Pixels of a patch's side, which divide image_size", "16", {}, "patch_size"),
+          "Pixels of a side of a patch: a divisor of image_size", "16", {}, "patch_size"),
       Row("num_channels", &Config::num_channels, IntegerRange{1, kMaxChannels},
-          "Numbers of a pixel", "3", {"in_chans", "channels"}, "num_channels"),
-      Row("num_labels", &Config::num_labels, IntegerRange{1, kMaxVocabSize},
-          "Classes that an image may be of", "1000", {"num_classes"}),
+          "Channels of a pixel", "3", {"in_chans", "channels"}, "num_channels"),
+      Row("num_labels", &Config::num_labels, IntegerRange{1, kMaxVocabSize}, "Classes", "1000",
+          {"num_classes"}),
       Row("hidden_size", &Config::hidden_size, IntegerRange{1, kMaxHiddenSize},
           "Width of the residual stream", "768", {"n_embd", "d_model", "hidden_dim"},
           "hidden_size"),
@@ -46,23 +46,27 @@ std::vector<FieldRow<Config>> Rows() {
       Row("head_dim", &Config::head_dim, IntegerRange{1, kMaxHeadDim}, "Width of a head",
           "hidden_size / num_attention_heads", {"d_kv", "head_size", "kv_channels"}),
       Row("qkv_bias", &Config::qkv_bias, BooleanRange(),
-          "Biases of attention's q, k and v; a DeepViT has none", "true, with reattention false"),
+          "Biases of attention's q, k and v; DeepViT has none", "true (false with reattention)"),
       NameRow("reattention", &Config::reattention, {"none", "layer_norm"},
-              "What is done to attention's probabilities. layer_norm: heads are mixed by a learned "
-              "matrix, then normalised over heads, and the model is the DeepViT of vit-pytorch",
+              "Re-attention, the change of attention's probabilities in DeepViT. layer_norm: a "
+              "learned matrix mixes the heads, then they are normalised over heads, as in "
+              "vit-pytorch's DeepViT",
               "none"),
       Row("layer_norm_epsilon", &Config::layer_norm_epsilon,
           RealRange{.at_least = kMinLayerNormEps, .at_most = 1},
-          "Added to the variance in every LayerNorm", "1e-12, with reattention 1e-5",
+          "Added to the variance in every LayerNorm", "1e-12 (1e-5 with reattention)",
           {"layer_norm_eps", "norm_eps"}),
       Row("initializer_range", &Config::initializer_range, RealRange{.at_least = 0, .at_most = 1},
           "Standard deviation of the initial weights", "0.02", {"init_std"}, "initializer_range"),
-      DropoutRow("hidden_dropout_prob", &Config::hidden_dropout_prob,
-                 "Share of the elements of embeddings and of what attention and the MLP add to the "
-                 "residual stream that are dropped while training",
-                 {}, "hidden_dropout_prob"),
-      DropoutRow("attention_dropout", &Config::attention_dropout,
-                 "The same of attention's probabilities, behind the softmax", {"attn_pdrop"}),
+      DropoutRow(
+          "hidden_dropout_prob", &Config::hidden_dropout_prob,
+          "Share of the elements of embeddings, and of those that attention and the MLP add to "
+          "the residual stream, that are dropped in training",
+          {}, "hidden_dropout_prob"),
+      DropoutRow(
+          "attention_dropout", &Config::attention_dropout,
+          "Share of attention's probabilities that are dropped in training, after the softmax",
+          {"attn_pdrop"}),
   };
 }
 

@@ -13,75 +13,78 @@ Section<SourceRecipe> SourceSection() {
   return {
       Key("source", &R::source, OneOf<R::Source>(),
           "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
-          ".bin, .npy or raw). synthetic: whatever the model asks for, tokens or not, drawn from "
+          ".bin, .npy or raw). synthetic: samples of the form that the model reads, drawn from "
           "the seed, without files. chat: .jsonl whose lines have `messages` with `role` and "
-          "`content`, through a chat template. pairs: .jsonl whose lines have two fields of text, "
-          "what is asked and what is to be learnt. images: images with labels, for a model that "
-          "sorts them into classes. clicks: .csv with a label, columns of numbers and columns of "
-          "ids, or clicks that are drawn, for a model that predicts them."),
+          "`content`, written out by a chat template. pairs: .jsonl whose lines have two text "
+          "fields, a prompt and its completion. images: images with labels, for a model that "
+          "classifies them. clicks: .csv with a label, columns of numbers and columns of ids, or "
+          "clicks that are drawn, for a model that predicts them."),
       Key("paths", &R::paths, Paths(),
-          "Files or globs, in this order; one needs no list, and ~ at its beginning is $HOME. None "
-          "for synthetic and for planted clicks, at least one for all else. Of text a directory "
-          "stands for its "
-          "files in .txt, .text, .md, .jsonl, .gz and .zst, by name, without those of its "
-          "directories. Of images: IDX files, CIFAR's binaries, either of them in .gz, too, or "
-          "directories with a folder of .jpg and .png for each class; classes are numbered in the "
-          "order of their names."),
+          "Files or globs, read in this order. A single one needs no list; a leading ~ is $HOME. "
+          "synthetic and planted clicks take none, every other source at least one. For text, a "
+          "directory means the .txt, .text, .md, .jsonl, .gz and .zst files directly in it, "
+          "sorted by name. For images: IDX files, CIFAR's binary files, either also in .gz, or "
+          "directories with one folder of .jpg and .png per class; classes are numbered in the "
+          "order of the folders' names."),
       Key("tokenizer", &R::tokenizer, TokenizerName(),
-          "bytes: a token for each byte of the files as they are. Otherwise a file is a document, "
-          "in "
-          ".jsonl a line is. For tokens: what made them, where samples are to be shown. Left out "
-          "of "
-          "text with model.init_from: the one beside its weights."),
+          "bytes: one token per byte of the files as they are. Otherwise a tokenizer.json or a "
+          "SentencePiece .model; each file is a document, in .jsonl each line. For tokens: the "
+          "tokenizer that made the files, needed to show samples. Left out for text with "
+          "model.init_from: the tokenizer beside those weights."),
       Key("column", &R::column, Text(),
-          "text: the field of .jsonl that holds a document. bytes does not read it."),
+          "text: the .jsonl field that holds a document. bytes does not read it."),
       Key("dtype", &R::dtype, Nullable(OneOf<R::RawDType>()),
-          "tokens: of raw files. null: every file has a header of llm.c or NumPy."),
+          "tokens: the type of ids in raw files. null: every file has a header, llm.c's or "
+          "NumPy's."),
       Key("eot", &R::eot, Nullable(Integer(0)),
-          "The token that ends every document. null: the tokenizer's, or that of the tokens.json "
-          "beside the files, if there is one."),
+          "The token that ends every document. null: the tokenizer's own, or the one in a "
+          "tokens.json beside the files."),
       Key("template", &R::chat_template, Nullable(Text()),
           "chat: a file with the chat template, in the language of Jinja. null: the tokenizer's "
-          "own, chat_template.jinja beside it or in its tokenizer_config.json."),
+          "own, from chat_template.jinja beside it or from its tokenizer_config.json."),
       Key("train_on", &R::train_on, OneOf<TrainOn>(),
-          "chat: what the loss counts. assistant: all that the assistant says, each end of turn "
-          "included; a message with `weight: 0` apart. last: what it says last. all: every token. "
-          "What it says is what the template's {% generation %} encloses, or else what the message "
-          "adds behind the generation prompt."),
+          "chat: the tokens that the loss counts. assistant: everything the assistant says, with "
+          "each end of turn, except messages with `weight: 0`. last: the assistant's last "
+          "message. all: every token. The assistant's words are those that the template encloses "
+          "in {% generation %}; without that, those that the message adds after the generation "
+          "prompt."),
       Key("date", &R::date, Nullable(Text()),
-          "chat: the day, as 2026-11-26, that the template's strftime_now is told. null: it has no "
-          "strftime_now, and most templates then write a day of their own."),
-      Key("prompt", &R::prompt, Text(), "pairs: the field with what is asked. No loss counts it."),
+          "chat: the day that the template's strftime_now returns, as in 2026-11-26. null: "
+          "strftime_now is not defined, and most templates then write a fixed day."),
+      Key("prompt", &R::prompt, Text(),
+          "pairs: the field with the prompt. The loss does not count it."),
       Key("completion", &R::completion, Text(),
-          "pairs: the field with what is to be learnt. It goes on where the prompt ends, and "
-          "end-of-text follows it."),
+          "pairs: the field with the text to learn. It directly follows the prompt and is ended "
+          "by the end-of-text token."),
       Key("labels", &R::labels, Paths(),
-          "images: a file of labels for each IDX file of images, in the order of the paths."),
+          "images: one file of labels for each IDX file of images, in the order of the paths."),
       Key("size", &R::size, Nullable(Integer(1, kMaxImageSide)),
-          "images: pixels that the shorter side of an image is resized to, before crop `center` or "
-          "`random` cuts a square of model.image_size out of it. null: model.image_size."),
+          "images: pixels that an image's shorter side is resized to before crop `center` or "
+          "`random` cuts a square of model.image_size. null: model.image_size."),
       Key("crop", &R::crop, OneOf<Crop>(),
-          "images: none: the whole image is resized to the model's square. center: a square from "
-          "the middle. random: from anywhere. random_resized: a box of 8 to 100 % of the image, "
-          "of 3 : 4 to 4 : 3, resized to the model's square. Evaluations draw nothing: they take "
-          "what is in the middle."),
+          "images: the part of an image that becomes the model's square. none: the whole image, "
+          "resized. center: a square from the middle. random: a square from a random place. "
+          "random_resized: a random box of 8 to 100 % of the image's area, with sides from 3 : 4 "
+          "to 4 : 3, resized. Evaluations take the middle."),
       Key("flip", &R::flip, Boolean(),
-          "images: every other one, on average, is turned over, left for right, while training."),
+          "images: mirror half of the training images, drawn at random, left to right."),
       Key("mean", &R::mean, ListOf(Number({.at_least = -1e6, .at_most = 1e6})),
-          "images: what is subtracted from the channels, which are bytes / 255: a number for each, "
+          "images: subtracted from the channels, which are bytes / 255. One number per channel, "
           "or one for all."),
       Key("std", &R::std, ListOf(Number({.at_least = 1e-6, .at_most = 1e6})),
-          "images: what they are divided by then."),
-      Key("label", &R::label, Text(), "clicks: the column of .csv with the label, 0 or 1."),
+          "images: the channels are then divided by this. One number per channel, or one for all."),
+      Key("label", &R::label, Text(), "clicks: the .csv column with the label, 0 or 1."),
       Key("dense", &R::dense, ListOf(Text()),
-          "clicks: the columns with numbers, in the model's order; an empty cell is 0."),
+          "clicks: the columns of numbers, in the model's order. An empty cell is 0."),
       Key("categorical", &R::categorical, ListOf(Text()),
-          "clicks: the columns with ids, one for each table of the model. An id is a 64-bit "
-          "number, decimal or behind 0x, of which the table takes the remainder by its rows: a "
-          "hash will do. Several in a cell have | between them; an empty cell has none."),
+          "clicks: the columns of ids, one per table of the model. An id is a 64-bit number, "
+          "decimal or with 0x, for example a hash; its row is the remainder by the table's "
+          "number of rows. Several ids in a cell are separated by a vertical bar; an empty cell "
+          "has none."),
       Key("planted", &R::planted, Nullable(Integer(1, kMaxPlanted)),
-          "clicks: so many are drawn, in place of paths, from a function of second and third "
-          "order of the columns. An evaluation says how low a model can get."),
+          "clicks: draw this many clicks instead of reading paths. Their labels follow a "
+          "function of second and third order of the columns, so an evaluation can say how low "
+          "the loss can get."),
   };
 }
 
@@ -93,15 +96,16 @@ Type<DataRecipe> DataType() {
   Section<SourceRecipe> weighted = SourceSection();
   weighted.Add(
       Key("weight", &SourceRecipe::weight, Number({.above = 0, .at_most = 1e9}),
-          "Share of the samples that come from this source, in any unit: 3 and 1 are three samples "
-          "of every four, and one. At every step, to within a sample or two."));
+          "Share of the samples that come from this source, relative to the other weights: 3 and "
+          "1 give three samples of every four and one. The share holds at every step to within a "
+          "sample or two."));
   Section<SourceRecipe> named = SourceSection();
-  named.Add(Key("name", &SourceRecipe::name, Text(),
-                "What metrics.jsonl calls this one's evaluations; no two alike.")
-                .Required());
+  named.Add(
+      Key("name", &SourceRecipe::name, Text(), "The set's name in metrics.jsonl; each name once.")
+          .Required());
   const auto held_out = Map<HeldOut>({
       Key("fraction", &HeldOut::fraction, Number({.above = 0, .below = 1}),
-          "Share of the tokens of each source of data.train, at their end, that is never trained "
+          "Share of the tokens of each source of data.train, at its end, that is never trained "
           "on. With data.packing `samples` or `none`: the documents that begin there."),
   });
   return Map<R>({
@@ -109,59 +113,58 @@ Type<DataRecipe> DataType() {
           "What to train on: one source, or a list of sources that are mixed by weight.")
           .Required(),
       Key("valid", &R::valid, ValidSources(held_out, source, Map(named)),
-          "What to evaluate on: the last part of data.train, a source of its own, a list of named "
-          "sources that are evaluated one by one, or null for nothing."),
+          "What to evaluate on: the last part of data.train, a source of its own, a list of "
+          "named sources that are evaluated one by one, or null for nothing. A source has the "
+          "keys of data.train's."),
       Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
           "Tokens of a sequence; at most the model's max_position_embeddings.")
           .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
       Key("objective", &R::objective, OneOf<R::Objective>(),
-          "causal: a token's target is the next one. For models with an encoder and a decoder: "
-          "seq2seq: of `pairs`, the one's input and the other's target, both ended by the "
-          "end-of-text token and padded; the fields are `input` and `target` where nobody names "
-          "them. span_corruption: of text and tokens, inputs lose spans, in whose places sentinels "
-          "stand, and targets are what they lost; as much text as fills seq_len. Sentinels are the "
-          "tokenizer's <extra_id_0>, <extra_id_1>, ...; for bytes the vocabulary's last ids, from "
-          "the end."),
+          "causal: each token's target is the next token. The other two are for models with an "
+          "encoder and a decoder. seq2seq: `pairs`, one field as input and the other as target, "
+          "both ended by the end-of-text token and padded; the default fields are `input` and "
+          "`target`. span_corruption: from text and tokens; spans of the input are replaced by "
+          "sentinels, the target is the removed text, and an input takes as much text as fills "
+          "seq_len. Sentinels are the tokenizer's <extra_id_0>, <extra_id_1>, ...; with bytes, "
+          "the last ids of the vocabulary, counted down."),
       Key("target_len", &R::target_len, Nullable(Integer(1, kMaxPositions)),
-          "seq2seq, span_corruption: tokens of a target. null: seq_len; of span_corruption as many "
-          "as spans take, 114 for 512."),
+          "seq2seq, span_corruption: tokens of a target. null: for seq2seq seq_len; for "
+          "span_corruption the length that the spans need, 114 for a seq_len of 512."),
       Key("noise_density", &R::noise_density, Number({.above = 0, .below = 1}),
-          "span_corruption: the share of a text's tokens that is lost."),
+          "span_corruption: the share of a text's tokens that is removed."),
       Key("mean_span", &R::mean_span, Number({.at_least = 1, .at_most = 1e6}),
-          "span_corruption: tokens of a span, on average."),
+          "span_corruption: average tokens of a span."),
       Key("shuffle", &R::shuffle, Boolean(),
-          "Sequences in an order drawn from the seed, anew each epoch; false: as they lie."),
+          "true: sequences in an order drawn from the seed, anew each epoch. false: in the order "
+          "of the files."),
       Key("cache", &R::cache, Nullable(Text()),
-          "Where a host keeps text that it has tokenised, for later runs too. null: "
+          "Where a host keeps text that it has tokenised, for later runs as well. null: "
           "fsdp-train/tokens in $XDG_CACHE_HOME or ~/.cache."),
       Key("documents", &R::documents, Boolean(),
-          "Documents end at the end-of-text token: positions begin again behind it, attention does "
-          "not look back across it, and the token behind it is nobody's target. false: a sequence "
-          "is one text. It belongs to packing `windows`: the others always do this."),
+          "true: documents are kept apart. Positions begin again after an end-of-text token, "
+          "attention does not cross it, and the token after it is no target. false: a sequence "
+          "is one text. For packing `windows`; the other packings always keep documents apart."),
       Key("packing", &R::packing, OneOf<Packing>(),
-          "windows: a sequence is seq_len tokens, wherever documents begin. samples: as many whole "
-          "documents, conversations or pairs as fit share a sequence, each with positions and "
-          "attention of its own; what is left of it counts for nothing. none: a sequence is one of "
-          "them. Both need an end-of-text token, but for chat. Left out with chat or pairs: "
-          "samples."),
+          "windows: a sequence is seq_len tokens, wherever documents begin. samples: a sequence "
+          "holds as many whole documents, conversations or pairs as fit, each with its own "
+          "positions and attention; the rest is padding. none: a sequence holds one of them. "
+          "samples and none need an end-of-text token, except for chat. Left out with chat or "
+          "pairs: samples."),
       Key("too_long", &R::too_long, OneOf<TooLong>(),
-          "A document, conversation or pair of more than seq_len tokens, with packing `samples` or "
-          "`none`. error: the "
-          "run ends before it begins. cut: its first seq_len tokens. drop: it is left out. How "
-          "many were is said."),
+          "A document, conversation or pair of more than seq_len tokens, with packing `samples` "
+          "or `none`. error: the run ends before it begins. cut: only its first seq_len tokens "
+          "count. drop: it is left out. cut and drop report how many there were."),
       Key("threads", &R::threads, Integer(1, 1024),
-          "CPU threads of a rank, beside run.threads, that make the rows of a batch while the step "
-          "before it is computed: that decode images. They change no bit."),
+          "CPU threads of a rank, beside run.threads, that prepare the next batch (decode "
+          "images, for example) while a step is computed. They change no bit."),
       Key("allow_invalid_text", &R::allow_invalid_text, Boolean(),
-          "Go on where more than 0.1 % of the places of a text file (its characters, as a reader "
-          "shows them) are no UTF-8: each of those is read as U+FFFD; the tokenizer bytes keeps "
-          "the "
-          "bytes. false: that is an error."),
+          "true: accept text files of which more than 0.1 % of the characters are not UTF-8. "
+          "Each invalid one is read as U+FFFD; the tokenizer bytes keeps the bytes. false: such "
+          "a file is an error."),
       Key("allow_changed", &R::allow_changed, Boolean(),
-          "Resume though the files of data.train are not those that the run was trained on; what "
-          "differs is said and recorded. false: that is an error. Files of up to 1 GiB are "
-          "compared "
-          "byte for byte by a hash, larger ones by their size and 256 stretches of 4 KiB."),
+          "true: resume even though the files of data.train have changed; the differences are "
+          "printed and recorded. false: a change is an error. Files of up to 1 GiB are compared "
+          "by a hash of all bytes, larger ones by their size and 256 stretches of 4 KiB."),
   });
 }
 

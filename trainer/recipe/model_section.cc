@@ -27,13 +27,13 @@ void ForgetShape(const YamlNode& preset, ModelRecipe& model) {
 Type<LoraRecipe> LoraType() {
   using R = LoraRecipe;
   return Map<R>({
-      Key("rank", &R::rank, Integer(1, kMaxHiddenSize), "Of an adapter's two matrices."),
+      Key("rank", &R::rank, Integer(1, kMaxHiddenSize), "Rank of an adapter's two matrices."),
       Key("alpha", &R::alpha, Number({.above = 0, .at_most = std::numeric_limits<float>::max()}),
-          "What adapters add is scaled by alpha / rank."),
+          "An adapter's output is scaled by alpha / rank."),
       Key("targets", &R::targets, ListOf(Text()),
-          "Which linear layers in blocks have an adapter, by their names in Hugging Face files: "
-          "their last parts, as PEFT's target_modules (`q_proj`, `self_attn.q_proj`: of any "
-          "layer), or globs over the whole names of their weights."),
+          "The linear layers in blocks that get an adapter, by their Hugging Face names. Each "
+          "entry is the last part of a name, as in PEFT's target_modules (`q_proj`, "
+          "`self_attn.q_proj`: in any layer), or a glob over the whole name of a weight."),
   });
 }
 
@@ -49,23 +49,25 @@ Type<ModelRecipe> ModelType() {
     others += " " + families.back() + ": " + std::string(family->relatives()) + ".";
   }
   const std::string about_family =
-      "The architecture." + others + " null: that of preset or init_from; required without either.";
+      "The architecture." + others +
+      " null: the family of preset or init_from; required if neither is given.";
   Section<R> section({
       Key("family", &R::family, Nullable(OneOfTexts(std::move(families))), about_family.c_str()),
       Key("preset", &R::preset, Nullable(PresetName()),
-          "A published size: sets the fields below, and those beside it override it. Given in a "
-          "later file, it replaces the fields of earlier ones.")
+          "A published size. It sets the fields below; fields given beside it override it. A "
+          "preset in a later file replaces the fields of earlier files.")
           .Then(&ForgetShape),
       Key("init_from", &R::init_from, Nullable(Text()),
-          "A Hugging Face directory (config.json and *.safetensors), a run directory (its latest "
-          "checkpoint) or a checkpoint to take shape and weights from. Shape fields given beside "
-          "it must agree with it, but for num_labels: a head for other classes is drawn anew."),
+          "Where shape and weights come from: a Hugging Face directory (config.json and "
+          "*.safetensors), a checkpoint, or a run directory (its latest checkpoint). Shape "
+          "fields given beside it must agree with it, except num_labels: a head with another "
+          "number of classes is initialised anew."),
       Key("lora", &R::lora, Nullable(LoraType()),
-          "Low-rank adapters: all parameters of init_from are frozen, and the adapters train. "
-          "null: none."),
+          "Low-rank adapters: the adapters train, and all parameters of init_from are frozen. "
+          "null: no adapters."),
       Key("vocab_multiple", &R::vocab_multiple, Integer(1, kMaxVocabSize),
-          "A vocabulary that is taken from a tokenizer is rounded up to a multiple of this. One "
-          "that is given must be such a multiple.")
+          "A vocabulary taken from a tokenizer is rounded up to a multiple of this number. A "
+          "vocab_size that is given must be a multiple of it.")
           .Elsewhere({"pad_to_multiple_of", "make_vocab_size_divisible_by"}),
   });
   for (const ModelField& of : ModelFields()) {

@@ -113,7 +113,18 @@ std::string DescribeSchema(const Json& schema) {
   return words + (nullable ? ", `null`" : "");
 }
 
+// `map` without the keys that `listed` has with the same value, default and words.
+Json Without(Json map, const Json& listed) {
+  for (const auto& [name, property] : listed.items()) {
+    const Json& properties = map["properties"];
+    if (properties.contains(name) && properties[name] == property) map["properties"].erase(name);
+  }
+  return map;
+}
+
+// A key of data.valid that says the same as data.train's has no row of its own.
 void AddRows(const Json& section, const std::string& prefix, std::string& text) {
+  Json listed = Json::object();  // Keys of the maps in rows above.
   for (const auto& [name, property] : section["properties"].items()) {
     bool required = false;
     for (const Json& key : section.value("required", Json::array())) required |= key == name;
@@ -126,17 +137,13 @@ void AddRows(const Json& section, const std::string& prefix, std::string& text) 
     if (property.contains("items") && property["items"].contains("properties")) {
       AddRows(property["items"], prefix + name + "[].", text);
     }
-    Json known = Json::object();
     for (const Json& form : property.value("anyOf", Json::array())) {
       if (form.contains("properties")) {
-        AddRows(form, prefix + name + ".", text);
-        known.update(form["properties"]);
+        AddRows(Without(form, listed), prefix + name + ".", text);
+        listed.update(form["properties"]);
       }
       if (!form.contains("items") || !form["items"].contains("properties")) continue;
-      // Of a list of such maps, what its maps have besides.
-      Json rest = form["items"];
-      for (const auto& item : known.items()) rest["properties"].erase(item.key());
-      AddRows(rest, prefix + name + "[].", text);
+      AddRows(Without(form["items"], listed), prefix + name + "[].", text);
     }
   }
 }
@@ -145,7 +152,7 @@ constexpr char kPrecisions[] = R"(
 ### Number formats that go together
 
 Every other combination is an error: bf16 and fp16 do not mix, and gradients of fp32 parameters are
-computed in fp32.
+fp32.
 
 | `param_dtype` | `grad_dtype` | `reduce_dtype` | `master_dtype` | loss scale |
 |---|---|---|---|---|
@@ -153,8 +160,7 @@ computed in fp32.
 | `bf16` | `fp32`, `bf16` | `fp32`, `bf16` | `fp32`, `bf16` | none |
 | `fp16` | `fp32`, `fp16` | `fp32`, `fp16` | `fp32` | yes |
 
-`optimizer.state_dtype` may be `fp32` or `bf16` with each. `buffer_dtype` is `fp32`: no model has
-buffers.
+`optimizer.state_dtype` may be `fp32` or `bf16` with each. `buffer_dtype` is always `fp32`.
 )";
 
 }  // namespace
@@ -179,7 +185,7 @@ std::string RecipeDocumentation() {
 <!-- Written by `fsdp-train config docs > docs/recipe.md`. A test fails when this file is stale. -->
 
 A run is described by one or more YAML files and by `--set KEY=VALUE` on the command line. Only a
-model and something to train it on must be named; this saves and evaluates, too:
+model and data to train on are required. This recipe also evaluates and saves:
 
     run: {name: mine}
     model: {preset: )" +
@@ -193,26 +199,26 @@ model and something to train it on must be named; this saves and evaluates, too:
     schedule: {warmup_steps: 100}
     checkpoint: {every: 200}
 
-and is run, here with another rate, by
+This command runs it, with another learning rate:
 
     fsdp-train --config mine.yaml --set optimizer.lr=6e-4
 
-What these keys do with each other is in [training.md](training.md).
+[training.md](training.md) says how the keys work together.
 
-- Later files override earlier ones, then `--set` in order, its value read as YAML. Maps are merged
-  key by key; a list replaces the list before it. A section cannot be null. `--set` goes into a list
-  that is there: `--set data.train[0].weight=3`; items count from 0.
+- A later file overrides an earlier one; `--set` overrides files, a later one an earlier one. Its
+  value is YAML. Maps are merged key by key; a list replaces the list before it. A section cannot be
+  null. `--set data.train[0].weight=3` sets a key in an existing list; items count from 0.
 - An unknown key, a wrong type, a value out of range, a duplicate key or two settings that contradict
   each other is an error with exit code 2. All mistakes are listed at once, one a line, as
-  `file:line:column: key: message` or `--set KEY=VALUE: key: message`; of more than 1,000 the first
-  1,000, and how many more there are.
+  `file:line:column: key: message` or `--set KEY=VALUE: key: message`. After 1,000 mistakes only
+  their number is given.
 - Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
-  numbers, `1e3` is no integer. Text that looks like something else needs quotes (`name: "5"`).
+  numbers, `1e3` is not an integer. Text that looks like another type needs quotes (`name: "5"`).
   Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.
-- `fsdp-train config check` checks the recipe and opens what it names: weights, tokenizers and data.
-  `config print` shows the recipe with everything filled in. `config schema` prints a JSON Schema:
-  save it as `recipe.schema.json` and begin a recipe with
-  `# yaml-language-server: $schema=recipe.schema.json` to have an editor complete and check it.
+- `fsdp-train config check` checks a recipe and opens the weights, tokenizers and data it names.
+  `config print` shows the recipe with all values filled in. `config schema` prints a JSON Schema.
+  An editor completes and checks a recipe that begins with
+  `# yaml-language-server: $schema=recipe.schema.json`, the schema saved under that name.
 )";
   for (const auto& [name, section] : RecipeSchema()["properties"].items()) {
     text += "\n## " + name + "\n\n" + section["description"].get<std::string>() +

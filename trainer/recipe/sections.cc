@@ -15,14 +15,15 @@ Type<GroupRecipe> GroupType() {
   using R = GroupRecipe;
   return Map<R>({
       Key("match", &R::match, Text(),
-          "A glob over the names that parameters have in Hugging Face files: * is any run of "
-          "characters.")
+          "A glob over the Hugging Face names of parameters: * stands for any characters.")
           .Required(),
       Key("weight_decay", &R::weight_decay, Nullable(Number({.at_least = 0, .fp32 = true})),
-          "Of all that match, biases and norms, too. null: as without the group."),
+          "Weight decay of every parameter that matches, biases and norms included. null: as "
+          "without the group."),
       Key("lr_scale", &R::lr_scale, Number({.at_least = 0, .fp32 = true}),
           "Multiplies the learning rate."),
-      Key("frozen", &R::frozen, Boolean(), "Not trained: no gradient and no optimizer state."),
+      Key("frozen", &R::frozen, Boolean(),
+          "true: not trained, with neither gradient nor optimizer state."),
   });
 }
 
@@ -31,28 +32,29 @@ Type<GroupRecipe> GroupType() {
 Type<RunRecipe> RunType() {
   using R = RunRecipe;
   return Map<R>({
-      Key("name", &R::name, Text(), "Names the run; no slashes."),
-      Key("dir", &R::dir, Nullable(Text()), "The run directory. null: runs/ and the name."),
-      Key("seed", &R::seed, Integer(0, kAnyInteger), "Of initial weights and data order."),
+      Key("name", &R::name, Text(), "The run's name; no slashes."),
+      Key("dir", &R::dir, Nullable(Text()), "The run directory. null: runs/ followed by run.name."),
+      Key("seed", &R::seed, Integer(0, kAnyInteger),
+          "Seed of the initial weights and of the order of the data."),
       Key("device", &R::device, OneOf<R::Device>(),
-          "What computes. auto: a GPU if there is one that can be used, and the CPU otherwise. "
-          "cuda: a GPU, or an error. sim: a simulated rank, without tensor data."),
+          "The device that computes. auto: a GPU if one can be used, otherwise the CPU. cuda: a "
+          "GPU, or an error. sim: a simulated rank, without tensor data."),
       Key("threads", &R::threads, Integer(0, R::kMaxThreads),
-          "CPU compute threads of a rank. 0: the cores of the host, divided by its ranks."),
+          "CPU threads of a rank that compute. 0: the host's cores divided by its ranks."),
       Key("deterministic", &R::deterministic, Boolean(),
-          "Repeatable bits on devices that have a faster way without; the cpu device always has "
-          "them."),
+          "Use repeatable algorithms where a device also has faster ones that are not. The CPU "
+          "is always repeatable."),
       Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
-          "Seconds of silence of a peer or collective after which the run ends, with exit code 6."),
+          "Seconds without an answer from a peer or a collective after which the run ends with "
+          "exit code 6."),
       Key("memory_limit", &R::memory_limit, Nullable(Bytes()),
-          "Device memory that a rank may take, in bytes, or as in 10GB and 1.5GiB; on the CPU, "
-          "where that is one memory, host "
-          "memory counts, too. A plan above it ends with exit code 3; "
-          "with "
-          "fsdp.buffers `caching` what is cached is freed first. null: what the machine gives."),
+          "Device memory that a rank may take, in bytes, or as in 10GB and 1.5GiB. On the CPU it "
+          "covers host memory as well, which is the same memory. A plan above the limit ends "
+          "with exit code 3; with fsdp.buffers `caching`, cached memory is freed first. null: "
+          "what the machine has."),
       Key("store_port", &R::store_port, Nullable(Integer(1, 65535)),
-          "TCP port of the ranks' store. null: MASTER_PORT, or the port after it where an agent "
-          "owns that."),
+          "TCP port of the store through which the ranks meet. null: MASTER_PORT, or the next "
+          "port where a launching agent owns that one."),
   });
 }
 
@@ -60,7 +62,7 @@ Type<TrainRecipe> TrainType() {
   using R = TrainRecipe;
   const auto ema = Map<EmaRecipe>({
       Key("decay", &EmaRecipe::decay, Number({.at_least = 0, .below = 1}),
-          "What a step keeps of the average.")
+          "The share of the average that a step keeps.")
           .Elsewhere({"beta", "momentum"}),
   });
   return Map<R>({
@@ -68,67 +70,68 @@ Type<TrainRecipe> TrainType() {
           "Optimizer steps of the whole run. null: as many as train.epochs takes.")
           .Elsewhere({"max_steps", "num_steps", "iterations"}),
       Key("epochs", &R::epochs, Nullable(Number({.above = 0, .at_most = 1e9})),
-          "In place of train.steps: passes over data.train, less what data.valid holds out; of "
-          "several sources over as many samples as they have together. Rounded up to whole steps, "
-          "of which the run records the number.")
+          "Passes over data.train without what data.valid holds out, instead of train.steps. "
+          "With several sources a pass is as many samples as they have together. Rounded up to "
+          "whole steps; the run records their number.")
           .Elsewhere({"num_epochs"}),
       Key("micro_batch_size", &R::micro_batch_size, Integer(1),
           "Sequences per rank and forward pass.")
           .Elsewhere({"batch_size"}),
       Key("global_batch_size", &R::global_batch_size, Integer(1),
-          "Sequences per optimizer step, over all ranks; any number at any world size. What one "
-          "forward pass of all ranks does not hold is accumulated.")
+          "Sequences per optimizer step, over all ranks; any number at any world size. A batch "
+          "larger than one forward pass of all ranks is accumulated over several.")
           .Elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"}),
       Key("grad_clip", &R::grad_clip, Number({.at_least = 0, .fp32 = true}),
           "Largest norm of all gradients together. 0: no clipping.")
           .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
       Key("attention", &R::attention, OneOf<R::Attention>(),
-          "flash: attention in tiles, whose memory grows with the length of a row. math: as "
-          "frameworks computed it before; the probabilities of all queries and keys, [heads, T, "
-          "T], "
-          "are made and kept for backward.")
+          "flash: attention in tiles; its memory grows with the sequence length. math: the "
+          "probabilities of all queries and keys, [heads, T, T], are computed and kept for "
+          "backward.")
           .Elsewhere({"attn_implementation"}),
       Key("batch_norm", &R::batch_norm, OneOf<R::BatchNorm>(),
-          "Whose samples a batch norm's mean and variance are of, while training. local: of a "
-          "rank's micro-batch, so results depend on the number of ranks. sync: of those of all "
-          "ranks, which costs a sum over ranks for each norm in forward and one in backward.")
+          "The samples that a batch norm's mean and variance are taken over, while training. "
+          "local: the rank's micro-batch, so results depend on the number of ranks. sync: the "
+          "micro-batches of all ranks, which costs each norm one sum over the ranks in forward "
+          "and one in backward.")
           .Elsewhere({"sync_bn", "sync_batchnorm"}),
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
-          "What backward computes again instead of keeping it. selective: norms, activations and "
-          "attention. full: all but the inputs of the blocks."),
+          "Which activations backward recomputes instead of keeping them. selective: norms, "
+          "activation functions and attention. full: everything except the blocks' inputs."),
       Key("activation_offload", &R::activation_offload, OneOf<ActivationOffload>(),
-          "Where what forward keeps for backward is meanwhile: on the device, or, but for the last "
-          "block's, in host memory or in the directory of fsdp.cpu_offload.spill. With "
-          "activation_checkpointing full that is what blocks begin "
-          "with."),
+          "Where activations wait for backward. none: on the device. host: in host memory. "
+          "spill: in the directory of fsdp.cpu_offload.spill. The last block's stay on the "
+          "device. With activation_checkpointing `full`, only the blocks' inputs move."),
       Key("ema", &R::ema, Nullable(ema),
-          "Keeps a moving average of the weights, sharded and saved as they are: a map with "
-          "`decay`. null: none."),
+          "A moving average of the weights, sharded and saved like them: a map with `decay`. "
+          "null: none."),
       Key("max_skipped_steps", &R::max_skipped_steps, Integer(0),
-          "Steps whose loss or gradient is not finite, and that change nothing, before the run "
-          "ends with exit 7. Overflows of fp16 above min_scale do not count."),
+          "A step with a loss or gradient that is not finite changes nothing. After more than "
+          "this many such steps the run ends with exit code 7. fp16 overflows above min_scale do "
+          "not count."),
   });
 }
 
 Type<EvalRecipe> EvalType() {
   using R = EvalRecipe;
   const auto sample = Map<SampleRecipe>({
-      Key("prompt", &SampleRecipe::prompt, Text(), "What the sample continues.").Required(),
-      Key("max_tokens", &SampleRecipe::max_tokens, Integer(1), "New tokens after the prompt."),
+      Key("prompt", &SampleRecipe::prompt, Text(), "The text that the sample continues.")
+          .Required(),
+      Key("max_tokens", &SampleRecipe::max_tokens, Integer(1), "Most new tokens after the prompt."),
       Key("temperature", &SampleRecipe::temperature, Number({.at_least = 0}),
           "Divides the logits. 0: always the likeliest token."),
   });
   return Map<R>({
       Key("every", &R::every, Integer(0), "Steps between evaluations. 0: none."),
       Key("steps", &R::steps, Integer(1),
-          "Batches of an evaluation, at most, each of train.global_batch_size sequences."),
+          "Most batches of an evaluation, each of train.global_batch_size sequences."),
       Key("sample", &R::sample, Nullable(sample),
-          "A continuation to sample from the model, to look at. null: none."),
-      Key("ema", &R::ema, Boolean(), "Of the averaged weights, train.ema, in place of the last."),
+          "A text to sample from the model after each evaluation. null: none."),
+      Key("ema", &R::ema, Boolean(),
+          "true: evaluate the averaged weights (train.ema). false: the last weights."),
       Key("stop_after", &R::stop_after, Nullable(Integer(1)),
-          "Evaluations in a row none of which has a lower loss, the mean of the sets, than the "
-          "best before them: then the run is done. A resume counts on. null: it takes all its "
-          "steps."),
+          "End the run after this many evaluations in a row without a new lowest loss, the mean "
+          "over the sets. A resume goes on counting. null: the run takes all its steps."),
   });
 }
 
@@ -136,23 +139,24 @@ Type<OptimizerRecipe> OptimizerType() {
   using R = OptimizerRecipe;
   return Map<R>({
       Key("name", &R::name, OneOf<R::Kind>(), "The update rule.").Elsewhere({"type", "kind"}),
-      Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Learning rate at its highest.")
+      Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Highest learning rate.")
           .Elsewhere({"learning_rate", "max_lr"}),
       Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1, .fp32 = true})),
           "adamw: decay of the first and of the second moment. sgd does not read it."),
       Key("eps", &R::eps, Number({.at_least = 0, .fp32 = true}),
-          "adamw: added to the root of the second moment; at least 1.2e-38, the smallest of fp32. "
-          "sgd does not read it."),
+          "adamw: added to the root of the second moment; at least 1.2e-38, the smallest normal "
+          "number of fp32. sgd does not read it."),
       Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1, .fp32 = true}),
-          "sgd: decay of the momentum. 0: none, and the only value for adamw."),
+          "sgd: decay of the momentum. 0: no momentum. adamw takes only 0."),
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
-          "Decay of matrices and embeddings, not of biases and norms."),
+          "Weight decay of matrices and embeddings. Biases and norms have none."),
       Key("state_dtype", &R::state_dtype, OneOf<DType>({"fp32", "bf16"}, Later({"8bit"})),
-          "Of moments and momentum, but of parameters in fsdp.mixed_precision.keep_fp32. bf16 is "
-          "rounded stochastically."),
+          "dtype of moments and momentum. bf16 is rounded stochastically. Parameters in "
+          "fsdp.mixed_precision.keep_fp32 have fp32 state."),
       Key("table_lr", &R::table_lr, Nullable(Number({.at_least = 0, .fp32 = true})),
-          "Learning rate of embedding tables outside FSDP at its highest, which rises and falls as "
-          "lr does. Their rows are updated by row-wise Adagrad, whatever the name. null: lr."),
+          "Highest learning rate of embedding tables outside FSDP; it rises and falls with lr. "
+          "Their rows are always updated by row-wise Adagrad, whatever optimizer.name says. "
+          "null: lr."),
       Key("groups", &R::groups, ListOf(GroupType()),
           "Parameters with settings of their own. The first group that matches a name counts."),
   });
@@ -162,19 +166,19 @@ Type<ScheduleRecipe> ScheduleType() {
   using R = ScheduleRecipe;
   return Map<R>({
       Key("name", &R::name, OneOf<R::Kind>(),
-          "How the learning rate falls after the warm-up. cosine, linear: over all the steps left. "
-          "wsd: it stays, and falls in the last decay_steps. constant: it does not fall."),
+          "How the learning rate falls after the warm-up. cosine, linear: over all remaining "
+          "steps. wsd: constant, then down over the last decay_steps. constant: not at all."),
       Key("warmup_steps", &R::warmup_steps, Integer(0),
-          "Steps of linear rise to optimizer.lr. Where train.steps is less, the rise takes all of "
-          "the run."),
+          "Steps over which the rate rises linearly to optimizer.lr. If train.steps is smaller, "
+          "the rise takes the whole run."),
       Key("min_lr_ratio", &R::min_lr_ratio, Number({.at_least = 0, .at_most = 1}),
-          "Last learning rate, as a share of optimizer.lr. constant does not read it."),
+          "Final learning rate as a share of optimizer.lr. `constant` does not read it."),
       Key("decay_steps", &R::decay_steps, Nullable(Integer(1)),
-          "Steps of decay at the end, for wsd. null: a tenth of train.steps, or what the warm-up "
-          "leaves."),
+          "wsd: steps of decay at the end. null: a tenth of train.steps, or fewer if the warm-up "
+          "leaves fewer."),
       Key("decay", &R::decay, OneOf<R::Decay>(),
-          "How the rate falls in them, p being the share that is over. sqrt: 1 - sqrt(p). linear: "
-          "1 - p. cosine: half a period."),
+          "wsd: shape of the decay, p being the share of decay_steps that has passed. sqrt: 1 - "
+          "sqrt(p). linear: 1 - p. cosine: half a period."),
   });
 }
 
@@ -182,137 +186,139 @@ Type<FsdpOptions> FsdpType() {
   using R = FsdpOptions;
   const auto auto_wrap = Map<WrapPolicy>({
       Key("policy", &WrapPolicy::policy, OneOf<AutoWrap>(),
-          "transformer_block: a unit for each block. branch: a unit for each residual branch, of "
-          "which a block has two, where the family splits its models so. size: sub-trees of "
-          "min_num_params or more. none: the whole model is one unit."),
+          "transformer_block: one unit per block. branch: one unit per residual branch, two per "
+          "block, for families that allow it. size: sub-trees of at least min_num_params. none: "
+          "the whole model is one unit."),
       Key("min_num_params", &WrapPolicy::min_num_params, Integer(1, kAnyInteger),
-          "Parameters of a unit, at least; for policy size."),
+          "Policy size: least parameters of a unit."),
       Key("outside", &WrapPolicy::outside, OneOf<WrapPolicy::Outside>(),
-          "Where what is in no block is. units: an embedding and a head that share no weights are "
-          "units of their own, and the rest is the root. root: all of it is the root, as in the "
-          "paper; it is gathered before forward and stays whole until backward ends."),
+          "Where parameters outside every block go. units: an embedding and a head that share no "
+          "weights are units of their own, and the rest is the root unit. root: all of them are "
+          "the root unit, as in the paper; it is gathered before forward and stays whole until "
+          "backward ends."),
   });
   using S = LossScalerOptions;
   const auto scaler = Map<S>({
       Key("init_scale", &S::init_scale, Number({.above = 0, .fp32 = true}),
-          "Of the first step, times the largest power of two that is at most the number of ranks: "
-          "so gradients are scaled as by PyTorch, whose ranks average. A resume goes on with its "
-          "checkpoint's."),
+          "Scale of the first step. It is multiplied by the largest power of two that is at most "
+          "the number of ranks, so that gradients are scaled as in PyTorch, whose ranks average. "
+          "A resume takes the checkpoint's scale."),
       Key("growth_factor", &S::growth_factor, Number({.above = 1, .fp32 = true}),
-          "Multiplies the scale after growth_interval steps without an overflow, where that is "
-          "finite in fp32."),
+          "Multiplies the scale after growth_interval steps without an overflow, if the result "
+          "is finite in fp32."),
       Key("backoff_factor", &S::backoff_factor, Number({.above = 0, .below = 1, .fp32 = true}),
-          "Multiplies it after an overflow, whose step changes nothing."),
-      Key("growth_interval", &S::growth_interval, Integer(1, 1 << 24), "Steps."),
-      Key("min_scale", &S::min_scale, Number({.above = 0, .fp32 = true}),
-          "It does not fall below this one."),
+          "Multiplies the scale after an overflow; that step changes nothing."),
+      Key("growth_interval", &S::growth_interval, Integer(1, 1 << 24),
+          "Steps without an overflow before the scale grows."),
+      Key("min_scale", &S::min_scale, Number({.above = 0, .fp32 = true}), "Smallest scale."),
   });
   const auto mixed_precision = Map<R::MixedPrecision>({
       Key("param_dtype", &R::MixedPrecision::param_dtype, AnyFloat(),
-          "Of gathered parameters and of compute: activations are of it, sums, statistics and the "
+          "dtype of gathered parameters, of compute and of activations. Sums, statistics and the "
           "loss are fp32."),
       Key("grad_dtype", &R::MixedPrecision::grad_dtype, AnyFloat(),
-          "Of unsharded gradients. Those of a shard are fp32."),
+          "dtype of unsharded gradients. Gradient shards are fp32."),
       Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, AnyFloat(),
-          "Of gradients on the wire. They are added in fp32, in the order of ranks."),
+          "dtype of gradients that ranks send each other. They are summed in fp32, in the order "
+          "of the ranks."),
       Key("master_dtype", &R::MixedPrecision::master_dtype, OneOf<DType>({"fp32", "bf16"}, Later()),
-          "Of the parameters that the optimizer updates. bf16 is rounded stochastically."),
+          "dtype of the parameters that the optimizer updates. bf16 is rounded stochastically."),
       Key("buffer_dtype", &R::MixedPrecision::buffer_dtype, Only32Bit(),
-          "Of buffers that are no parameters."),
+          "dtype of a model's buffers, which are not parameters."),
       Key("keep_fp32", &R::MixedPrecision::keep_fp32, ListOf(Text()),
-          "Parameters that stay fp32 throughout: globs over the names that parameters have in "
-          "Hugging Face files. Left out with param_dtype fp16: those that the model's family keeps "
-          "so."),
+          "Parameters that stay fp32 throughout: globs over their Hugging Face names. Left out "
+          "with param_dtype fp16: those that the model's family keeps in fp32."),
       Key("cast", &R::MixedPrecision::cast, OneOf<R::MixedPrecision::CastIn>(),
-          "What makes parameters of param_dtype from the masters; the bits are the same. "
-          "optimizer: the update, which keeps a copy. gather: what brings a unit into its slot; no "
-          "copy."),
+          "When masters are cast to param_dtype; the bits are the same. optimizer: at the "
+          "update, which keeps a copy. gather: at each gather, without a copy."),
       Key("scaler", &R::MixedPrecision::scaler, scaler,
-          "Of the loss, so that gradients in fp16 are no zeros. Read where param_dtype, grad_dtype "
-          "or reduce_dtype is fp16."),
+          "Loss scaling, which keeps fp16 gradients from underflowing to zero. Read where "
+          "param_dtype, grad_dtype or reduce_dtype is fp16."),
   });
   const auto cpu_offload = Map<R::CpuOffload>({
       Key("params", &R::CpuOffload::params, Boolean(),
-          "Shards of what is computed with stay in host memory, too, from where each gather "
-          "fetches "
-          "them; on one rank, a unit at a time."),
+          "true: the parameter shards that are computed with stay in host memory, too; each "
+          "gather fetches them from there. On one rank they are fetched unit by unit."),
       Key("optimizer", &R::CpuOffload::optimizer, Boolean(),
-          "Masters, optimizer state and gradient shards are in host memory, and the host updates "
-          "them there, with the same bits on the CPU."),
+          "true: masters, optimizer state and gradient shards stay in host memory, and the host "
+          "updates them there. On the CPU device this changes no bit."),
       Key("optimizer_share", &R::CpuOffload::optimizer_share, AutoOrShare(),
-          "Of the units, spread evenly: so many stay on the device with all that is theirs, and "
-          "are "
-          "updated there while the host updates the others. auto: the share with which both take "
-          "as long, measured before the run plans its memory, or less where that has no room for "
-          "it; the run keeps the number, and so does a resume."),
+          "Share of the units, spread evenly, that stay on the device and are updated there "
+          "while the host updates the others. auto: the share at which both take equally long, "
+          "measured before memory is planned, or less if the device has no room for it. The run "
+          "and its resumes keep the number."),
       Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
-          "That update on the host. 0: run.threads."),
+          "Threads that update on the host. 0: run.threads."),
       Key("spill", &R::CpuOffload::spill, Nullable(Text()),
-          "A directory on a disk of each host: what only the updates read of it, state and masters "
-          "that are not computed with, lies there in files without names, read ahead of them and "
-          "written behind them."),
+          "A directory on a disk of each host. State and masters that only the updates read lie "
+          "there, in files without names, read ahead of the updates and written behind them. "
+          "null: in host memory."),
       Key("spill_ahead", &R::CpuOffload::spill_ahead, Integer(0, 1024),
-          "Units that are read ahead of the one that is updated."),
+          "Units that are read from the disk ahead of the one being updated."),
   });
   const auto quantize = Map<R::Quantize>({
       Key("gather", &R::Quantize::gather, OneOf<R::Quantize::Gather>(),
-          "Of parameters: what gathers send in place of param_dtype. A byte an element and a scale "
-          "a block; each rank computes with what arrives, masters and updates stay exact. What "
-          "backward gathers of reshard_after_forward is in param_dtype."),
+          "How gathers send parameters instead of in param_dtype: one byte per element and one "
+          "scale per block. Every rank computes with the rounded values; masters and updates "
+          "stay exact. With reshard_after_forward, backward gathers in param_dtype."),
       Key("reduce", &R::Quantize::reduce, OneOf<R::Quantize::Reduce>(),
-          "Of gradients: what reductions send in place of reduce_dtype, a byte or half a byte an "
-          "element and a scale a block. The ranks of a host add up in fp32, then the hosts: two "
-          "roundings, on one host one; and two more between the copies of hybrid strategies. int4 "
-          "may cost some of what is learnt, the less the smaller the blocks."),
+          "How reductions send gradients instead of in reduce_dtype: one byte (int8) or half a "
+          "byte (int4) per element and one scale per block. The ranks of a host are summed in "
+          "fp32, then the hosts. That rounds once on one host and twice on several; copies of "
+          "hybrid strategies add two roundings. int4 may cost some learning, less with smaller "
+          "blocks."),
       Key("block", &R::Quantize::block, OneOfIntegers({64, 128, 256}),
           "Elements of a parameter that share a scale."),
       Key("min_size", &R::Quantize::min_size, Integer(1),
-          "Parameters of fewer elements, of one dimension, or in keep_fp32 travel as they are."),
+          "Not quantised: parameters of fewer elements, of one dimension, or in keep_fp32."),
   });
   return Map<R>({
       Key("sharding_strategy", &R::sharding_strategy, OneOf<Strategy>(),
-          "full_shard: parameters are gathered for forward and again for backward. shard_grad_op: "
-          "kept from forward to backward. hybrid_shard, hybrid_shard_grad_op: likewise, but in "
-          "groups of shard_size ranks that hold copies of each other's shards, whose gradients are "
-          "summed over the groups once a step. no_shard: every rank keeps all of them."),
+          "full_shard: parameters are gathered for forward and again for backward. "
+          "shard_grad_op: parameters gathered for forward are kept until backward. hybrid_shard, "
+          "hybrid_shard_grad_op: the same two inside groups of shard_size ranks; the groups hold "
+          "the same shards and sum their gradients once per step. no_shard: every rank keeps all "
+          "parameters."),
       Key("shard_size", &R::shard_size, Nullable(Integer(1)),
-          "Ranks that share one copy. null: all of them; of one host, as the ranks find each "
-          "other, for hybrid strategies; one for no_shard."),
+          "Ranks that share one copy of the model. null: all ranks; for hybrid strategies the "
+          "ranks of one host, as found at start; for no_shard 1."),
       Key("reshard_after_forward", &R::reshard_after_forward, Nullable(Integer(2)),
-          "full_shard and hybrid_shard: after forward each rank keeps one of so many parts of a "
-          "unit, and backward gathers it from as many neighbours, on one host where that divides "
-          "its ranks. null: from all that share a copy, and nothing is kept."),
-      Key("auto_wrap", &R::auto_wrap, auto_wrap, "What is gathered and freed together."),
+          "k, for full_shard and hybrid_shard: after forward, keep each unit sharded over groups "
+          "of k neighbouring ranks, so that backward gathers within the group. A k that divides "
+          "the ranks of a host keeps groups on one host. null: free the unit; backward gathers "
+          "from all ranks that share a copy."),
+      Key("auto_wrap", &R::auto_wrap, auto_wrap,
+          "Units: the parts of a model that are gathered and freed together."),
       Key("backward_prefetch", &R::backward_prefetch, OneOf<BackwardPrefetch>(),
-          "When the next unit's gather may start in backward. pre: before this unit's gradients. "
-          "post: after them. none: after their reduction."),
+          "When the next unit's gather may start in backward. pre: before this unit's gradients "
+          "are computed. post: after that. none: after they are reduced."),
       Key("forward_prefetch", &R::forward_prefetch, Boolean(),
-          "The next unit's gather is issued before this unit's forward."),
+          "true: issue the next unit's gather before this unit's forward."),
       Key("limit_all_gathers", &R::limit_all_gathers, Integer(0),
-          "Units gathered at once, in slots that are used again; n slots prefetch n - 1 ahead. 1: "
-          "no prefetch. 0: no limit."),
-      Key("reduce_buffers", &R::reduce_buffers, Integer(1), "Units whose gradients wait at once."),
+          "Most units that are gathered at once; their memory is reused. n units prefetch n - 1 "
+          "ahead. 1: no prefetch. 0: no limit."),
+      Key("reduce_buffers", &R::reduce_buffers, Integer(1),
+          "Most units whose gradients wait for their reduction at once."),
       Key("communicators", &R::communicators, Integer(1, 2),
-          "2: gathers and reductions have a queue each. 1: they share one."),
+          "2: gathers and reductions have a queue each. 1: they share one queue."),
       Key("limiter", &R::limiter, OneOf<R::Limiter>(),
-          "What waits for a free slot. device: the stream that gathers. host: the program, before "
-          "it "
-          "enqueues the gather, as in the paper, and the default with buffers `caching`."),
+          "Who waits when limit_all_gathers is reached. device: the stream that gathers. host: "
+          "the program, before it enqueues the gather, as in the paper; the default with buffers "
+          "`caching`."),
       Key("buffers", &R::buffers, OneOf<R::Buffers>(),
-          "Where memory comes from. slots: a plan made before the run, in which gathered units "
-          "have "
-          "slots. caching: a caching allocator, at the time of use, as in the paper."),
+          "Where memory comes from. slots: a plan made before the run gives every gathered unit "
+          "its place. caching: a caching allocator at the time of use, as in the paper."),
       Key("gradient_accumulation", &R::gradient_accumulation, OneOf<Accumulation>(),
-          "sharded: gradients are reduced after every micro-batch. unsharded: after the last one, "
-          "for memory of the whole gradient."),
+          "sharded: gradients are reduced after every micro-batch. unsharded: only after the "
+          "last one, which takes memory for the whole gradient."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
-      Key("cpu_offload", &R::cpu_offload, cpu_offload, "What leaves the device."),
-      Key("quantize", &R::quantize, quantize, "What travels in fewer bits."),
+      Key("cpu_offload", &R::cpu_offload, cpu_offload, "What is kept in host memory or on a disk."),
+      Key("quantize", &R::quantize, quantize, "What ranks send each other in fewer bits."),
       Key("fake_all_gather", &R::fake_all_gather, Boolean(),
-          "To see what communication costs: a rank's own shard takes every place, and nothing is "
-          "sent. The loss means nothing; no checkpoints."),
+          "For measuring what communication costs: nothing is sent, and a rank's own shard "
+          "stands in for all others. The loss means nothing, and there are no checkpoints."),
       Key("fake_reduce", &R::fake_reduce, Boolean(),
-          "Likewise, of gradients: a rank's own slice, times the ranks of the group."),
+          "The same for gradients: a rank's own slice, times the ranks of the group."),
   });
 }
 
@@ -320,27 +326,30 @@ Type<CheckpointRecipe> CheckpointType() {
   using R = CheckpointRecipe;
   return Map<R>({
       Key("every", &R::every, Nullable(Integer(0)),
-          "Steps between checkpoints, and one at the end. 0: one at the end alone. null: none but "
-          "where a signal asks for one; so it is with fsdp.fake_* where it is not set."),
+          "Steps between checkpoints; the last step saves one as well. 0: only at the end. null: "
+          "only when a signal asks for one; the default with fsdp.fake_*."),
       Key("every_minutes", &R::every_minutes, Nullable(Number({.above = 0, .at_most = 1e9})),
-          "Also one as often as so many minutes have passed since the last, or since the start. "
+          "A checkpoint also after this many minutes since the last one, or since the start. "
           "null: none."),
-      Key("keep_last", &R::keep_last, Integer(0), "Newest checkpoints to keep. 0: all."),
+      Key("keep_last", &R::keep_last, Integer(0),
+          "How many of the newest checkpoints are kept. 0: all."),
       Key("keep_best", &R::keep_best, Integer(0),
-          "And so many of the lowest evaluation loss, which is the mean of the sets. Only one that "
-          "was evaluated after its own step has a loss: let checkpoint.every be a multiple of "
-          "eval.every."),
+          "How many checkpoints with the lowest evaluation loss, the mean over the sets, are "
+          "kept beside them. Only a checkpoint evaluated after its own step has a loss, so "
+          "checkpoint.every should be a multiple of eval.every."),
       Key("async", &R::async, Boolean(),
-          "Written from a copy while training goes on: more memory, less waiting."),
+          "true: written from a copy while training goes on, which takes more memory and less "
+          "waiting."),
       Key("resume", &R::resume, Resume(),
-          "auto: from the newest checkpoint, where there is one; exit 5 where that is damaged. "
-          "none: from the start, in a run directory that holds no run. A step (or step_<n>): from "
-          "that checkpoint; newer ones are set aside as step_<n>.aside, which count for nothing. "
-          "A directory: from that checkpoint, or the newest of that run."),
+          "auto: from the newest checkpoint, if there is one; exit code 5 if it is damaged. "
+          "none: from the start, in a directory that holds no run. A step (or step_<n>): from "
+          "that checkpoint; newer ones are renamed step_<n>.aside and ignored. A directory: from "
+          "that checkpoint, or from the newest of that run."),
       Key("allow_changed", &R::allow_changed, ListOf(OneOfTexts(AllowedChanges())),
-          "What may be other than it was when the checkpoint was saved; how it differs is said and "
-          "recorded. records: metrics.jsonl, of which a checkpoint knows all that it held. The "
-          "others are keys, and schedule the whole section. What is not in the list is an error."),
+          "Settings that may differ from those the checkpoint was saved with; a difference is "
+          "printed and recorded. schedule is the whole section; records is metrics.jsonl, whose "
+          "contents a checkpoint remembers. A change of any other setting that results depend on "
+          "is an error."),
   });
 }
 
@@ -349,12 +358,13 @@ Type<LogRecipe> LogType() {
   return Map<R>({
       Key("every", &R::every, Integer(1), "Steps between lines and records."),
       Key("tensorboard", &R::tensorboard, Boolean(),
-          "The records as event files for TensorBoard as well, with samples and recipe as text."),
+          "true: write the records as TensorBoard event files as well, with samples and the "
+          "recipe as text."),
       Key("trace_steps", &R::trace_steps, ListOf(Integer(1)),
-          "Steps of which a Chrome trace is kept."),
+          "Steps for which a Chrome trace is written."),
       Key("spike_z", &R::spike_z, Number({.at_least = 0}),
-          "A loss or gradient norm so many standard deviations above its last 128 steps, of which "
-          "this start has made at least 32, is noted. 0: off."),
+          "Note a loss or gradient norm this many standard deviations above the mean of the last "
+          "128 steps; it takes at least 32 steps since this start. 0: off."),
   });
 }
 
