@@ -36,7 +36,7 @@ ChosenDevice DeviceOf(const std::string& flag) {
 
 void AddOwnKernels(CLI::App& command, bool* own_kernels) {
   command.add_flag("--own-kernels", *own_kernels,
-                   "On a GPU: by kernels of this program, not by cuBLASLt and cuDNN");
+                   "On a GPU: use this program's kernels, not cuBLASLt and cuDNN");
 }
 
 struct GemmFlags {
@@ -131,25 +131,28 @@ void RunGemm(const GemmFlags& flags) {
 void AddGemm(CLI::App& bench) {
   const auto flags = std::make_shared<GemmFlags>();
   CLI::App* const command = bench.add_subcommand(
-      "gemm", "Time the matrix products of a recipe's step alone: what bounds the step");
+      "gemm", "Time the matrix products of a recipe's step alone, which bound the step");
   AddRecipeFlags(*command, flags->recipe);
   command->add_option("--world-size", flags->world, "Ranks that share the global batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--device", flags->device, "auto: a GPU if one can be used")
+  command
+      ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
       ->check(kDevices)
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: run.threads, or one a core")
+  command->add_option("--threads", flags->threads, "CPU threads; 0: run.threads, or one per core")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   AddOwnKernels(*command, &flags->own_kernels);
-  command->add_option("--rounds", flags->rounds, "Times through the step; the median is shown")
+  command
+      ->add_option("--rounds", flags->rounds,
+                   "Times through the step's products; the median is shown")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
   command
       ->add_flag("--ask", flags->ask,
-                 "Read a number of rounds a line and answer each with a JSON object")
+                 "Read a number of rounds per line and answer each line with a JSON object")
       ->excludes(json);
   command->callback([flags] { RunGemm(*flags); });
 }
@@ -247,8 +250,8 @@ void RunOps(const OpsFlags& flags) {
 
 void AddOps(CLI::App& bench) {
   const auto flags = std::make_shared<OpsFlags>();
-  CLI::App* const command = bench.add_subcommand(
-      "ops", "Time each op of a step, at the shapes of GPT-2 124M unless told otherwise");
+  CLI::App* const command =
+      bench.add_subcommand("ops", "Time each op of a step, by default at the shapes of GPT-2 124M");
   OpShapes& shapes = flags->options.shapes;
   const auto shape = [&](const char* name, int64_t& value, const char* about) {
     command->add_option(name, value, about)
@@ -261,23 +264,24 @@ void AddOps(CLI::App& bench) {
   shape("--intermediate", shapes.intermediate, "Width of a block's feed-forward layer");
   shape("--heads", shapes.heads, "Attention heads");
   shape("--vocab", shapes.vocab, "Vocabulary");
-  command->add_option("--device", flags->device, "auto: a GPU if one can be used")
+  command
+      ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
       ->check(kDevices)
       ->capture_default_str();
-  command->add_option("--dtype", flags->dtype, "Of activations and weights")
+  command->add_option("--dtype", flags->dtype, "dtype of activations and weights")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: one a core")
+  command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
-  command->add_option("--seconds", flags->options.seconds, "Of calling each op, at least")
+  command->add_option("--seconds", flags->options.seconds, "Least seconds of calling each op")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  command->add_option("--only", flags->options.only, "Ops with this text in their names")
+  command->add_option("--only", flags->options.only, "Only ops with this text in their names")
       ->type_name("TEXT");
   AddOwnKernels(*command, &flags->options.own_kernels);
   CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
-  command->add_flag("--list", flags->list, "The names of the ops, and nothing else")
+  command->add_flag("--list", flags->list, "List the names of the ops and time nothing")
       ->excludes(json);
   command->footer(
       "The time is that of the fastest call. The limit of an op is the time of its FLOPs at the\n"
@@ -349,7 +353,7 @@ void RunComm(const CommFlags& flags) {
 void AddComm(CLI::App& bench) {
   const auto flags = std::make_shared<CommFlags>();
   CLI::App* const command =
-      bench.add_subcommand("comm", "Time the collectives, beside memcpy by every rank");
+      bench.add_subcommand("comm", "Time the collectives and, beside them, a memcpy by every rank");
   command->add_option("--ranks", flags->options.ranks, "Ranks of the group")
       ->check(CLI::Range(1, 1023))
       ->capture_default_str();
@@ -361,13 +365,11 @@ void AddComm(CLI::App& bench) {
       ->capture_default_str();
   command
       ->add_option("--device", flags->device,
-                   "Of the tensors; auto: GPUs if there are. But with nccl they go by way of the "
-                   "host's memory")
+                   "Device of the tensors. auto: GPUs if there are any. Only nccl sends without "
+                   "going through host memory")
       ->check(kDevices)
       ->capture_default_str();
-  command
-      ->add_option("--dtype", flags->dtype,
-                   "What moves: fp32, bf16 or fp16; a reduce-scatter leaves fp32")
+  command->add_option("--dtype", flags->dtype, "dtype of what moves; a reduce-scatter leaves fp32")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   command
@@ -384,12 +386,11 @@ void AddComm(CLI::App& bench) {
   CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
   command
       ->add_flag("--ask", flags->ask,
-                 "Read a number of rounds a line and answer each round with a JSON object")
+                 "Read a number of rounds per line and answer each round with a JSON object")
       ->excludes(json);
   command->footer(
-      "A rate is bytes of the full tensor over the time of a call, so it reads as a step does: "
-      "how\n"
-      "soon is a unit of that size there.");
+      "A rate is the bytes of the full tensor divided by the time of a call: it says how soon a\n"
+      "unit of that size arrives.");
   command->callback([flags] { RunComm(*flags); });
 }
 
@@ -397,7 +398,7 @@ void AddComm(CLI::App& bench) {
 
 void AddBenchCommand(CLI::App& app) {
   CLI::App* const bench =
-      app.add_subcommand("bench", "Measure what a step is made of, on this machine");
+      app.add_subcommand("bench", "Time the parts of a training step on this machine");
   bench->require_subcommand(1);
   AddOps(*bench);
   AddComm(*bench);

@@ -143,25 +143,26 @@ void RunFloor(const FloorFlags& flags) {
 void AddBenchFloor(CLI::App& bench) {
   const auto flags = std::make_shared<FloorFlags>();
   CLI::App* const command = bench.add_subcommand(
-      "floor", "Add up how long a recipe's step takes at least on a described machine");
+      "floor", "Compute the shortest time of a recipe's step on a described machine");
   AddRecipeFlags(*command, flags->recipe);
   command->add_option("--world-size", flags->world, "Ranks that share the global batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command
-      ->add_option("--hardware", flags->hardware,
-                   "A file that describes the ranks' machine and its rates, one of "
-                   "configs/hardware for instance")
+      ->add_option(
+          "--hardware", flags->hardware,
+          "A file that describes the machine and its rates, such as those of configs/hardware")
       ->required();
   command->add_flag("--json", flags->json, "One JSON object");
   command->footer(
-      "Products and attention count with the larger of their FLOPs and their bytes at the\n"
-      "machine's rates, all else with its bytes. Launches are a GPU's, of kernels and copies: a\n"
-      "collective counts one, and so does a call of cuBLASLt or cuDNN. Extra bytes are what\n"
-      "kernels of an op leave for each other, and what is read once more; extra time is what they\n"
-      "add, none where FLOPs take longer. What other ranks are sent takes no time here.\n"
-      "With offload a step is the longest of the device, its link to the host, each way, and a\n"
-      "disk; what the host's updates take beyond the first forward pass is the device's, too.");
+      "A product or attention takes the longer of its FLOPs and its bytes at the machine's rates,\n"
+      "every other op its bytes. Launches are a GPU's, of kernels and copies; a collective counts\n"
+      "as one, and so does a call of cuBLASLt or cuDNN. Extra bytes are those that an op's\n"
+      "kernels pass to each other, and those read again; extra time is what they add, none where\n"
+      "FLOPs take longer. Traffic to other ranks takes no time here.\n"
+      "With offload a step takes as long as the slowest of the device, each direction of its link\n"
+      "to the host, and the disk; host updates longer than the first forward pass also hold up\n"
+      "the device.");
   command->callback([flags] { RunFloor(*flags); });
 }
 

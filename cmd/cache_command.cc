@@ -44,19 +44,19 @@ void Clean(const std::string& cache) {
 
 void AddCacheCommand(CLI::App& app) {
   CLI::App* cache =
-      app.add_subcommand("cache", "List and remove the tokens that runs keep of text (data.cache)");
+      app.add_subcommand("cache", "List and remove the tokens that runs keep in data.cache");
   cache->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, void (*run)(const std::string&)) {
     CLI::App* command = cache->add_subcommand(name, help);
     const auto directory = std::make_shared<std::string>(CacheDirectory("tokens"));
-    command->add_option("--dir", *directory, "The data.cache of a recipe that names one")
+    command->add_option("--dir", *directory, "The recipe's data.cache, where it names one")
         ->type_name("DIR")
         ->expected(1)
         ->capture_default_str();
     command->callback([directory, run] { run(*directory); });
   };
-  add("ls", "Each set with its size and what it is of", List);
-  add("clean", "Remove all sets, but for those that a process writes; runs make theirs again",
+  add("ls", "List each set with its size and its files", List);
+  add("clean", "Remove all sets except those that a process is writing; runs make theirs again",
       Clean);
 }
 

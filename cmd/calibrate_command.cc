@@ -93,28 +93,31 @@ void Run(const Flags& flags) {
 void AddCalibrateCommand(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* const command = app.add_subcommand(
-      "calibrate", "Measure this machine, and write its hardware file for plan and simulate");
+      "calibrate", "Measure this machine and write its hardware file for plan and simulate");
   command->add_option("--out", flags->out, "The file")->required()->type_name("FILE");
   CLI::Option* const from =
       command
           ->add_option("--from", flags->from,
-                       "Measure nothing: take the JSON of `bench gemm|ops|comm --json`, or "
+                       "Measure nothing: read the JSON of `bench gemm|ops|comm --json`, or "
                        "result.json of tools/gpu/kit")
           ->type_name("FILE ...");
-  command->add_option("--device", flags->device, "auto: a GPU if one can be used")
+  command
+      ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
       ->excludes(from);
-  command->add_option("--rounds", flags->rounds, "Everything so often; the fastest counts")
+  command
+      ->add_option("--rounds", flags->rounds,
+                   "Times that everything is measured; the fastest counts")
       ->check(CLI::Range(1, 100))
       ->capture_default_str()
       ->excludes(from);
   command
-      ->add_flag("--small", flags->small, "Tiny shapes, in a second: tries the command, no machine")
+      ->add_flag("--small", flags->small,
+                 "Tiny shapes, in a second: to try the command, not to measure")
       ->excludes(from);
   command->footer(
-      "Takes a minute or two of a machine that does nothing else. Others that work on\n"
-      "it make it look slower than it is.");
+      "Takes a minute or two. Other work on the machine makes it look slower than it is.");
   command->callback([flags] { Run(*flags); });
 }
 

@@ -341,62 +341,67 @@ void AddCheckpointCommand(CLI::App& app) {
   checkpoint->require_subcommand(1);
 
   {
-    CLI::App* command = checkpoint->add_subcommand(
-        "ls",
-        "List the checkpoints of a run, complete or not, and which is the latest; or the runs of a "
-        "directory");
+    CLI::App* command =
+        checkpoint->add_subcommand("ls",
+                                   "List a run's checkpoints, complete or not, and the latest of "
+                                   "them; or the runs of a directory");
     const auto directory = std::make_shared<std::string>();
     const auto json = std::make_shared<bool>(false);
     command
-        ->add_option("directory", *directory, "A run directory, or one of checkpoints or of runs")
+        ->add_option("directory", *directory,
+                     "A run directory, or a directory of checkpoints or of runs")
         ->required();
     command->add_flag("--json", *json, "One JSON object");
     command->callback([=] { List(*directory, *json); });
   }
   {
     CLI::App* command = checkpoint->add_subcommand(
-        "verify", "Read every byte of checkpoints and hold it against its checksum");
+        "verify", "Read every byte of checkpoints and compare it with its checksum");
     const auto directory = std::make_shared<std::string>();
-    command->add_option("directory", *directory, "A checkpoint; of a run directory, all of them")
+    command
+        ->add_option("directory", *directory,
+                     "A checkpoint, or a run directory: all of its checkpoints")
         ->required();
     command->callback([=] { Verify(*directory); });
   }
   {
     CLI::App* command = checkpoint->add_subcommand(
-        "reshard", "Write a checkpoint as a job of another size would have saved it");
+        "reshard", "Write a checkpoint as a job with another number of ranks would have saved it");
     const auto flags = std::make_shared<ReshardFlags>();
-    command->add_option("directory", flags->source, "A checkpoint; of a run directory, the latest")
+    command
+        ->add_option("directory", flags->source, "A checkpoint, or a run directory: its latest one")
         ->required();
     command->add_option("--world-size", flags->world, "Ranks of that job")
         ->required()
         ->check(CLI::Range(1, kMaxWorld));
     command
         ->add_option("--shard-size", flags->shards,
-                     "F, the ranks that share one copy; default: all")
+                     "Ranks that share one copy of the model. Default: all")
         ->check(CLI::Range(1, kMaxWorld));
-    command->add_option("--out", flags->out, "The new checkpoint's directory; must not be there")
+    command->add_option("--out", flags->out, "The new checkpoint's directory; must not exist")
         ->required();
     command->callback([=] { Reshard(*flags); });
   }
   {
     CLI::App* command = checkpoint->add_subcommand(
-        "export", "Write a Hugging Face directory that transformers loads and generates from");
+        "export", "Write a Hugging Face directory that transformers loads");
     const auto flags = std::make_shared<ExportFlags>();
-    command->add_option("directory", flags->source, "A checkpoint; of a run directory, the latest")
+    command
+        ->add_option("directory", flags->source, "A checkpoint, or a run directory: its latest one")
         ->required();
-    command->add_option("--out", flags->out, "The new directory; must not be there")->required();
+    command->add_option("--out", flags->out, "The new directory; must not exist")->required();
     command
         ->add_option("--dtype", flags->dtype,
-                     "Of the weights; without it the one that model.init_from's config.json names, "
-                     "and fp32 where there is none, or of adapters")
+                     "dtype of the weights. Default: the one in the config.json of "
+                     "model.init_from; fp32 without one, and for adapters")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
     CLI::Option* const size =
-        command->add_option("--max-shard-size", flags->max_shard_size, "Of a file")
+        command->add_option("--max-shard-size", flags->max_shard_size, "Most bytes of a file")
             ->capture_default_str();
-    command->add_flag("--ema", flags->ema, "The averaged weights (train.ema)");
+    command->add_flag("--ema", flags->ema, "Export the averaged weights (train.ema)");
     CLI::Option* const adapters = command->add_flag(
         "--adapters", flags->adapters,
-        "The adapters of a run with model.lora, not merged, as a directory that peft loads");
+        "Export the adapters of a run with model.lora alone, as a directory that peft loads");
     adapters->excludes(size);
     command
         ->add_option("--tokenizer", flags->tokenizer,
@@ -407,14 +412,16 @@ void AddCheckpointCommand(CLI::App& app) {
   }
   {
     CLI::App* command = checkpoint->add_subcommand(
-        "import", "Make a checkpoint of step 0 of a Hugging Face directory");
+        "import", "Turn a Hugging Face directory into a checkpoint of step 0");
     const auto flags = std::make_shared<ImportFlags>();
-    command->add_option("directory", flags->source, "config.json and *.safetensors")->required();
-    command->add_option("--out", flags->out, "The checkpoint's directory; must not be there")
+    command
+        ->add_option("directory", flags->source, "A directory with config.json and *.safetensors")
+        ->required();
+    command->add_option("--out", flags->out, "The checkpoint's directory; must not exist")
         ->required();
     command->add_flag(
         "--allow-nonfinite", flags->allow_nonfinite,
-        "Take weights that are NaN or infinite: to look at, none can train from them");
+        "Take weights that are NaN or infinite, to look at them: no run can train from them");
     command->callback([=] { Import(*flags); });
   }
 }

@@ -113,7 +113,7 @@ void AddConfigCommand(CLI::App& app) {
     command->callback([flags, run] { run(*flags); });
   };
   add("check",
-      "Say ok and what the run would be, or list every mistake; opens the files that it names",
+      "Check a recipe and the files it names: print what the run would be, or list every mistake",
       [](const auto& flags) {
         const Recipe recipe = LoadRecipe(flags);
         CheckInitialWeights(recipe);
@@ -126,19 +126,18 @@ void AddConfigCommand(CLI::App& app) {
         for (const std::string& line : Advice(recipe, 1))
           std::printf("note        %s\n", line.c_str());
       });
-  add("print", "Print the recipe as resolved, as YAML that reads back to the same",
-      [](const auto& flags) {
-        const Recipe recipe = LoadRecipe(flags);
-        // stdout gets the recipe alone: notes go to stderr.
-        for (const std::string& line : recipe.notes) {
-          std::fprintf(stderr, "note: %s\n", Printable(line).c_str());
-        }
-        std::fputs(PrintRecipe(recipe).c_str(), stdout);
-      });
+  add("print", "Print the recipe as YAML with every value filled in", [](const auto& flags) {
+    const Recipe recipe = LoadRecipe(flags);
+    // stdout gets the recipe alone: notes go to stderr.
+    for (const std::string& line : recipe.notes) {
+      std::fprintf(stderr, "note: %s\n", Printable(line).c_str());
+    }
+    std::fputs(PrintRecipe(recipe).c_str(), stdout);
+  });
   // A recipe changes nothing about these two; the flags are taken so that scripts need not care.
   add("schema", "Print a JSON Schema of recipes, for editors",
       [](const auto&) { std::fputs(RecipeJsonSchema().c_str(), stdout); });
-  add("docs", "Print the reference of all keys: docs/recipe.md",
+  add("docs", "Print the reference of all keys (docs/recipe.md)",
       [](const auto&) { std::fputs(RecipeDocumentation().c_str(), stdout); });
 }
 

@@ -50,7 +50,7 @@ void PrintDevices() {
 }  // namespace
 
 void AddDevicesCommand(CLI::App& app) {
-  app.add_subcommand("devices", "List what can compute here, and the libraries it would use")
+  app.add_subcommand("devices", "List this machine's devices and the libraries they would use")
       ->callback(PrintDevices);
 }
 

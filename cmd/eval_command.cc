@@ -10,7 +10,7 @@ void AddEvaluationFlags(CLI::App& app, EvaluationFlags& flags) {
       ->type_name("DIR")
       ->required();
   AddRecipeFlags(app, flags.config, flags.overrides);
-  app.add_flag("--full", flags.full, "All of each set, in place of eval.steps batches");
+  app.add_flag("--full", flags.full, "Evaluate all of each set instead of eval.steps batches");
   app.add_flag("--json", flags.json, "One JSON object");
   app.footer(
       "Without --config it evaluates by the recipe that the checkpoint was trained by; --set "

@@ -360,31 +360,32 @@ void Run(const GenerateFlags& flags) {
 
 void AddGenerateCommand(CLI::App& app) {
   const auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* const command = app.add_subcommand(
-      "generate", "Continue a text with a model from a checkpoint, or talk to it");
+  CLI::App* const command =
+      app.add_subcommand("generate", "Continue a text with a checkpoint's model, or talk to it");
   command
       ->add_option("--checkpoint", flags->checkpoint,
                    "A checkpoint, a run directory (its latest one) or a Hugging Face directory")
       ->type_name("DIR")
       ->required();
-  command->add_option("--prompt", flags->prompts, "The text to continue; may be given again")
+  command->add_option("--prompt", flags->prompts, "A text to continue; may be given several times")
       ->type_name("TEXT")
       ->expected(1)
       ->take_all();
-  command->add_option("--prompt-file", flags->prompt_files, "The same from a file")
+  command->add_option("--prompt-file", flags->prompt_files, "A file with a text to continue")
       ->type_name("FILE")
       ->expected(1)
       ->take_all();
   command
       ->add_option("--prompt-ids", flags->prompt_ids,
-                   "The same as ids of tokens, such as 1,2,3; needs no tokenizer")
+                   "A text to continue as token ids, such as 1,2,3; needs no tokenizer")
       ->type_name("IDS")
       ->expected(1)
       ->take_all();
   command
       ->add_option("--messages", flags->messages,
-                   "A conversation to answer: JSON, a list of objects with role and content, or an "
-                   "object with such `messages`. Without any prompt and on a terminal it talks")
+                   "A conversation to answer: a JSON list of objects with role and content, or "
+                   "an object with such `messages`. Without a prompt, on a terminal, generate "
+                   "talks")
       ->type_name("FILE")
       ->expected(1)
       ->take_all();
@@ -398,7 +399,7 @@ void AddGenerateCommand(CLI::App& app) {
       ->type_name("T");
   command
       ->add_option("--max-tokens", flags->max_tokens,
-                   "New tokens, at most; behind the model's positions its window slides")
+                   "Most new tokens; beyond the model's positions its window slides")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->capture_default_str();
   command
@@ -406,31 +407,33 @@ void AddGenerateCommand(CLI::App& app) {
                    "Divides the logits; 0: always the likeliest token")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
-  command->add_option("--top-k", flags->sampling.top_k, "Of the k likeliest tokens only; 0: of all")
+  command
+      ->add_option("--top-k", flags->sampling.top_k,
+                   "Draw from the k likeliest tokens; 0: from all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->capture_default_str();
   command
       ->add_option("--top-p", flags->sampling.top_p,
-                   "Of the likeliest tokens that together have this probability")
+                   "Draw from the likeliest tokens that together have this probability")
       ->check(CLI::Range(1e-9, 1.0))
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Of the draws")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of the draws")->capture_default_str();
   command->add_option("--samples", flags->samples, "Continuations of each prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--batch", flags->batch, "Continuations at a time")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: one a core")
+  command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   command
       ->add_option("--device", flags->device,
-                   "What computes; auto: a GPU if one can be used, and the CPU otherwise")
+                   "The device. auto: a GPU if one can be used, otherwise the CPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  command->add_flag("--ignore-eot", flags->ignore_eot, "Go on behind an end-of-text token");
-  command->add_flag("--json", flags->json, "One JSON object a continuation, with the ids");
+  command->add_flag("--ignore-eot", flags->ignore_eot, "Go on after an end-of-text token");
+  command->add_flag("--json", flags->json, "One JSON object per continuation, with the token ids");
   command->callback([flags] { Run(*flags); });
 }
 

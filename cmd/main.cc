@@ -62,7 +62,8 @@ void AddTrainingFlags(CLI::App& app, TrainingFlags& flags) {
   AddRecipeFlags(app, flags.recipe);
   app.add_option("--device", flags.device, "The same as --set run.device=...")
       ->type_name("auto|cpu|cuda|sim");
-  app.add_flag("--dry-run", flags.dry_run, "All checks and the plan, but no device memory");
+  app.add_flag("--dry-run", flags.dry_run,
+               "Check everything and plan the memory, but take no device memory");
 }
 
 Recipe LoadRecipe(const TrainingFlags& flags) {
@@ -174,8 +175,8 @@ int Main(int argc, char** argv) {
   AddConfigCommand(app);
   AddCheckpointCommand(app);
   EvaluationFlags evaluation;
-  CLI::App* const eval_command = app.add_subcommand(
-      "eval", "The loss of the validation sets under the weights of a checkpoint");
+  CLI::App* const eval_command =
+      app.add_subcommand("eval", "Compute the loss of a checkpoint on the validation sets");
   AddEvaluationFlags(*eval_command, evaluation);
   AddGenerateCommand(app);
   AddReportCommand(app);

@@ -63,8 +63,8 @@ void AddModelsCommand(CLI::App& app) {
       app.add_subcommand("models", "List the presets with their numbers of parameters");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json,
-                    "One JSON list, with the FLOPs of a sample, forward and backward: of 1,024 "
-                    "tokens, or as many as the model has positions, or an image");
+                    "One JSON list, with the FLOPs of a sample, forward and backward. A sample "
+                    "is an image, or 1,024 tokens or as many as the model has positions");
   command->callback([json] { *json ? PrintJson() : PrintTable(); });
 }
 

@@ -14,7 +14,7 @@ void AddRecipeFlags(CLI::App& app, std::vector<std::string>& files,
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--set", overrides,
-                 "Override one key, for example --set optimizer.lr=3e-4; the value is YAML.")
+                 "Overrides one key, for example --set optimizer.lr=3e-4. The value is YAML.")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false)
       ->take_all();

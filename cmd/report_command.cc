@@ -21,13 +21,14 @@ struct ReportFlags {
 
 void AddReportCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "report", "Draw runs, finished or not, as one HTML page that needs no network");
+      "report", "Write runs, finished or not, as one HTML page that needs no network");
   const auto flags = std::make_shared<ReportFlags>();
   command
       ->add_option("RUN_DIR", flags->directories,
-                   "Run directories, several overlaid; of simulate --out, too")
+                   "Run directories, or those of simulate --out; several are overlaid")
       ->required();
-  command->add_option("--out", flags->out, "The page; report.html in the first run directory")
+  command
+      ->add_option("--out", flags->out, "The page. Default: report.html in the first run directory")
       ->type_name("FILE")
       ->expected(1);
   command->callback([flags] {

@@ -39,16 +39,16 @@ CLI::Option* AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_
       ->required()
       ->check(CLI::Range(1, kMostRanks));
   command
-      .add_option(
-          "--local-world-size", flags.local_world,
-          "Ranks of a host: a divisor; without it as the hardware file says, or all of them")
+      .add_option("--local-world-size", flags.local_world,
+                  "Ranks of a host, a divisor of --world-size. Default: the hardware file's, "
+                  "otherwise all of them")
       ->check(CLI::Range(1, kMostRanks));
   CLI::Option* const hardware =
       command
-          .add_option("--hardware", flags.hardware,
-                      std::string("A file that describes the ranks' machine, one of "
-                                  "configs/hardware for instance") +
-                          (needs_hardware ? "" : "; this one without it"))
+          .add_option(
+              "--hardware", flags.hardware,
+              std::string("A file that describes the machine, such as those of configs/hardware") +
+                  (needs_hardware ? "" : ". Default: this machine"))
           ->type_name("FILE");
   if (needs_hardware) hardware->required();
   command.add_flag("--json", flags.json, "One JSON object");
@@ -73,8 +73,8 @@ Collective CallNamed(const std::string& name) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app, ExitCode& code) {
-  CLI::App* const command = app.add_subcommand(
-      "plan", "Show what a recipe takes of memory, links and time, without running it");
+  CLI::App* const command =
+      app.add_subcommand("plan", "Show a recipe's memory, traffic and time without running it");
   struct Flags : MachineFlags {
     bool search = false;
     double budget_s = std::numeric_limits<double>::infinity();
@@ -84,11 +84,10 @@ void AddPlanCommand(CLI::App& app, ExitCode& code) {
   CLI::Option* const search =
       command
           ->add_flag("--search", flags->search,
-                     "Look for the settings of sharding, micro-batches, recomputation, offload, "
-                     "prefetch and slots whose step is the shortest, results unchanged but for "
-                     "rounding")
+                     "Find the settings of sharding, micro-batches, recomputation, offload and "
+                     "prefetch with the shortest step. Results change by rounding alone")
           ->needs(machine);
-  command->add_option("--budget", flags->budget_s, "Seconds of the search, at most")
+  command->add_option("--budget", flags->budget_s, "Most seconds of the search")
       ->check(CLI::PositiveNumber)
       ->type_name("S")
       ->needs(search);
@@ -112,26 +111,26 @@ void AddSimulateCommand(CLI::App& app, ExitCode& code) {
     std::vector<std::string> sweep;
     std::string out;
   };
-  CLI::App* const command = app.add_subcommand(
-      "simulate", "Run a recipe's steps on a described cluster, in simulated time");
+  CLI::App* const command =
+      app.add_subcommand("simulate", "Simulate a recipe's steps on a described cluster");
   const auto flags = std::make_shared<Flags>();
   AddMachineFlags(*command, *flags, /*needs_hardware=*/true);
   command->add_option("--steps", flags->options.steps, "Steps to simulate; the last one is shown")
       ->check(CLI::Range(1, 1000));
   command
       ->add_option("--slowest", flags->options.slowest,
-                   "One rank computes so many times slower, and the others wait for it")
+                   "One rank computes this many times slower, and the others wait for it")
       ->check(CLI::Range(1.0, 1e6));
   command
       ->add_option("--sweep", flags->sweep,
-                   "Simulates each of these values of a recipe's key, or of world_size; of several "
-                   "keys all combinations")
+                   "Simulate each of these values of a recipe's key or of world_size; with "
+                   "several --sweep, all combinations")
       ->type_name("KEY=V1,V2")
       ->allow_extra_args(false)
       ->take_all();
   command
       ->add_option("--out", flags->out,
-                   "Leaves simulate.json and the step's trace there; of a sweep sweep.csv, "
+                   "Write simulate.json and the step's trace there; for a sweep, sweep.csv, "
                    "sweep.json and sweep.html")
       ->type_name("DIR");
   command->callback([flags, &code] {
@@ -172,7 +171,7 @@ void AddCollectiveCommand(CLI::App& app) {
   command->add_option("--call", flags->call, "all_gather, reduce_scatter, all_reduce, ...");
   command
       ->add_option("--elements", flags->elements,
-                   "Of the whole: of a gather's result, of a reduction's operand")
+                   "Elements of the whole tensor: of a gather's result, of a reduction's operand")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
   command->add_option("--dtype", flags->dtype, "fp32, bf16 or fp16");

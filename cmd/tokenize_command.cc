@@ -92,9 +92,9 @@ void Run(const Flags& flags) {
 void AddTokenizeCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "tokenize",
-      "Write the tokens of text files as shards for `source: tokens`. A file is a document, a\n"
-      ".jsonl one a line; .gz and .zst are decompressed. Stopped, the same command goes on where\n"
-      "it stopped.");
+      "Write the tokens of text files as shards for `source: tokens`. Each file is a document,\n"
+      "in .jsonl each line; .gz and .zst are decompressed. After an interruption the same command\n"
+      "goes on where it stopped.");
   const auto flags = std::make_shared<Flags>();
   command
       ->add_option("--tokenizer", flags->tokenizer,
@@ -103,19 +103,22 @@ void AddTokenizeCommand(CLI::App& app) {
   command->add_option("--out", flags->out, "Directory of the shards")->required();
   command->add_option("--column", flags->column, "Field of .jsonl that holds the text")
       ->capture_default_str();
-  command->add_option("--eot", flags->eot, "Token behind each document; without: the tokenizer's")
+  command
+      ->add_option("--eot", flags->eot, "Token that ends each document. Default: the tokenizer's")
       ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
   command->add_option("--shard-tokens", flags->shard_tokens, "Tokens of a shard")
       ->check(CLI::Range(1, std::numeric_limits<int32_t>::max()))
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "0: all cores. The output does not depend on it")
+  command
+      ->add_option("--threads", flags->threads,
+                   "CPU threads; 0: one per core. The output does not depend on it")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command->add_flag("--allow-invalid-text", flags->allow_invalid_text,
-                    "Go on where more than 0.1 % of a file's places are no UTF-8: read as U+FFFD");
+                    "Accept files of which more than 0.1 % is not UTF-8; it is read as U+FFFD");
   command
       ->add_option("files", flags->files,
-                   "Files, globs, or directories, which stand for their text files")
+                   "Files, globs, or directories, which stand for the text files in them")
       ->required();
   command->callback([flags] { Run(*flags); });
 }

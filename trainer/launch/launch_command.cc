@@ -19,7 +19,7 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<
       "  fsdp-train launch --nnodes 2 --nproc-per-node 2 --node-rank R \\\n"
       "    --rdzv-endpoint node-1:29500 --rdzv-secret-file FILE -- --config FILE");
   LaunchOptions& options = command->options;
-  launch->add_option("--nnodes", options.nnodes, "Hosts, each with a launch of its own")
+  launch->add_option("--nnodes", options.nnodes, "Hosts; each runs its own launch")
       ->capture_default_str();
   launch
       ->add_option_function<std::string>(
@@ -34,18 +34,18 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<
           "Ranks on this host, the same number on all; auto: one for each of its GPUs, or one")
       ->type_name("INT|auto")
       ->default_str(std::to_string(options.nproc_per_node));
-  launch->add_option("--node-rank", options.node_rank, "Which of the hosts this is")
+  launch->add_option("--node-rank", options.node_rank, "Number of this host, from 0")
       ->capture_default_str();
   launch->add_option("--rdzv-endpoint", options.rdzv_endpoint,
-                     "HOST:PORT where the ranks meet, on the host of node rank 0; with one host a "
-                     "free port of it if not given");
+                     "HOST:PORT where the ranks meet, on the host of node rank 0. Default with "
+                     "one host: a free port");
   launch->add_option("--rdzv-id", options.rdzv_id, "The job's name, the same on all hosts");
   launch->add_option("--rdzv-secret-file", options.secret_file,
-                     "Holds the secret that lets ranks into the job, the same on all hosts; "
-                     "FSDP_TRAIN_SECRET if not given; with one host, made up");
+                     "File with the secret that lets ranks into the job, the same on all hosts. "
+                     "Default: FSDP_TRAIN_SECRET; with one host, a random one");
   launch
       ->add_option("--max-restarts", options.max_restarts,
-                   "How often all ranks are started again when one fails")
+                   "Times that all ranks are started again after one has failed")
       ->capture_default_str();
   launch->add_option("--log-dir", options.log_dir,
                      "Also write the output of each rank to DIR/rank_<r>.log");
