@@ -11,14 +11,15 @@
 namespace fsdp {
 namespace {
 
-// Of training and of evaluation, which has micro-batches of the same size; a sample is one row.
+// The dimensions in training and in evaluation, whose micro-batches have the same size. A sample is
+// one row.
 AttentionDims DimsOf(const Recipe& recipe, const ModelShape& shape) {
   const DecoderShape model = DecoderOf(shape);
   return {recipe.train.micro_batch_size, recipe.data.seq_len, model.num_heads,
           model.num_key_value_heads, model.head_dim};
 }
 
-// What cuDNN is not to be asked for: why, or nothing.
+// Why cuDNN is not to be asked; empty: it may be.
 std::string NotForCudnn(const Recipe& recipe, const ModelShape& shape) {
   if (recipe.data.documents) return "data.documents";
   if (recipe.data.SeparatesDocuments()) return "data.packing";

@@ -175,8 +175,8 @@ void Checkpointer::RequireFinite(int64_t step) {
   });
 }
 
-// Of this rank's shards and of the buffers, the first element that is NaN or infinite, in words; or
-// empty.
+// In words, the first element of this rank's shards and of the buffers that is NaN or infinite;
+// empty: there is none.
 std::string Checkpointer::NotFinite() {
   const Layout& layout = executor().layout();
   for (const ShardState& s : session_.state()) {
@@ -196,14 +196,14 @@ std::string Checkpointer::NotFinite() {
   return "";
 }
 
-// All steps are done, and what they have made is where the host may read it.
+// Waits for all steps, and moves their results to where the host may read them.
 void Checkpointer::FetchState(const char* name) {
   session_.ToHost();
   executor().Synchronize();
   DeclareHostUse(name, RangesOf(session_.state(), session_.buffers(), session_.rows()), {});
 }
 
-// To the stream checker: what the host itself reads and writes of the device's memory.
+// Tells the stream checker which memory of the device the host itself reads and writes.
 void Checkpointer::DeclareHostUse(const char* name, const std::vector<Range>& reads,
                                   const std::vector<Range>& writes) {
   if (job_.checker) job_.checker->OnHostAccess(name, reads, writes);

@@ -21,44 +21,44 @@
 
 namespace fsdp {
 
-// Of every rank; what is called of one is called of all, but for those that say otherwise. No
-// device work may be under way while it reads or writes the session's state: it waits for it.
+// Every rank has one. All ranks make the same calls, but for functions that say otherwise. Reading
+// or writing the session's state waits for all device work.
 class Checkpointer {
  public:
   // References are kept. A background saver's thread starts here, and none later.
   Checkpointer(const Recipe& recipe, const Job& job, const RunDirectory& directory,
                Session& session, Recorder& recorder);
 
-  // Fills the session's state from a checkpoint's directory. Called of a rank alone. Throws
-  // CheckpointError that also says how else one can go on; so does a state that is not finite. A
-  // disk that cannot take what is spilled is SpillError, and says no more. What it was in another
-  // precision the console says in one line.
+  // Fills the session's state from a checkpoint's directory. A rank calls it alone. Throws
+  // CheckpointError, also for a state that is not finite; its message says how else one can go on.
+  // Throws SpillError, without such words, where the disk cannot take what is spilled. The console
+  // says in one line what was in another precision.
   CheckpointMeta Load(const std::string& from);
 
-  // Whether checkpoint.every asks for one after this training step.
+  // Whether checkpoint.every asks for a save after this training step.
   bool IsDue(int64_t step) const;
-  // Of a rank alone, whose clock says it: whether checkpoint.every_minutes asks for one. True once
-  // for each.
+  // Whether checkpoint.every_minutes asks for a save by this rank's clock. A rank calls it alone.
+  // True once for each save.
   bool WantsByTime();
-  // Saves what there is after step meta.step, which all streams have done and checked: nothing of a
-  // step becomes durable before its events and the communicators have been. Waits for the save
-  // before. `last`: no step follows, so that nothing is gained in the background; blocks until it
-  // counts.
+  // Saves the state after step meta.step, which all streams have done: the step's events and the
+  // communicators have been checked, so that nothing of a failed step becomes durable. Waits for
+  // the save before. `last`: no step follows, so that it does not save in the background but blocks
+  // until the checkpoint counts.
   void Save(const CheckpointMeta& meta, bool last);
-  int64_t saved_step() const { return saved_step_; }  // Of the last Save(); -1: none.
+  int64_t saved_step() const { return saved_step_; }  // The step of the last Save(); -1: none.
 
-  // These four of a rank alone. Records the save in the background if it has ended well.
+  // A rank calls these four alone. Poll() records the save in the background if it has ended well.
   void Poll();
   bool failed() const { return saver_ && saver_->failed(); }
   // Waits for the save in the background, if there is one. Throws what it threw.
   void Finish();
-  // The run ends by `error`. A save in the background waits for ranks that may be no more, unless
-  // the store says so. Returns why it failed, where it did before the run and another rank has
-  // ended that by now: then `error` is only the echo. Otherwise null.
+  // The run ends by `error`. Tells the store, or a save in the background would wait for ranks that
+  // have gone. Returns why that save failed where `error` is only its echo: the save failed first,
+  // and another rank has ended the run by now. Otherwise null.
   std::exception_ptr GiveUp(const std::exception& error);
 
-  // The update of the last step may have overflowed, which no loss has shown. A checkpoint of it
-  // would have. Throws Error(kNotFinite) on all ranks.
+  // Throws Error(kNotFinite) on all ranks where the update of the last step has overflowed: no loss
+  // has shown that.
   void RequireFinite(int64_t step);
 
  private:

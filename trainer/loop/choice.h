@@ -31,14 +31,14 @@ struct Choosing {
   // For choices on the device. Null and empty for those before the plan.
   Device* device = nullptr;
   GemmLibrary* products = nullptr;  // Null on a CPU, too.
-  std::string checkpoint{};         // The run goes on from it. Empty: from none.
-  std::string algorithms{};         // Its word on ChoiceId::kAlgorithms.
+  std::string checkpoint{};         // The run goes on from this one. Empty: from none.
+  std::string algorithms{};         // The checkpoint's word on ChoiceId::kAlgorithms.
   std::function<void(std::string_view)> say = nullptr;  // Gets lines for people.
 
   // The state of a choice between its steps.
   std::string held{};
   std::vector<std::string> told{}, answers{};  // By rank.
-  size_t mine = 0;    // The place of this rank's: its rank, or 0 where ranks do not meet.
+  size_t mine = 0;    // The place of this rank's word: its rank, or 0 where ranks do not meet.
   std::string how{};  // How this rank's answer came about. Empty: it was not asked.
 };
 
@@ -52,14 +52,14 @@ class Choice {
   // Whether ranks tell and answer each other, all of them. Otherwise each takes its own answer, and
   // labels show whether that is the same.
   virtual bool meets() const = 0;
-  // Whether there is anything to choose: the same on all ranks.
+  // Whether there is anything to choose. The same on all ranks.
   virtual bool Concerns(const Choosing&) const { return true; }
 
   virtual std::string Hold(const Choosing&) const { return ""; }
   virtual std::string Tell(const Choosing&) const { return ""; }
-  // Whether ranks are asked, by what all have told: the same on all ranks.
+  // Whether ranks are asked, which follows from what all have told. The same on all ranks.
   virtual bool Asks(const Choosing&) const { return true; }
-  // May put into the run what is this rank's alone: a handle. Throws Error.
+  // May put something of this rank's alone into the run, such as a handle. Throws Error.
   virtual std::string Ask(Choosing&) const = 0;
   virtual std::string Agree(const Choosing&) const = 0;
   // Throws Error where this rank cannot do what was agreed on.

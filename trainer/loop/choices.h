@@ -16,7 +16,7 @@ const std::vector<const Choice*>& AllChoices();
 // Takes the five steps and adds to choosing.run.chosen. All ranks of the place's job call it;
 // blocks for them where they meet. Throws Error; as Together() does where ranks are asked together.
 void Make(const Choice& choice, Choosing& choosing);
-// Makes those of the list that are due then.
+// Makes all choices of the list that are due at `when`.
 void MakeAll(Choice::When when, Choosing& choosing);
 
 }  // namespace fsdp

@@ -32,7 +32,7 @@ class Opener {
     }
   }
 
-  // `number`: of the sources of train and of valid, all together.
+  // `number`: the source's, counted over train and valid together.
   ClickSource Open(const KeyedSource& keyed, size_t number, std::vector<DataFile>& files) const {
     const SourceRecipe& source = *keyed.source;
     if (source.source != SourceRecipe::Source::kClicks) {
@@ -66,7 +66,8 @@ class Opener {
   std::vector<int64_t> rows_;
 };
 
-// Of the first of each source's clicks. Empty: nobody knows how low a model can get.
+// In words, the loss that no model gets below, by the first of each source's clicks. Empty: nobody
+// knows it.
 std::string FloorWords(const std::string& name, const Sources& sources) {
   constexpr size_t kLookedAt = size_t{1} << 16;
   double entropy = 0, normalized = 0, weight = 0;

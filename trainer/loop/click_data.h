@@ -18,9 +18,10 @@ namespace fsdp {
 // Whether a source of the recipe is clicks.
 bool ReadsClicks(const DataRecipe& data);
 
-// `model`: one whose inputs IsOfClicks(), with a table for each categorical column. Files of the
-// sources are added to `files`. `remark` (may be null) hears for each evaluation of planted clicks
-// how low a model can get. Throws DataError; ConfigError where clicks stand beside what is drawn.
+// `model`: its inputs are IsOfClicks(), and it has a table for each categorical column. Adds the
+// sources' files to `files`. `remark` (may be null) hears for each evaluation of planted clicks how
+// low a model's loss can get. Throws DataError; ConfigError where clicks stand beside drawn
+// sources.
 RowLoaders OpenClickData(const Recipe& recipe, const Model& model, int data_ranks, uint64_t seed,
                          const ValidRecipe& held_out,
                          const std::function<void(const std::string&)>& remark, DataFiles& files);

@@ -84,12 +84,13 @@ std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
 }
 
 struct Vocabulary {
-  std::string name;  // Of the tokenizer.
+  std::string name;  // The tokenizer's.
   int64_t size = 0;
   uint64_t hash = 0;
 };
 
-// Of the sources that have a tokenizer or say which one made them. Throws DataError.
+// The vocabularies of the sources that have a tokenizer or say which one made them. Throws
+// DataError.
 std::vector<Vocabulary> VocabulariesOf(const DataRecipe& data) {
   std::map<std::string, Vocabulary> opened;
   std::vector<Vocabulary> all;

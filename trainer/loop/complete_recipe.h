@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// A RecipeCompletion (recipe/load.h). Nothing that somebody wrote is changed but one thing: a run
-// directory as model.init_from becomes its latest checkpoint, so all ranks begin with the same one.
+// A RecipeCompletion (recipe/load.h). It changes one key that the user wrote: a run directory in
+// model.init_from becomes its latest checkpoint, so that all ranks begin with the same one.
 //
 //   tokenizer   Under model.init_from, of text: the one beside the weights. A mistake where none
 //               is there.

@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// For a model that is fed no tokens, whose sources all are synthetic.
+// Loaders for a model that is fed no tokens. All its sources are synthetic.
 RowLoaders OpenDrawn(const Recipe& recipe, const BatchSpec& spec, int data_ranks, uint64_t seed,
                      const ValidRecipe& held_out);
 

@@ -48,7 +48,7 @@ std::string LoraText(const std::optional<LoraRecipe>& lora) {
       {{"rank", lora->rank}, {"alpha", lora->alpha}, {"targets", lora->targets}});
 }
 
-// No step is trained: what only training has is neither planned nor read.
+// No step is trained: state of training alone is neither planned nor read.
 void EvaluateAlone(Recipe& recipe, bool full) {
   recipe.train.activation_checkpointing = Recompute::kNone;
   recipe.train.activation_offload = ActivationOffload::kNone;
@@ -66,7 +66,7 @@ void EvaluateAlone(Recipe& recipe, bool full) {
   fsdp.cpu_offload.optimizer = false;
   fsdp.cpu_offload.spill.reset();
   fsdp.fake_all_gather = fsdp.fake_reduce = false;
-  // Averaged weights are fp32, and what a run gathers of them is rounded once.
+  // Averaged weights are fp32. A run rounds them once when it gathers them.
   fsdp.mixed_precision.master_dtype = DType::kFloat32;
 }
 
@@ -180,7 +180,8 @@ class Evaluating {
     return valid.name.empty() ? "data.valid" : valid.name;
   }
 
-  // On a terminal, how far it is; 0: takes the line away. Ends what is asked to stop.
+  // Shows on a terminal how far the evaluation is; 0: takes the line away. Throws EarlyStop where a
+  // stop is asked for.
   void Tell(const RunData::Valid& valid, int64_t batch) const {
     if (job_.stop_requested && job_.stop_requested()) throw EarlyStop();
     if (job_.rank != 0 || job_.console == nullptr || !IsTerminal(STDERR_FILENO)) return;
@@ -195,7 +196,7 @@ class Evaluating {
   const Evaluation& evaluation_;
   const Job& job_;
   RankSession rank_;
-  std::string stage_ = "the start";  // What the host is in, for messages.
+  std::string stage_ = "the start";  // The host's present work, for messages.
 };
 
 }  // namespace

@@ -16,27 +16,27 @@ namespace fsdp {
 
 struct EvaluationFlags {
   std::string checkpoint;  // A run's directory, a checkpoint's, or a Hugging Face one.
-  // Of the recipe to evaluate by. No file: the one that the checkpoint was trained by.
+  // The recipe to evaluate by. No file: the one that the checkpoint was trained by.
   std::vector<std::string> config, overrides;
-  bool full = false;  // All of each set, in place of eval.steps batches.
+  bool full = false;  // Evaluates all of each set, in place of eval.steps batches.
   bool json = false;
 };
 
 struct Evaluation {
-  Recipe recipe;                               // Of a job that evaluates alone.
-  std::string checkpoint;                      // The one that was meant: of a run, its newest.
+  Recipe recipe;                               // The recipe of a job that evaluates alone.
+  std::string checkpoint;                      // The checkpoint's own directory: a run's newest.
   bool ours = false;                           // Not a Hugging Face directory.
-  std::optional<int64_t> step = std::nullopt;  // Of ours.
-  bool averaged = false;                       // Its averaged weights: eval.ema.
+  std::optional<int64_t> step = std::nullopt;  // The checkpoint's, where `ours`.
+  bool averaged = false;                       // Takes its averaged weights: eval.ema.
   bool json = false;
 };
 
-// Reads the recipe, and from the checkpoint the model, its adapters among it, and the run's seed:
-// the sets are those that the run evaluated. Throws ConfigError, CheckpointError.
+// Reads the recipe. Reads the model with its adapters and the run's seed from the checkpoint, so
+// that the sets are those that the run evaluated. Throws ConfigError, CheckpointError.
 Evaluation PrepareEvaluation(const EvaluationFlags& flags);
 
-// Shards as so many ranks can, where the recipe's fsdp.shard_size is for others: no loss depends on
-// it but by rounding. One that --set gave stays: CheckWorld() refuses it. Returns a line about the
+// Changes fsdp.shard_size where the recipe's is not for `world` ranks: losses depend on it by
+// rounding alone. Leaves one that --set gave: CheckWorld() refuses it. Returns a line about the
 // change; empty: there was none.
 std::string ShardFor(int world, Recipe& recipe);
 

@@ -130,7 +130,7 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const Sto
   });
   std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
   if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
-  // Nothing but what the tokenizer takes away.
+  // The tokenizer has left nothing of the text.
   if (prompt.empty()) return std::vector<SampleRecord>{};
   const Continuation c = Generate(model, {std::move(prompt)}, options)[0];
   if (stopped) return std::nullopt;

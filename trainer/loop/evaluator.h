@@ -20,31 +20,31 @@ namespace fsdp {
 // Means over the targets of all batches of a set.
 struct EvalMeans {
   double loss = 0;    // Nats.
-  double second = 0;  // Of the second sum of the session's eval_metric(), if it has one.
+  double second = 0;  // Mean of the second sum of the session's eval_metric(), if it has one.
 };
 // Whether this rank wants to stop: asked before every micro-batch.
 using StopWish = std::function<bool()>;
-// Called of every rank, which evaluate together; blocks. Empty, on all of them, where one wanted to
-// stop, at most two micro-batches later. `progress` hears of every batch but the last that it is
-// done. Both functions may be null.
+// All ranks call it and evaluate together; blocks. Where a rank wants to stop it ends at most two
+// micro-batches later, and returns empty on all ranks. `progress` hears of every batch but the last
+// when it is done. Both functions may be null.
 std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
                                  const std::function<void(int64_t batch)>& progress = nullptr);
 
-// Of every rank: they evaluate together, with the averaged weights where the session does.
+// Every rank has one, and they evaluate together, with the averaged weights where the session does.
 class Evaluator {
  public:
-  // References are kept. `seed`: of the draws of samples.
+  // References are kept. `seed` is for the draws of samples.
   Evaluator(const Recipe& recipe, const Job& job, uint64_t seed, const RunData& data,
             Session& session, Recorder& recorder);
 
-  // Whether eval.every asks for it after this training step.
+  // Whether eval.every asks for an evaluation after this training step.
   bool IsDue(int64_t step) const;
   // Blocks until all is recorded, as of after `step`, whose result has been read. Returns the mean
   // of the sets' losses. Empty where a rank wanted to stop: then no loss and no sample is recorded.
   std::optional<double> Run(int64_t step, const StopWish& stop);
 
  private:
-  // One sample; none where the prompt has no tokens. Empty where a rank wanted to stop.
+  // Draws one sample; none where the prompt has no tokens. Empty where a rank wanted to stop.
   std::optional<std::vector<SampleRecord>> Draw(int64_t step, const StopWish& stop);
 
   const Recipe& recipe_;

@@ -113,7 +113,7 @@ ExitCode LiveAndTell(const Job& job, const std::function<Life()>& begin) {
     if (!IsEarlyStop(job, error)) throw;
     const bool says_more = dynamic_cast<const CommError*>(&error) == nullptr &&
                            !EarlyStop::Is(error.what()) && job.console != nullptr;
-    if (says_more) *job.console << Printable(error.what()) << std::endl;  // What goes on, and how.
+    if (says_more) *job.console << Printable(error.what()) << std::endl;  // It says how to go on.
     throw EarlyStop();
   }
 }

@@ -1,5 +1,5 @@
-// How a rank ends where something fails: all ranks end, by the same cause, which one of them says;
-// nobody waits for who has gone; and a stop before the first step is no failure.
+// How ranks end where something fails. All end by the same cause, and one of them says it. None
+// waits for a rank that has gone. A stop before the first step is no failure.
 #ifndef FSDP_TRAIN_TRAINER_LOOP_FAILURE_PROTOCOL_H_
 #define FSDP_TRAIN_TRAINER_LOOP_FAILURE_PROTOCOL_H_
 
@@ -34,11 +34,11 @@ class FailureLink {
   std::vector<Communicator*> communicators_;
 };
 
-// Until the ranks train, a stop ends whatever they wait for: by way of the store, where the others
-// hear of it as well.
+// Until the ranks train, a stop ends whatever they wait for. It goes by way of the store, so that
+// the other ranks hear of it.
 class EarlyStopWatch {
  public:
-  explicit EarlyStopWatch(const Job& job);  // Which outlives it.
+  explicit EarlyStopWatch(const Job& job);  // The job outlives it.
   EarlyStopWatch(const EarlyStopWatch&) = delete;
   EarlyStopWatch& operator=(const EarlyStopWatch&) = delete;
 
@@ -52,31 +52,32 @@ class EarlyStopWatch {
   std::jthread thread_;  // Last: it uses the above.
 };
 
-// Whether what a rank ends by is a stop that came before the first step: on this rank, in one of
-// its waits, or on another one.
+// Whether `error` is a stop that came before the first step, on this rank, in one of its waits, or
+// on another rank.
 bool IsEarlyStop(const Job& job, const std::exception& error);
 
-// `work` of every rank, or none goes on: all throw the first one's error. See Together().
+// Every rank does `work`. Where it fails on any rank, all throw the first one's error. See
+// Together().
 void EveryRank(const Job& job, const std::string& name, const std::function<void()>& work);
 
-// What of a run has a part in its end by an error. None is null.
+// The parts of a run that take part in its end by an error. None is null.
 struct RunParts {
-  std::function<std::string()> where;                 // What this rank is in.
-  std::function<void(const std::string& why)> abort;  // Or its own streams would wait for ever.
-  // Gives up what goes on in the background. Returns why that failed, where it did before the run
-  // and the error is only its echo; otherwise null.
+  std::function<std::string()> where;                 // Where this rank stands.
+  std::function<void(const std::string& why)> abort;  // Else its own streams would wait for ever.
+  // Gives up work in the background. Returns why that failed where it failed before the run did, so
+  // that the error is only its echo; otherwise null.
   std::function<std::exception_ptr(const std::exception&)> give_up;
   std::function<void()> record_stop;
   std::function<void(const std::string& reason)> record_failure;
 };
-// Ends the parts of a run by `error`, which is being handled, and throws what the rank ends by: of
-// a CommError it says where the rank stood.
+// Ends the parts of a run by `error`, which is being handled, and throws the error that the rank
+// ends by. A CommError then says where the rank stood.
 [[noreturn]] void EndRun(const Job& job, const std::exception& error, const RunParts& parts);
 
-// A rank's life. `begin` may find what every rank finds by itself, and returns what the rank then
-// does, which is destroyed before anybody hears of its end. What all ranks would say alike one of
-// them says (ToldByAnother); the store hears of whatever ends a rank, and a stop before the first
-// step ends all of them by EarlyStop.
+// A rank's life. `begin` may throw mistakes that every rank finds by itself. It returns the rank's
+// further work, which is destroyed before anybody hears of the rank's end. One rank says what all
+// would say alike (ToldByAnother). The store hears of whatever ends a rank. A stop before the first
+// step ends all ranks by EarlyStop.
 using Life = std::function<ExitCode()>;
 ExitCode LiveAndTell(const Job& job, const std::function<Life()>& begin);
 

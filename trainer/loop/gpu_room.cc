@@ -38,7 +38,7 @@ PlanTarget RoomUnseen(PlanTarget target) {
   return target;
 }
 
-// What was free may be somebody else's by now, another rank's too.
+// Memory that was free may be somebody else's by now, another rank's too.
 MemoryError WithWhatItNeeds(const MemoryError& error, Model& model, const SessionOptions& options,
                             const ChosenDevice& device, int world, int local_world) {
   const PlanTarget left = RoomNow(device, /*sharers=*/1);

@@ -1,4 +1,4 @@
-// What the collectives of a job go over, as its ranks find out together.
+// The way that a job's collectives go, as its ranks find out together.
 #ifndef FSDP_TRAIN_TRAINER_LOOP_GPU_TRANSPORT_H_
 #define FSDP_TRAIN_TRAINER_LOOP_GPU_TRANSPORT_H_
 
@@ -10,18 +10,18 @@
 
 namespace fsdp {
 
-// ChoiceId::kTransport, into run.nccl: NCCL where every rank has a GPU of its own, and otherwise
-// the host's memory. NCCL refuses ranks that share a GPU, so where any do, tensors of all go
+// ChoiceId::kTransport, into run.nccl: NCCL where every rank has a GPU of its own, otherwise the
+// host's memory. NCCL refuses ranks that share a GPU, so where any do, tensors of all ranks go
 // through pinned memory. A world of one looks for nothing. Ranks tell each other what they compute
-// on, so run.sharers and what there is of a GPU, run.target, are known from here on: whatever ranks
-// see of their host's GPUs, which launchers and containers choose.
+// on. run.sharers and run.target, the room on a GPU, are therefore known from here on, whichever of
+// their host's GPUs launchers and containers let ranks see.
 const Choice& TransportChoice();
 
 // The number of ranks that compute on this rank's GPU, as ranks have told; 1 without a GPU.
 int SharersOf(const Choosing& choosing);
 
-// Connects groups of the run's ranks. `device`, this rank's, and `job` outlive what it returns,
-// and so what that makes.
+// Connects groups of the run's ranks. `device` is this rank's. It and `job` outlive the function
+// returned and the communicators that the function makes.
 MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, Device& device);
 
 }  // namespace fsdp

@@ -15,8 +15,8 @@ namespace fsdp {
 // Whether a source of the recipe is images.
 bool ReadsImages(const DataRecipe& data);
 
-// `spec`: IsOfImages(). Files of the sources are added to `files`. Throws DataError; ConfigError
-// where images stand beside what is drawn.
+// `spec`: IsOfImages(). Adds the sources' files to `files`. Throws DataError; ConfigError where
+// images stand beside drawn sources.
 RowLoaders OpenImageData(const Recipe& recipe, const BatchSpec& spec, int data_ranks, uint64_t seed,
                          const ValidRecipe& held_out, DataFiles& files);
 

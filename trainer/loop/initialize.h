@@ -12,10 +12,10 @@
 
 namespace fsdp {
 
-// Drawn from `seed`, or model.init_from's, and adapters drawn beside them; averaged weights are the
-// same. Called of every rank: blocks until all have theirs. Says what of init_from's config.json
-// has gone into the run unasked, and what has not at all. Throws CheckpointError, of init_from on
-// all ranks.
+// Draws the weights from `seed`, or reads those of model.init_from and draws adapters beside them.
+// Averaged weights are the same. All ranks call it; blocks until each has its weights. Says which
+// keys of init_from's config.json have gone into the run unasked, and which are ignored. Throws
+// CheckpointError; for mistakes of init_from on all ranks.
 void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job& job, uint64_t seed,
                        Session& session, Recorder& recorder);
 

@@ -1,4 +1,4 @@
-// Who a rank is and how it reaches the others.
+// A rank's place in its job, and how it reaches the other ranks.
 // Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_JOB_H_
 #define FSDP_TRAIN_TRAINER_LOOP_JOB_H_
@@ -25,21 +25,21 @@ struct Job {
   int local_world = 1;  // Ranks on this host.
   ChosenDevice device;
   Store* store = nullptr;
-  // Where the ranks are, as they find out: all call it, and it blocks. Null: on one host.
+  // Finds which ranks share a host. All ranks call it, and it blocks. Null: all are on one host.
   std::function<HostPlacement()> find_hosts;
-  MeshCommunicators::Connect connect;  // Of this job's ranks. Not called in a world of one.
+  MeshCommunicators::Connect connect;  // Connects this job's ranks. Not called in a world of one.
   int restart = 0;                     // How often the launcher has started all ranks again.
   std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
   std::vector<std::string> command_line;
-  // What the user asked of this rank so far; null: nothing. Read once a step.
+  // Requests of the user to this rank so far; null: none. Read once a step.
   std::function<bool()> stop_requested;
   std::function<bool()> take_save_request;    // True once a request.
-  std::function<bool()> take_report_request;  // Likewise: to say where the rank stands.
+  std::function<bool()> take_report_request;  // True once a request: to say where the rank stands.
   std::ostream* console = nullptr;            // Rank 0's; null: silent.
-  std::shared_ptr<StreamChecker> checker;     // Of tests: proves the order of all uses of memory.
-  std::function<UpdateRates()> update_rates;  // Of tests: in place of what is measured.
-  FileIo* spill_disk = &FileIo::System();     // Of tests: a disk that fails.
-  std::function<bool()> reader_gone;  // Asked where the console fails: is it for want of a reader?
+  std::shared_ptr<StreamChecker> checker;     // For tests: proves the order of all uses of memory.
+  std::function<UpdateRates()> update_rates;  // For tests: in place of measured rates.
+  FileIo* spill_disk = &FileIo::System();     // For tests: a disk that fails.
+  std::function<bool()> reader_gone;  // Asked where the console fails: has it lost its reader?
 };
 
 }  // namespace fsdp

@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-// An encoder and a decoder have sources of one of both kinds.
+// Sources for an encoder and a decoder: all spans, or all pairs.
 struct PairSources {
   std::vector<SpanRows::Source> spans;
   std::vector<PairRows::Source> pairs;

@@ -1,5 +1,5 @@
-// The sources of a recipe whose data.objective makes inputs and targets of them, opened, and in the
-// loaders that fill a run's batches.
+// Opens the sources of a recipe whose data.objective makes inputs and targets, and puts them into
+// the loaders that fill a run's batches.
 // Tests: tests/trainer/loop/pairs_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PAIR_DATA_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PAIR_DATA_H_
@@ -18,8 +18,8 @@
 
 namespace fsdp {
 
-// What opens a source under its key: text and tokens, pairs, and as many sentinels as are asked
-// for. The first two add the files that they read.
+// Functions that open a source under its key: as text or tokens, as pairs, and its first `count`
+// sentinels. The first two add the files that they read.
 struct PairOpeners {
   using Files = std::vector<DataFile>;
   std::function<std::shared_ptr<const TokenSource>(const SourceRecipe&, const std::string& key,
@@ -30,7 +30,7 @@ struct PairOpeners {
       sentinels;
 };
 
-// As OpenData(), of another objective than `causal`.
+// OpenData() for another objective than `causal`.
 RowLoaders OpenPairs(const Recipe& recipe, const PairLengths& lengths, const PairOpeners& open,
                      int data_ranks, uint64_t seed, const ValidRecipe& held_out, DataFiles& files);
 

@@ -1,4 +1,5 @@
-// Who asks for a run, and of which machine: callers of Resolve() (resolve.h) differ in this alone.
+// The caller that asks for a run, and the machine it asks: callers of Resolve() (resolve.h) differ
+// in this alone.
 //
 //                 asks its peers   asks its device   opens data   threads          trains
 //   training      yes              yes               yes          the recipe's     yes
@@ -25,11 +26,11 @@ namespace fsdp {
 struct Place {
   int rank = 0, world = 1;
   int local_world = 1;  // Ranks of a host.
-  // The job whose ranks are asked, which outlives the run. Null: no rank is, and each host has
-  // local_world of them.
+  // The job whose ranks are asked. It outlives the run. Null: no rank is asked, and each host has
+  // local_world ranks.
   const Job* job = nullptr;
-  // This rank's device, which is asked. Empty: no machine is, and it is taken to have all that a
-  // run can make use of.
+  // This rank's device, which is asked. Empty: no machine is asked, and the machine is taken to
+  // have all that a run can make use of.
   std::optional<ChosenDevice> device = std::nullopt;
   std::string described = {};  // The name of a machine that a file describes. Empty: this machine.
   // The room that the plan is held against. With a job it is measured, as soon as ranks know who
@@ -54,7 +55,7 @@ Place PlaceOfDryRun(int rank, int world, int local_world, const ChosenDevice& de
 Place PlaceToPlan(const Recipe& recipe, int world, int local_world,
                   const std::optional<Hardware>& hardware);
 
-// The first is of any machine with kernels for `kernels`.
+// The first is for any machine with kernels for `kernels`.
 Place PlaceToBench(int world, DeviceType kernels);
 Place PlaceToBench(int world, const Hardware& hardware);
 

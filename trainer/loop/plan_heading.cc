@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// Of the model as it is trained, with its adapters.
+// Counts the parameters of the model as it is trained, with its adapters.
 std::string WhatTrains(const Model& model) {
   int64_t all = 0, trained = 0;
   for (const ModelSegment& segment : model.segments()) {

@@ -1,5 +1,5 @@
-// What stands around a plan for people: above it which model in which steps, on which machine, and
-// below it what a step takes there.
+// The text around a plan for people. Above the plan: the model, its steps and the machine. Below
+// it: the time of a step there.
 // Tests: tests/trainer/loop/plan_heading_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PLAN_HEADING_H_

@@ -72,21 +72,21 @@ struct RankOutput {
   explicit RankOutput(const StopSignal& signals)
       : out(STDOUT_FILENO, [&] { return signals.stop_requested(); }),
         errors(STDERR_FILENO, [&] { return signals.stop_requested(); }) {
-    std::signal(SIGPIPE, SIG_IGN);  // Or a reader that leaves would take the run along.
+    std::signal(SIGPIPE, SIG_IGN);  // Without this a reader that leaves would end the run.
   }
 
   StoppableOutput out, errors;
   const StreamInto cout{std::cout, out}, cerr{std::cerr, errors};
 };
 
-// Whether what reads our stdout has closed its end.
+// Whether the reader of our stdout has closed its end.
 bool ReaderGone() {
   pollfd out = {STDOUT_FILENO, POLLOUT, 0};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-// Shared memory where all ranks of a group are of one host, and with Gloo between hosts where they
-// are not: as they find out, whatever the launcher says.
+// Shared memory where all ranks of a group are on one host; otherwise also Gloo between hosts. The
+// ranks find out where they are, whatever the launcher says.
 MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& environment,
                                      const HostPlacement& placement, const CommOptions& options) {
   const int rank = environment.rank, size = environment.world_size;
@@ -321,7 +321,7 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
   ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
   const std::optional<StepEstimate> step = estimate ? estimate(run) : std::nullopt;
   const std::string beside = NotesOf(recipe) + WhatRanksDo(run);
-  if (json) {  // What is read from stdout is the plan alone.
+  if (json) {  // stdout gets the plan alone.
     std::cerr << beside;
     std::cout << PlanToJson(run.plan, step) << "\n" << std::flush;
     return run.plan.fits() ? ExitCode::kDone : ExitCode::kMemory;

@@ -19,9 +19,9 @@ namespace fsdp {
 
 class StopSignal;
 
-// Finds its place from the environment (launch/environment.h) and its peers through the store, then
-// trains until `signals` says otherwise. With `dry_run`, or on the sim device: all checks, one step
-// on the simulator, the plan printed, nothing allocated. Throws Error.
+// Finds the rank's place from the environment (launch/environment.h) and its peers through the
+// store, then trains until `signals` says otherwise. With `dry_run`, or on the sim device, it makes
+// all checks, runs one step on the simulator, prints the plan and allocates nothing. Throws Error.
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,
                       bool dry_run, StopSignal& signals);
 
@@ -29,7 +29,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& command_line,
                          StopSignal& signals);
 
-// The mistakes in recipe and model that a job of this size has, before it has ranks. Throws
+// Finds mistakes in recipe and model for a job of this size, before the job has ranks. Throws
 // ConfigError, CheckpointError.
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts);
 
@@ -37,17 +37,17 @@ void CheckTraining(const Recipe& recipe, int world, int local_world, int max_res
 // from. Never throws: empty where the directory cannot be read.
 std::string HowToGoOn(const Recipe& recipe);
 
-// Opens model.init_from as a run does that begins with it, and reads headers alone: every weight is
-// there with its shape. Not where there is a checkpoint that the run would go on from. Throws
-// CheckpointError.
+// Opens model.init_from as a run does that begins with it, and reads headers alone. Throws
+// CheckpointError unless every weight is there with its shape. Checks nothing where there is a
+// checkpoint that the run would go on from.
 void CheckInitialWeights(const Recipe& recipe);
 
-// What a step takes, where somebody knows. May give the run's plan what it knows better.
+// The time of a step, where somebody knows it. May put better numbers into the run's plan.
 using EstimateRun = std::function<std::optional<StepEstimate>(ResolvedRun& run)>;
 
-// `fsdp-train plan`: prints it, for hosts of `local_world` ranks like this one, or like `hardware`.
-// Where it does not fit, `json` returns kMemory; otherwise MemoryError says what would.
-// `estimate` may be null.
+// `fsdp-train plan`: prints the plan, for hosts of `local_world` ranks like this host, or like
+// `hardware`. Where it does not fit, returns kMemory with `json`; otherwise throws MemoryError,
+// which says what would fit. `estimate` may be null.
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
                      const std::optional<Hardware>& hardware, bool json,
                      const EstimateRun& estimate = nullptr);

@@ -25,13 +25,13 @@ std::string FileFor(const GemmAlgorithms& of) {
   return CacheDirectory("products") + "/" + name + ".json";
 }
 
-// Empty where the file does not hold what this is about.
+// Empty where the file holds no algorithms for `about`.
 GemmAlgorithms Kept(const std::string& file, const GemmAlgorithms& about) {
   if (std::filesystem::exists(file)) {
     try {
       const std::optional<GemmAlgorithms> kept = ParseGemmAlgorithms(ReadWholeFile(file));
       if (kept && kept->IsOf(about)) return *kept;
-    } catch (const CheckpointError&) {  // What cannot be read is timed again.
+    } catch (const CheckpointError&) {  // A file that cannot be read is timed again.
     }
   }
   return about;
@@ -59,7 +59,7 @@ GemmAlgorithms Held(const Choosing& c, const GemmAlgorithms& about) {
   return *recorded;
 }
 
-// Finds one for each shape: held, kept from an earlier run, or timed. c.how says how.
+// Finds an algorithm for each shape: held, kept from an earlier run, or timed. c.how says which.
 GemmAlgorithms FindAlgorithms(Choosing& c, const std::vector<GemmShape>& shapes,
                               const GemmAlgorithms& about) {
   const std::string file = FileFor(about);

@@ -1,4 +1,4 @@
-// What multiplies matrices in a run: on a GPU a library, and the algorithms that it uses.
+// The library that multiplies matrices on a GPU in a run, and the algorithms that it uses.
 // Tests: tests/e2e/cuda_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_PRODUCTS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_PRODUCTS_H_
@@ -21,11 +21,11 @@ std::unique_ptr<GemmLibrary> OpenGemmLibrary(const FoundGpuLibrary& found, bool 
 // ChoiceId::kLibrary, into run.library. Nothing is looked for where no machine is asked.
 const Choice& LibraryChoice();
 
-// ChoiceId::kAlgorithms, into the library. They are found by time, once for a kind of GPU and a
-// version of the library: then they are in products/ of the CacheDirectory() of the host of the
-// first rank with such a GPU; all others with one take up what it has. Before the run's own memory
-// is allocated. A run with run.deterministic that goes on uses those of its checkpoint, or throws
-// ConfigError where GPU or library are others.
+// ChoiceId::kAlgorithms, into the library, before the run's own memory is allocated. Algorithms are
+// found by time, once for a kind of GPU and a version of the library. The first rank with such a
+// GPU keeps them in products/ of its host's CacheDirectory(), and all others with one take its own.
+// A run with run.deterministic that goes on uses those of its checkpoint, or throws ConfigError
+// where GPU or library are others.
 const Choice& AlgorithmsChoice();
 
 }  // namespace fsdp

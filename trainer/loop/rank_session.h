@@ -26,7 +26,8 @@ namespace fsdp {
 
 class RankSession {
  public:
-  // `run`: of a place of this job, with data. Takes nothing and asks nobody. The reference is kept.
+  // `run` is resolved for a place of this job, and has data. Takes no memory and asks nobody. The
+  // reference is kept.
   RankSession(ResolvedRun run, const Job& job);
 
   // The choices that a checkpoint holds.
@@ -40,14 +41,14 @@ class RankSession {
 
   const ResolvedRun& run() const { return run_; }
   RunData& data() { return *run_.data; }
-  // Of a GPU's memory: before the run took any, and since.
+  // Bytes taken of the GPU's memory: before the run took any, and since.
   std::optional<Provenance::GpuMemory> TakenOfTheGpu() const;
 
   Device& device() { return *device_; }
   const GemmLibrary* products() const { return products_.get(); }  // Null on a CPU.
   Session& session() { return *session_; }
   Executor& executor() { return session_->executor(); }
-  // What the streams are in, as Executor::Where(), or what Open() is in; else empty.
+  // The streams' present work, as Executor::Where(), or the stage that Open() is in; else empty.
   std::string Where() const { return session_ ? session_->executor().Where() : opening_; }
   void Abort(const std::string& why) {
     if (link_) link_->Abort(why);
@@ -57,8 +58,8 @@ class RankSession {
   void OpenDevice();
   void OpenProducts(const Held& held, const std::function<void(std::string_view)>& say);
   void Connect();
-  // Contexts, libraries and connections have by now what they take of a GPU: the rest is what there
-  // is. No rank allocates before all have looked.
+  // Measures the room again, when contexts, libraries and connections have taken their part of the
+  // GPU. No rank allocates before all have measured.
   void Remeasure();
   void Allocate();
 

@@ -349,7 +349,7 @@ void Recorder::WriteTrace(int64_t step, std::vector<Span> spans,
   const RankTrace trace{job_.rank, std::move(spans), std::move(part)};
   std::string path = directory_->trace(step);
   if (job_.world > 1) path.insert(path.rfind('.'), "_rank_" + std::to_string(job_.rank));
-  // That alone: a run directory that was removed is not made again.
+  // Makes traces/ alone: a run directory that was removed is not made again.
   std::error_code error;
   const std::filesystem::path traces = std::filesystem::path(path).parent_path();
   std::filesystem::create_directory(traces, error);

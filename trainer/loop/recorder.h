@@ -1,5 +1,5 @@
-// What a run leaves to read: rank 0's metrics, TensorBoard, provenance and console, and the log of
-// every rank.
+// The files and lines that a run leaves to read: rank 0's metrics, TensorBoard, provenance and
+// console, and the log of every rank.
 // Tests: tests/trainer/loop/train_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RECORDER_H_
@@ -31,66 +31,67 @@
 
 namespace fsdp {
 
-// What is said of a run when it begins, beside its recipe.
+// Facts that are said of a run when it begins, beside its recipe.
 struct RunFacts {
   int threads = 1;
-  uint64_t seed = 0;  // Of the run as it began, as the next.
+  uint64_t seed = 0;  // The seed that the run began with; `held_out` is from its begin, too.
   ValidRecipe held_out;
   int64_t parameters = 0;     // Elements of the whole model.
-  int64_t trained = 0;        // Of the model, adapters included, those that are not frozen.
-  int64_t planned_bytes = 0;  // Of a rank.
-  int64_t host_bytes = 0;     // Likewise, in host memory.
-  int64_t disk_bytes = 0;     // Likewise, spilled.
+  int64_t trained = 0;        // Elements that are not frozen, adapters included.
+  int64_t planned_bytes = 0;  // Bytes of device memory of a rank.
+  int64_t host_bytes = 0;     // Bytes of host memory of a rank.
+  int64_t disk_bytes = 0;     // Bytes that a rank spills.
   const RunData* data = nullptr;
   std::string attention = {};            // Whose kernels, where there is a choice.
-  std::vector<std::string> chosen = {};  // How choices came about; empty ones are not said.
+  std::vector<std::string> chosen = {};  // How choices came about. Empty lines are not said.
   std::optional<Provenance::GpuMemory> gpu_memory = std::nullopt;
 };
 
-// Every rank has one; ranks but the first keep a log and are silent otherwise: what is written or
-// said here goes nowhere. Throws CheckpointError for all that the disk refuses.
+// Every rank has one. Ranks but the first keep a log; whatever else they write or say goes nowhere.
+// Throws CheckpointError for all that the disk refuses.
 class Recorder {
  public:
   Recorder(const Recipe& recipe, const Job& job);  // References are kept.
 
   void OpenLog(const RunDirectory& directory);  // A reference is kept.
-  // Rank 0 opens the files that one reads a run by, at `step`, and says what it is that begins.
-  // `aside`: what it has set aside to go back to that step.
+  // Rank 0 opens the run's files at `step`, and says what begins. `aside`: the files that it has
+  // set aside to go back to that step.
   void Begin(const RunStart& start, const SetAside& aside, int64_t step, const RunFacts& facts);
-  // Time counts from here, and steps and tokens from these.
+  // Time counts from this call, steps and tokens from the numbers given.
   void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
 
-  // To people: the run was complete at that step, and how to have more of it.
+  // Tells people that the run was complete at that step, and how to train on.
   void NothingToDo(int64_t step);
 
   // After the first step: says so, and adds it to provenance.json.
   void ProductsRefused(const std::vector<std::string>& products);
 
-  // Adds a record to the files; the console shows it where it is one for people. Throws, too, where
-  // the log of rank 0 is gone by now.
+  // Adds a record to the files; the console shows one that is for people. Throws also where rank
+  // 0's log is gone by now.
   void Write(const MetricsRecord& record);
   // A training step has ended: `tokens` targets since step 1, learning rate `lr`, `account` of this
-  // rank. A record at every log.every; the console's bar moves.
+  // rank. Writes a record at every log.every and moves the console's bar.
   void Step(int64_t step, const StepScalars& result, const StepAccount& account, int64_t tokens,
             double lr);
-  // What this rank's streams did in a step; `part` says what of it a span's tag stands for.
+  // Writes the spans of this rank's streams in a step. `part` says which part of the step a span's
+  // tag stands for.
   void WriteTrace(int64_t step, std::vector<Span> spans,
                   std::function<StepPart(uint64_t tag)> part);
-  // All that has been written is on the disk when it returns: what metrics.jsonl then holds. Rank
-  // 0's; of the others, nothing.
+  // Writes everything to the disk. Rank 0 returns what metrics.jsonl then holds, the others
+  // nothing.
   std::optional<FilePrefix> Sync();
 
-  // Between these two no time of training passes. Both in seconds of the device's clock, whose time
-  // Pause() returns. `record` says what they went to.
+  // Between these two no time of training passes. Both count seconds of the device's clock; Pause()
+  // returns its time. `record` says where the seconds between them went.
   double Pause();
   void Continue(const PauseRecord& record);
   double Now() const { return clock_(); }
 
   void Line(std::string_view text) { console_.Line(text); }
   void Report(const std::string& where);  // Into the log, and on any rank's stderr.
-  // Whoever has read the console has gone (`| head -1`), and so is everything that is still said
-  // there: that is how one stops a program that prints. Where it cannot be written for another
-  // reason, a full disk, the run goes on without.
+  // Whether the console's reader has gone (`| head -1`), which is how one stops a program that
+  // prints. Where the console cannot be written for another reason, such as a full disk, the run
+  // goes on without it.
   bool LostItsReader();
 
   // The run's last record and line. Failed() throws nothing: where the disk is what failed, that is
@@ -108,7 +109,8 @@ class Recorder {
   RunRecord RecordOf(const std::string& started, const RunFacts& facts) const;
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
   void Add(const StepAccount& account);
-  // On the console where it is above `worth_saying` medians of the last steps.
+  // Notes a spike; says it on the console where it is above `worth_saying` medians of the last
+  // steps.
   void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value,
                  double worth_saying);
   void RecordEnd(const std::string& reason);
@@ -129,14 +131,14 @@ class Recorder {
   int64_t planned_bytes_ = 0, host_bytes_ = 0, disk_bytes_ = 0;
   std::optional<CachingStatistics> peaks_;  // Since the last record; empty where memory is planned.
   int64_t logged_step_ = 0, logged_tokens_ = 0;
-  int64_t first_step_ = 0, first_tokens_ = 0;  // Of this start, and when it began.
+  int64_t first_step_ = 0, first_tokens_ = 0;  // Where this start began; began_ is when.
   double began_ = 0;
   Speech speech_ = Speech::kNone;
   std::map<std::string, double> evaluations_;  // The last loss of each set.
   std::string saved_;                          // The last checkpoint of this start.
   TimeParts times_;                            // Sums since the last record.
-  SpikeWindow losses_, norms_;                 // Of this start: what a checkpoint does not hold.
-  std::optional<double> last_end_;             // Of a training step, on the device's clock.
+  SpikeWindow losses_, norms_;                 // This start's: no checkpoint has them.
+  std::optional<double> last_end_;             // End of a training step, on the device's clock.
   double elsewhere_ = 0;                       // Seconds since then that went to no training step.
   bool console_failed_ = false, lost_reader_ = false;
 };

@@ -10,12 +10,12 @@
 
 namespace fsdp {
 
-// All ranks of the place's job call it, and it blocks for them; for a place without one it asks
-// nobody. Allocates nothing of the run. Whether it fits is for RequireFit() to say. Throws
+// All ranks of the place's job call it, and it blocks for them; for a place without a job it asks
+// nobody. Allocates nothing of the run. RequireFit() checks whether the run fits. Throws
 // ConfigError, CheckpointError, DataError, DeviceError, and as Exchange() and Together() do.
 ResolvedRun Resolve(const Recipe& recipe, const Place& place);
 
-// The same but for its plan, which is empty.
+// Resolve() without a plan: that of the run is empty.
 ResolvedRun ResolveUnplanned(const Recipe& recipe, const Place& place);
 
 // Throws MemoryError, with the cheapest cures, where the plan does not fit.

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// What a run of one kind of samples is fed.
+// The loaders of a run with one kind of samples.
 struct RowLoaders {
   std::unique_ptr<TrainLoader> train;
   std::vector<std::pair<std::string, std::unique_ptr<EvalLoader>>> valid;  // Empty: the only name.

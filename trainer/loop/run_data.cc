@@ -47,7 +47,7 @@ class Opener {
   Opener(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress, RunData& data)
       : recipe_(recipe), shape_(shape), progress_(progress), data_(data) {}
 
-  // Adds its files to `files`, which it reads for that; null: it does not.
+  // Reads the source's files and adds them to `files`; null: it does neither.
   std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
                                           uint64_t seed, std::vector<DataFile>* files) {
     std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
@@ -75,7 +75,7 @@ class Opener {
     return whole;
   }
 
-  // The same for an encoder and a decoder.
+  // OpenWhole() for an encoder and a decoder.
   PairRows::Fitted OpenPairs(const SourceRecipe& recipe, const std::string& key,
                              std::vector<DataFile>& files) {
     const DataRecipe& data = recipe_.data;
@@ -118,8 +118,8 @@ class Opener {
     return sentinels;
   }
 
-  // The same without its tokens, where they would have to be made first: then files and tokenizer
-  // are looked at alone.
+  // Opens a source without its tokens where they would have to be made first: then it checks files
+  // and tokenizer alone.
   void Check(const SourceRecipe& recipe, const std::string& key, uint64_t seed) {
     if (recipe_.data.objective == DataRecipe::Objective::kSpanCorruption) {
       Sentinels(recipe, key, LongestText(recipe_.data.spans(), recipe_.data.seq_len)->spans);
@@ -162,7 +162,7 @@ class Opener {
         wants + " needs an end-of-text token, and " + what + " names none: give " + key + ".eot"));
   }
 
-  // For the key in what is said of a path that leads nowhere.
+  // The key, for messages about a path that leads nowhere.
   std::string PathsOf(const std::string& key) const {
     std::string where = recipe_.Mistake(key + ".paths", "");
     where.resize(where.size() - 2);

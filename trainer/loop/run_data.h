@@ -1,4 +1,4 @@
-// What a run reads: the sources of its recipe, opened, and in the loaders that fill its batches.
+// A run's data: the sources of its recipe, opened, in the loaders that fill its batches.
 // Tests: tests/trainer/loop/packing_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_DATA_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RUN_DATA_H_
@@ -26,34 +26,35 @@ struct RunData {
   };
 
   std::unique_ptr<TrainLoader> train;
-  std::shared_ptr<const Samples> samples;  // What it deals out, where those are tokens; else null.
-  // Of samples: that of data.train. Null where nobody says, and then nothing is sampled.
+  std::shared_ptr<const Samples> samples;  // Those of `train` where they are tokens; else null.
+  // The tokenizer for text that the model says: that of data.train. Null where nobody names one,
+  // and then nothing is sampled.
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Valid> valid;  // Empty: no evaluation.
   DataFiles files;           // All that are opened.
 
-  uint64_t Hash() const;  // Of the files, but not of their paths.
+  uint64_t Hash() const;  // Covers the files, but not their paths.
 };
-// `data_ranks`: the mesh's data_size(). `seed` orders the samples; `held_out` is the data.valid
-// that says which tokens of data.train are never trained on: those of the recipe, or, in a resumed
-// run, of the one that it began with. Text that is not tokenised yet is: `progress` hears of it,
-// and ends it with Error(kStopped).
+// `data_ranks`: the mesh's data_size(). `seed` orders the samples. `held_out` is the data.valid
+// that says which tokens of data.train are never trained on: the recipe's, or in a resumed run that
+// of the recipe it began with. Tokenises text where that is still to be done: `progress` hears of
+// it, and can end it with Error(kStopped).
 struct OpenProgress {
   std::function<void(const std::string&)> say;     // May be null.
-  std::function<void(const std::string&)> remark;  // What all ranks see. May be null.
+  std::function<void(const std::string&)> remark;  // Hears remarks that all ranks see. May be null.
   std::function<bool()> stop;                      // May be null.
 };
-// Says it on the job's console, whichever rank of the host tokenises, remarks of rank 0 alone, and
-// ends with the job.
+// Speaks on the job's console, whichever rank of the host tokenises, makes remarks on rank 0 alone,
+// and stops with the job.
 OpenProgress ProgressFor(const Job& job);
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});
-// Opens what OpenData() does, but tokenises nothing: of text that goes through a tokenizer the
-// files' formats are looked at, and the tokenizer. Throws as OpenData() does.
+// Opens the same as OpenData(), but tokenises nothing: for text that goes through a tokenizer it
+// checks the files' formats and the tokenizer. Throws as OpenData() does.
 void CheckData(const Recipe& recipe, const ModelShape& shape);
 
-// The recipe, whose train.epochs has become a number of train.steps: of `data`, which is that of
-// the recipe. Unchanged without train.epochs. Throws ConfigError where that is no number of steps.
+// The recipe with train.epochs turned into train.steps by `data`, which is the recipe's. Unchanged
+// without train.epochs. Throws ConfigError where the epochs make no number of steps.
 Recipe WithSteps(const Recipe& recipe, const RunData& data);
 
 }  // namespace fsdp

@@ -52,7 +52,7 @@ std::string FindResume(const Recipe& recipe, const RunDirectory& directory) {
       if (step && !fs::exists(named, ignored)) {  // `step_400`, as the directories are called.
         return FindCheckpoint(directory.checkpoints(), *step);
       }
-      return ResolveCheckpoint(named);  // Of a run directory, its newest.
+      return ResolveCheckpoint(named);  // A run directory stands for its newest.
     }
   }
   return "";
@@ -77,7 +77,7 @@ bool HasSteps(const std::string& metrics) {
   return steps;
 }
 
-// Of zeros that a hole pretends a block is copied.
+// Copies a block for each hole, too, which reads as zeros.
 void CopyRecords(const std::string& from, const std::string& to) {
   FileBlocks blocks(from);
   WholeFile file(to);
@@ -92,12 +92,12 @@ Recipe ReadRecipeOfRun(const std::string& path) {
   return ParseRecipe({{path, ReadWholeFile(path)}});
 }
 
-// Where records are set aside: DIR/metrics.1 and so on, by what ends.
+// Begins the names of records that are set aside: DIR/metrics.1 and so on.
 std::string Aside(const RunDirectory& directory, int number) {
   return directory.path + "/metrics." + std::to_string(number);
 }
 
-// The first that has no .jsonl.
+// The first such name that is free: it has no .jsonl.
 std::string FreeAside(const RunDirectory& directory) {
   for (int i = 1;; ++i) {
     std::string aside = Aside(directory, i);
@@ -125,7 +125,7 @@ void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFil
                   "data.allow_changed: true");
 }
 
-// Of metrics.1.jsonl, metrics.2.jsonl, ..., the one that begins so; or empty.
+// The one of metrics.1.jsonl, metrics.2.jsonl, ... that begins with `records`; or empty.
 std::string FindAside(const RunDirectory& directory, const FilePrefix& records) {
   for (int i = 1;; ++i) {
     std::string aside = Aside(directory, i) + ".jsonl";
@@ -157,7 +157,7 @@ void CompareRecords(const Recipe& recipe, const CheckpointMeta& meta, bool own, 
                         "checkpoint.allow_changed: [records]");
 }
 
-// What only looks: nothing is created or changed.
+// Only looks: creates and changes nothing.
 RunStart Look(const Recipe& recipe, const DataFiles& data) {
   RunStart start;
   start.directory.path = recipe.run.Directory();
@@ -202,13 +202,13 @@ RunStart Decide(const Recipe& recipe, const DataFiles& data, std::chrono::millis
                 const std::function<bool()>& interrupted) {
   const std::string path = recipe.run.Directory();
   std::error_code error;
-  if (!fs::exists(path, error)) Look(recipe, data);  // What is refused leaves nothing.
+  if (!fs::exists(path, error)) Look(recipe, data);  // A start that is refused leaves nothing.
   CreateDirectories(path);
   auto lock = std::make_shared<RunLock>(path, patience, interrupted);
   RunStart start = Look(recipe, data);
   start.lock = std::move(lock);
   for (const char* name : {"/checkpoints", "/logs"}) CreateDirectories(path + name);
-  // What a run that was killed left on its way to a name. Every start writes all others anew.
+  // Removes unfinished files of a run that was killed. Every start writes all others anew.
   RemoveUnfinished(start.directory.checkpoints() + "/latest");
   RemoveUnfinished(FreeAside(start.directory) + ".jsonl");
   return start;

@@ -1,4 +1,4 @@
-// The run directory: who may start in it, and where things lie.
+// The run directory: which runs may start in it, and where its files lie.
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RUN_DIRECTORY_H_
 
@@ -32,30 +32,31 @@ struct RunDirectory {
 struct RunStart {
   RunDirectory directory;
   std::string resume_from;  // A checkpoint's directory; empty: from the beginning.
-  // Of rank 0 alone: `resume_from` is this run's own and was asked for by its step or name, so that
-  // later ones have to be set aside; and what keeps it where it is until it has been read.
+  // Rank 0's alone. goes_back: `resume_from` is this run's own and was asked for by its step or
+  // name, so that later ones have to be set aside. `hold` keeps the checkpoint in place until it
+  // has been read.
   bool goes_back = false;
   CheckpointHold hold;
   std::shared_ptr<RunLock> lock;  // Rank 0's.
-  // Rank 0's alone: how the data is not that of the checkpoint, as data.allow_changed lets it be.
+  // Rank 0's alone: how the data differs from the checkpoint's, which data.allow_changed permits.
   std::vector<std::string> data_changed, valid_changed;
   bool data_unknown = false;  // The checkpoint does not say.
-  // Likewise: how the recipe is not the checkpoint's, as checkpoint.allow_changed lets it be.
+  // Rank 0's alone: how the recipe differs from the checkpoint's, which checkpoint.allow_changed
+  // permits.
   std::vector<std::string> recipe_changed;
-  bool micro_batch_changed = false;  // So that sums are rounded in other places.
-  // How metrics.jsonl is not what the checkpoint knows of it, as checkpoint.allow_changed lets it
-  // be; or why that is not compared.
+  bool micro_batch_changed = false;  // Sums are then rounded in other places.
+  // How metrics.jsonl differs from what the checkpoint knows of it, which checkpoint.allow_changed
+  // permits; or why the two are not compared.
   std::string records_changed, records_unknown;
 };
 
-// A directory holds a run where it has a checkpoint. What a start leaves without one (logs, a
-// recipe.yaml, records of steps after which nothing was saved) holds none: the next start may have
-// another recipe, and sets aside what it replaces. A file that a run was writing when it was killed
-// is removed.
+// A directory holds a run where it has a checkpoint. A start that saved none may leave other files:
+// logs, a recipe.yaml, records of steps. They make no run: the next start may have another recipe,
+// and sets aside what it replaces. A file that a run was writing when it was killed is removed.
 //
-// Called by all ranks. Rank 0 decides, makes the directory and takes its lock; all see the same
-// answer, and of an error all have the code while rank 0 alone has the word (ToldByAnother). Before
-// anything is written:
+// Called by all ranks. Rank 0 decides, makes the directory and takes its lock. All ranks see the
+// same answer: of an error all have the code, and rank 0 alone has the message (ToldByAnother).
+// Thrown before anything is written:
 //   another job is at work in it: CheckpointError
 //   a run is there and checkpoint.resume is none: CheckpointError
 //   one is there with another recipe, where it matters: ConfigError naming both values
@@ -68,8 +69,9 @@ struct RunStart {
 RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& store, int rank,
                           int world, std::chrono::milliseconds patience = RunLock::kPatience);
 
-// The run that a start goes on with, as its checkpoint has it: what it began with is not looked for
-// again. Empty where there is none, and where it cannot be read: OpenRunDirectory() says why.
+// The run that a start goes on with, as its checkpoint has it: the files it began with are not
+// looked for again. Empty where there is none, and where it cannot be read: OpenRunDirectory() says
+// why.
 struct RunToResume {
   std::string checkpoint;
   Recipe recipe;
@@ -77,18 +79,18 @@ struct RunToResume {
 };
 std::optional<RunToResume> FindRunToResume(const Recipe& recipe);
 
-// The recipe, with the dropouts of the run that it goes on with where nobody has given any: they
-// are the run's, whatever init_from's files say by now or to this build. Reads the checkpoint's
-// manifest; one that cannot be read is left for OpenRunDirectory() to refuse.
+// The recipe. Where it gives no dropouts it gets those of the run that it goes on with, whatever
+// init_from's files say by now or to this build. Reads the checkpoint's manifest;
+// OpenRunDirectory() refuses one that cannot be read.
 Recipe WithDropoutsOfRun(const Recipe& recipe);
 
-// fsdp.cpu_offload.optimizer_share of the run that it goes on with, as its recipe.yaml has it, or
-// else the checkpoint; empty where it goes on with none, or with one that updated nothing on the
-// host. What cannot be read counts as nothing.
+// fsdp.cpu_offload.optimizer_share of the run that the recipe goes on with, from the run's
+// recipe.yaml or else from the checkpoint. Empty where it goes on with none, or with one that
+// updated nothing on the host. Files that cannot be read count as absent.
 std::optional<double> ShareOfRun(const Recipe& recipe);
 
-// Whether there is a checkpoint that a start would go on from. One that cannot be found or read is
-// left for OpenRunDirectory() to refuse, and counts as none.
+// Whether there is a checkpoint that a start would go on from. One that cannot be found or read
+// counts as none: OpenRunDirectory() refuses it.
 bool GoesOn(const Recipe& recipe);
 
 // For the last line of a run that ends before its first step: from which checkpoint it can go on,
@@ -101,9 +103,9 @@ std::string GoesOnFrom(const Recipe& recipe);
 // CheckpointError.
 std::string SetMetricsAside(const RunDirectory& directory);
 
-// What a run that goes back to an earlier step has put out of its way.
+// The files that a run has set aside to go back to an earlier step.
 struct SetAside {
-  std::vector<std::string> checkpoints;  // Of later steps: their new names, in order.
+  std::vector<std::string> checkpoints;  // New names of those of later steps, in order.
   std::string metrics;                   // A copy of the records so far.
 };
 // Makes `step` the newest checkpoint: see GoBackTo(). Where there are later ones, metrics.jsonl is
@@ -112,7 +114,7 @@ struct SetAside {
 // CheckpointError.
 SetAside GoBack(const RunDirectory& directory, int64_t step);
 
-// The checks of it that need nothing written, for --dry-run.
+// Makes the checks of OpenRunDirectory() that write nothing, for --dry-run.
 void CheckRunDirectory(const Recipe& recipe, const DataFiles& data);
 
 }  // namespace fsdp

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What the holder has written: "process 4711 on node-1, started 2026-11-22T01:02:03Z".
+// The holder's words in the file: "process 4711 on node-1, started 2026-11-22T01:02:03Z".
 std::string ReadHolder(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));  // Opened anew: NFS looks again.
   char text[1024];
@@ -52,7 +52,7 @@ RunLock::RunLock(const std::string& directory, std::chrono::milliseconds patienc
   }
   const std::string holder = "process " + std::to_string(getpid()) + " on " + DescribeHost().name +
                              ", started " + UtcNow();
-  // Of use to those who come second alone: the lock counts without it, on a full disk too.
+  // Only those who come second need the words: the lock counts without them, on a full disk too.
   if (ftruncate(file_.get(), 0) == 0 &&
       pwrite(file_.get(), holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size())) {
     fdatasync(file_.get());  // To the other hosts.

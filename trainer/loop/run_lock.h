@@ -1,4 +1,4 @@
-// A run directory has one writer: rank 0 of one job, for as long as it lives.
+// The lock by which a run directory has one writer: rank 0 of one job, for as long as it lives.
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_LOCK_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RUN_LOCK_H_
 
@@ -10,14 +10,14 @@
 
 namespace fsdp {
 
-// Holds `directory`/.lock, a file that stays, by a lock of the kernel: it ends with the process,
-// however that ends. It belongs to the open file and not to the process, so that a second rank 0 of
-// the same process is refused too, and nobody's close() of that file gives it away. An NFS server
-// keeps it for all hosts, and gives it back when a host that crashed is back or has been silent for
-// the server's lease. In the file is who holds it.
+// Holds a lock of the kernel on the file `directory`/.lock, which stays. The lock ends with the
+// process, however that ends. It belongs to the open file and not to the process: a second rank 0
+// of the same process is refused too, and no other close() of the file gives the lock away. An NFS
+// server keeps the lock for all hosts, and gives it back when a host that crashed is back or has
+// been silent for the server's lease. The file names the holder.
 class RunLock {
  public:
-  // A job that a launcher has started again may find the last one's rank 0 still dying.
+  // A job that a launcher has started again may find the last job's rank 0 still dying.
   static constexpr std::chrono::milliseconds kPatience{500}, kPatienceAfterRestart{20000};
 
   // Blocks for `patience` at most, and no longer than until `stop` (may be null) says so. Throws
@@ -30,7 +30,8 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
   // Why there is no lock: the file system has none (Lustre without -o flock, some FUSE). Training
-  // would be impossible there, so it goes on, and the caller says so. Empty: it is held.
+  // goes on without, as it would be impossible there otherwise, and the caller says so. Empty: the
+  // lock is held.
   const std::string& missing() const { return missing_; }
 
  private:

@@ -1,4 +1,4 @@
-// What a run says of itself to people, before its first step and behind its last one.
+// The words of a run about itself for people, before its first step and behind its last one.
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RUN_WORDS_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RUN_WORDS_H_
 
@@ -19,22 +19,23 @@ std::string WhatIsSaved(const CheckpointRecipe& checkpoint);
 
 // A source of data.train over the whole run.
 struct SourceUse {
-  int64_t rows = 0;   // That the run reads.
+  int64_t rows = 0;   // Rows that the run reads.
   int64_t epoch = 0;  // Rows of an epoch, and the tokens in them.
   int64_t tokens = 0;
   int64_t samples = 0;            // Whole ones that share rows; 0: windows.
-  std::string noun = "document";  // What one of them is.
+  std::string noun = "document";  // The word for one of them.
 };
-// "0.92 epochs of 1.78M tokens", of several sources ", 3.1 of 12.3k" for each more. Whole
-// samples add " in 4.56k documents, which fill 98.7 % of 1.23k rows".
+// "0.92 epochs of 1.78M tokens", and ", 3.1 of 12.3k" for each further source. Whole samples add "
+// in 4.56k documents, which fill 98.7 % of 1.23k rows".
 std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len);
 
 // A line for each reason for which samples of a source are in no row, or not with all tokens.
 std::vector<std::string> WhatIsLeftOut(const std::string& source,
                                        const FittedSamples::Counts& counts, const DataRecipe& data);
 
-// What one types after a run that is done, a line each. `program` as it was typed; `checkpoint`:
-// the newest one's directory, empty where there is none. `exports`: Hugging Face has such models.
+// Commands to type after a run that is done, a line each. `program` is as it was typed.
+// `checkpoint`: the newest one's directory, empty where there is none. `exports`: Hugging Face has
+// such models.
 enum class Speech { kNone, kText, kChat };  // No tokenizer is known; texts; conversations.
 std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
                                   const std::string& checkpoint, Speech speech, bool exports);

@@ -70,7 +70,8 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::unique_ptr<
   return mistakes;
 }
 
-// Of init_from's files; of a run that goes on, its own: those may have changed, or be gone.
+// The shape in init_from's files. A run that goes on has its own: those files may have changed, or
+// be gone.
 struct FoundShape {
   ModelShape shape;
   std::string where;
@@ -91,7 +92,7 @@ int RanksOfEachHost(const Recipe& recipe, const HostPlacement& hosts) {
           " of them: say how many ranks share a copy, one of " + DivisorsOf(hosts.size())));
 }
 
-// Elements of the largest matrices that fsdp.quantize may be of; 0: there are none.
+// Elements of the largest matrices that fsdp.quantize may apply to; 0: there are none.
 struct LargestMatrices {
   int64_t any = 0, trained = 0;
 };
@@ -151,7 +152,7 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 
 namespace {
 
-// `found`: the shape of what the weights come from.
+// `found`: the shape in the files that the weights come from.
 std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const ModelShape& found,
                                         const Model& model) {
   const ModelHead& head = found.family().head();

@@ -18,8 +18,8 @@ namespace fsdp {
 // ranks of the host; at least 1.
 int ThreadsFor(const Recipe& recipe, int local_world);
 
-// Under model.init_from it reads the shape: of the run's checkpoint where it goes on from one, else
-// of init_from's files. Throws ConfigError, CheckpointError.
+// The model's shape. With model.init_from it is read from the run's checkpoint where the run goes
+// on from one, else from init_from's files. Throws ConfigError, CheckpointError.
 ModelShape ShapeFor(const Recipe& recipe);
 
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
@@ -28,23 +28,23 @@ std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 // Throws ConfigError where a batch norm of a training step would see one value.
 void CheckBatchNorms(const Recipe& recipe, const Model& model, int world);
 
-// What else is wrong with a recipe, once there is a model to hold it against: model.init_from's
-// shape, model.lora.targets, optimizer.groups. The recipe may have other mistakes. Reads init_from;
-// what it cannot read there is left for ShapeFor() to throw.
+// Mistakes of a recipe that show only beside its model: in model.init_from's shape,
+// model.lora.targets, optimizer.groups. The recipe may have other mistakes. Reads init_from;
+// ShapeFor() throws where that cannot be read.
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe);
 
-// `hosts`: where the ranks of the job are, by which hybrid strategies shard unless the recipe says
-// otherwise. Attention is by kernels of our own until that is chosen. Throws ConfigError where
-// hosts have unequally many ranks.
+// `hosts`: where the ranks of the job are. Hybrid strategies shard by them unless the recipe says
+// otherwise. Attention is by kernels of our own until AttentionChoice() is made. Throws ConfigError
+// where hosts have unequally many ranks.
 SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& hosts, int threads);
 
-// Lines for people on fsdp.quantize: in which hops gradients are summed, and what it asks for in
-// vain, because no matrix has min_size elements. A rank alone is recipe/load.h's to advise. `model`
+// Lines for people on fsdp.quantize: the hops in which gradients are summed, and what the key asks
+// for in vain because no matrix has min_size elements. recipe/load.h advises a rank alone. `model`
 // is the recipe's.
 std::vector<std::string> WhatIsQuantized(const Recipe& recipe, const Model& model,
                                          const SessionOptions& options, const HostPlacement& hosts);
 
-// Of these options: for the recipe's number of steps.
+// The schedule of the recipe's optimizer, for the recipe's number of steps.
 LrSchedule LrScheduleFor(const Recipe& recipe);
 
 }  // namespace fsdp

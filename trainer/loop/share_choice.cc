@@ -34,8 +34,8 @@ std::string Text(double share) {
   return text;
 }
 
-// What is to be left of a GPU: contexts, libraries and connections take more of it until the run's
-// memory is allocated, and it is held against what is free once more then.
+// Leaves room on a GPU for contexts, libraries and connections, which take more of it until the
+// run's memory is allocated. The run is held against the free memory once more then.
 PlanTarget WithRoomForLibraries(const PlanTarget& target) {
   if (!target.room) return target;
   PlanTarget less = target.communicator > 0 ? RoomUnseen(target) : target;
@@ -50,7 +50,8 @@ Measured Measure(const std::function<UpdateRates(int64_t elements)>& rates,
   const std::vector<int64_t> on_device = ElementsOnDevice(with.executor, *run.model, place.world);
   int64_t elements = on_device.back();
   const PlanTarget room = WithRoomForLibraries(run.target);
-  // Of small ones that need not have room for all of a shard, which is what offload is for.
+  // Measures a part of a shard: a small GPU need not have room for all of it, which is what offload
+  // is for.
   if (room.room) elements = std::min(elements, room.room->bytes / 4 / MeasuredBytes(with));
   Measured measured{.rates = rates(elements)};
   measured.share = ChooseShare(measured.rates, on_device, [&](double share) {

@@ -7,10 +7,11 @@
 namespace fsdp {
 
 // ChoiceId::kShare, into the run's recipe and options. Where the recipe gives a number there is
-// nothing to choose. Otherwise it is that of the run which it goes on with, as rank 0 finds it, or
-// the smallest of what the ranks measure, all at once (engine/update_share.h). Where some ranks say
-// auto and some do not, it stays: they find out by what they compare next. A place without a device
-// measures on this machine; where that is not the place's, it throws ConfigError.
+// nothing to choose. Otherwise the share is that of the run which the recipe goes on with, as rank
+// 0 finds it, or the smallest that the ranks measure, all at once (engine/update_share.h). Where
+// some ranks say auto and some do not, nothing is chosen: the next comparison of ranks shows the
+// difference. A place without a device measures on this machine; where that is not the place's, it
+// throws ConfigError.
 const Choice& ShareChoice();
 
 }  // namespace fsdp

@@ -112,7 +112,7 @@ class Trainer {
     stage_ = "the beginning of a step";
   }
 
-  // What this rank is in: of the streams, where they are in something, otherwise of the host.
+  // This rank's present work: the streams', where they have any, otherwise the host's.
   std::string Where() const {
     if (std::string at = rank_.Where(); !at.empty()) return at;
     return stage_ + (step_ > 0 ? ", after step " + std::to_string(step_) : "");
@@ -156,7 +156,7 @@ class Trainer {
     step_ = meta.step;
     tokens_ = meta.tokens;
     seed_ = meta.seed;
-    // Not before all of it has been found whole.
+    // Only when all of the checkpoint has been found whole.
     EveryRank(job_, "aside", [&] {
       if (start_.goes_back) aside_ = GoBack(start_.directory, step_);
     });
@@ -283,7 +283,8 @@ class Trainer {
     if (result.save > 0) saving_ = true;
   }
 
-  // Of a step that changed nothing. Throws where the run may not have another.
+  // Takes the result of a step that changed nothing. Throws where the run may not have another such
+  // step.
   void TakeSkipped(int64_t step, const StepScalars& result) {
     const double least = recipe_.fsdp.mixed_precision.scaler.min_scale;
     const bool free = result.loss_scale > least;
@@ -292,7 +293,7 @@ class Trainer {
     if (!free) ++skipped_;
     const int64_t most = recipe_.train.max_skipped_steps;
     const bool ends = skipped_ > most && !free;
-    // What it saves is from before: good, or where it all began.
+    // The save under way is from before: it is good, or where it all began.
     if (ends) checkpointer_->Finish();
     recorder_.Write(record);
     if (!ends) {
@@ -318,7 +319,7 @@ class Trainer {
                     "schedule.warmup_steps usually helps");
   }
 
-  // Where a rank wants to stop, before or in it, no rank goes on with it.
+  // Where a rank wants to stop, before or in the evaluation, no rank goes on with it.
   void Evaluate(int64_t step) {
     stage_ = "the evaluation of step " + std::to_string(step);
     std::optional<double> loss;
@@ -328,7 +329,7 @@ class Trainer {
     stopping_ = stopping_ || !loss;
     if (loss) TakeEvaluation(step, *loss);
   }
-  // The one that a stop has cut short. Its loss is the checkpoint's as well.
+  // Makes up for the evaluation that a stop has cut short. Its loss is the checkpoint's as well.
   void TakeUpEvaluation() {
     evaluate_first_ = evaluator_->IsDue(step_);
     if (!evaluate_first_) return;
@@ -395,7 +396,7 @@ class Trainer {
     return std::find(steps.begin(), steps.end(), step) != steps.end();
   }
   void StartTrace() {
-    Drain();  // Or the time of the steps in the air would be counted as this one's.
+    Drain();  // Otherwise the time of the steps in the air would count as this one's.
     executor().Synchronize();
     rank_.device().StartTrace();
   }
@@ -423,7 +424,7 @@ class Trainer {
   const ResolvedRun& run_;
   const Recipe& recipe_;
   RunData& data_;
-  // Of the run as it began: a resume does not change them.
+  // Those that the run began with: a resume does not change them.
   uint64_t seed_;
   ValidRecipe held_out_;
   RunStart start_;  // Holds the run directory's lock for all that follow.
@@ -432,17 +433,17 @@ class Trainer {
   std::optional<Checkpointer> checkpointer_;
   std::optional<Evaluator> evaluator_;
 
-  std::string stage_ = "the start";  // What the host is in, for messages.
+  std::string stage_ = "the start";  // The host's present work, for messages.
   int64_t step_ = 0;                 // Issued.
   int64_t tokens_ = 0;               // Target tokens of the steps whose results have been read.
-  // Of those, too: what a checkpoint says beside.
+  // After the same steps: further numbers for a checkpoint.
   int64_t updates_ = 0, skipped_ = 0;
   std::optional<CheckpointMeta::Scaler> scaler_;
   std::optional<CheckpointMeta::Evaluation> evaluation_;
   int64_t evaluated_ = 0;  // The last step that was.
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;
-  bool evaluate_first_ = false;  // That of step_ has been cut short.
+  bool evaluate_first_ = false;  // The evaluation of step_ has been cut short.
 };
 
 }  // namespace
