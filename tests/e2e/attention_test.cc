@@ -13,7 +13,7 @@ struct Case {
   const char* name;
   int world;
   Strings settings;
-  double tolerance;  // Of losses of about 5: some roundings of fp32; of bf16's, in activations.
+  double tolerance;  // For losses near 5: some roundings of fp32; with bf16, of activations.
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 

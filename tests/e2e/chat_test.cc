@@ -140,7 +140,8 @@ class ChatTest : public ::testing::Test {
   std::string lines_, template_;
 };
 
-// What a terminal shows of a process that is typed these lines, each when it has asked for one.
+// Types these lines on a process's terminal, each when the process asks for one, and returns what
+// the terminal shows.
 std::string OnATerminal(const Strings& arguments, const Strings& lines) {
   std::vector<char*> argv;
   std::string program = BinaryPath();
@@ -232,7 +233,7 @@ TEST_F(ChatTest, LearnsToAnswerAndToStop) {
   EXPECT_TRUE(Has(generate({"--prompt", "a", "--template", template_}).err,
                   "--template: belongs to --messages"));
 
-  // What the run was told of goes with its weights.
+  // The export has the chat template that the run was given.
   const std::string out = job_.dir() / "hf";
   const Outcome exported = Call({"checkpoint", "export", job_.run_dir(), "--out", out});
   ASSERT_EQ(exported.code, 0) << exported.Text();

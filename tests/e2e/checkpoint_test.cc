@@ -97,7 +97,7 @@ TEST_F(CheckpointCommand, VerifyNamesWhatIsDamaged) {
   EXPECT_TRUE(Has(manifest.err, "manifest.json: is damaged")) << manifest.err;
 }
 
-// Of a run: every checkpoint, and what `latest` names.
+// The directory of a run stands for every checkpoint in it, and for the one that `latest` names.
 TEST_F(CheckpointCommand, VerifyOfARunReportsAll) {
   const auto verify = [&] { return Checkpoint({"verify", job_.run_dir()}); };
   const Outcome whole = verify();
@@ -117,7 +117,7 @@ TEST_F(CheckpointCommand, VerifyOfARunReportsAll) {
   EXPECT_TRUE(Has(older.err, Step(4) + ": is damaged in 1 place")) << older.err;
   EXPECT_FALSE(Has(older.Text(), ".aside") || Has(older.Text(), ".tmp")) << older.Text();
   std::ofstream(file, std::ios::binary) << bytes;
-  // What `latest` names, in any way: never green.
+  // A damaged `latest` is never green, whatever is wrong with it.
   const std::string latest = job_.run_dir() + "/checkpoints/latest";
   std::ofstream(latest) << "step_12";
   const Outcome missing = verify();

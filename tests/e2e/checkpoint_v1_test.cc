@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 struct Fixture {
   const char* name;
-  int world;  // Of the run that wrote it.
+  int world;  // Ranks of the run that wrote it.
 };
 void PrintTo(const Fixture& fixture, std::ostream* out) { *out << fixture.name; }
 

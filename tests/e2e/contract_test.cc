@@ -1,4 +1,4 @@
-// What a run shows and leaves: files, records and lines.
+// The files, records and lines that a run shows and leaves.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +9,8 @@
 namespace fsdp::e2e {
 namespace {
 
-// What summing a batch's `targets` in another order may change, once in each of `steps` updates.
+// The relative change that another order of summing a batch's `targets` may make, once in each of
+// `steps` updates.
 double Rounding(double steps, double targets) { return steps * targets * std::ldexp(1, -24); }
 
 void ExpectClose(double a, double b, double tolerance, const std::string& what) {
@@ -332,7 +333,7 @@ TEST(Run, OfThePapersRuntime) {
   }
 }
 
-// What communication costs is found by leaving it out: no weights come of it.
+// The cost of communication is found by leaving it out: such a run keeps no weights.
 TEST(Run, WithoutCommunication) {
   Job job;
   const Strings fake = {"fsdp={fake_all_gather: true, fake_reduce: true}"};
@@ -396,7 +397,7 @@ TEST(Plan, OfADescribedMachine) {
   EXPECT_NE(run.err.find("was built without it"), std::string::npos) << run.err;
 }
 
-// What is measured is measured here, and is the number that the plan is made with.
+// The share is measured on this machine, and the plan is made with the measured number.
 TEST(Plan, OfAShareThatIsMeasured) {
   Job job;
   const std::string share = "fsdp.cpu_offload.optimizer_share: ";

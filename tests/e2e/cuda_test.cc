@@ -46,10 +46,10 @@ std::vector<double> LossesOf(const Job& job) {
   return losses;
 }
 
-// Of WithText()'s run, a kernel of its fourth step.
+// A kernel of the fourth step of WithText()'s run.
 constexpr int kFault = 740;
 
-// To what ten roundings of fp32 in each of six steps may change.
+// Equal but for ten roundings of fp32 in each of six steps.
 void ExpectClose(const std::vector<double>& got, const std::vector<double>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t s = 0; s < want.size(); ++s) EXPECT_NEAR(got[s], want[s], 1e-5 * want[s]) << s;
@@ -116,7 +116,7 @@ TEST(Cuda, CheckpointsGoBothWays) {
   EXPECT_NE(gpus.out.find("\"text\""), std::string::npos) << gpus.Text();
 }
 
-// What lies in host memory is saved from there, and goes on with a GPU that has all of it.
+// State in host memory is saved from there, and the run goes on with all of it on a GPU.
 TEST(Cuda, OffloadsAndGoesOnWithout) {
   Job cpu, gpu;
   const Strings common = {"log.every=1",
@@ -393,8 +393,8 @@ TEST(Cuda, TakesAttentionFromCudnn) {
   }
 }
 
-// What is computed again is computed by the same kernels: no bit depends on it, but for the
-// library's GELU of what was not rounded, which a deterministic run does without.
+// Recomputation uses the same kernels: no bit depends on it, but for the library's GELU of
+// unrounded input, which a deterministic run does without.
 TEST(Cuda, RecomputesAttentionByCudnn) {
   std::vector<double> first;
   for (const char* recompute : {"none", "selective", "full"}) {
@@ -434,7 +434,7 @@ TEST(Cuda, LargestCollectivesAreTriedBefore) {
   }
 }
 
-// What they take is taken before the run holds its plan against what is free: the emulator's
+// Libraries take their memory before the run compares its plan with the free memory: the emulator's
 // cuBLASLt has 2 MiB, a handle of cuDNN's 4, a communicator 32 and NCCL's 1 and 2 for each kind of
 // collective, and 2 more for one of 8 MiB.
 TEST(Cuda, LibrariesHaveTheirMemoryBeforeTheRun) {
@@ -489,7 +489,7 @@ TEST(Cuda, KernelsHaveRoomForTheirCode) {
   const Outcome plan = OnGpu(flags);
   ASSERT_EQ(plan.code, 0) << plan.Text();
   const auto planned = Json::parse(plan.out)["memory"]["allocated_peak"].get<int64_t>();
-  // What is loaded before the run's memory is there comes off what is free: of some kernels 4 MiB.
+  // Kernels that are loaded before the run's memory is taken leave less free: 4 MiB for some.
   const int64_t bytes = planned + kCodeBytes + (int64_t{100} << 20);
   const Outcome run =
       OnGpu(WithText(job, "cuda"),
@@ -522,7 +522,7 @@ TEST(Cuda, SaysWhichProductsAreRefused) {
 // A GPU that cannot be used, or has too little memory: one error with its cure, before anything is
 // on disk. It never falls back to the CPU.
 TEST(Cuda, SaysWhyNot) {
-  Job timed;  // What the cases below need not time before they allocate.
+  Job timed;  // Leaves timings, which the cases below then need not take before they allocate.
   ASSERT_EQ(OnGpu(WithText(timed, "cuda")).code, 0);
   struct Case {
     const char *machine, *visible;

@@ -32,7 +32,7 @@ std::string Shard(const std::vector<uint16_t>& tokens) {
   return header + Words(tokens);
 }
 
-// Of the tiny model's vocabulary of 64; documents end at 63.
+// Tokens of the tiny model's vocabulary of 64; documents end at 63.
 std::vector<uint16_t> Tokens(int seed, int size) {
   std::vector<uint16_t> tokens;
   uint32_t state = static_cast<uint32_t>(seed);
@@ -249,7 +249,7 @@ TEST_P(ChangedDataTest, MayMoveAndEvaluationsMayDiffer) {
   EXPECT_FALSE(resumes[0].contains("data_changed"));
   EXPECT_EQ(resumes[1]["data_changed"].size(), 1u);
 
-  // What an older build has written says nothing of data.
+  // A checkpoint of an older build says nothing of data.
   const std::string directory = job_.run_dir() + "/checkpoints/step_9";
   Manifest manifest = ReadManifest(directory);
   EXPECT_EQ(manifest.meta.data->train.size(), 2u);

@@ -1,4 +1,4 @@
-// What evaluations decide: which checkpoints stay, and when a run has had enough.
+// Evaluations decide which checkpoints stay, and when a run has had enough.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -164,7 +164,7 @@ TEST(Epochs, AreAsManyStepsAsTheDataHas) {
     EXPECT_TRUE(Has(refused.err, want)) << refused.err;
     EXPECT_FALSE(Exists(job.run_dir()));
   }
-  // What is printed reads back.
+  // The printed recipe reads back.
   const Outcome printed = Call({"config", "print", "--config", job.recipe(), "--set",
                                 "train.steps=null", "--set", "train.epochs=2"});
   const std::string again = job.dir().Write("printed.yaml", printed.out);

@@ -177,7 +177,7 @@ TEST(Eval, OfAHuggingFaceDirectory) {
   const Outcome outcome = Eval({"--checkpoint", kWeights, "--config", recipe, "--json"});
   const Json sets = SetsOf(outcome);
   ASSERT_EQ(sets.size(), 1u) << outcome.Text();
-  // What a run evaluates that begins with these weights and learns nothing.
+  // The wanted numbers come from a run that begins with these weights and learns nothing.
   ASSERT_EQ(Call({"--config", recipe, "--set", std::string("model.init_from=") + kWeights, "--set",
                   "train.steps=1", "--set", "optimizer.lr=0", "--set", "eval.every=1", "--set",
                   "run.dir=" + job.run_dir()})

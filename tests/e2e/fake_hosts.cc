@@ -253,7 +253,8 @@ std::vector<Outcome> FakeHosts::Wait(std::chrono::seconds patience) {
 int64_t FakeHosts::LostFrames() const { return switch_->lost(); }
 
 int64_t FakeHosts::BytesFrom(int host) const {
-  // Of this thread's network namespace; received by the switch's end.
+  // Devices of this thread's network namespace: the switch's end of the wire receives what a host
+  // sends.
   std::ifstream devices("/proc/thread-self/net/dev");
   const std::string port = "port" + std::to_string(host) + ":";
   for (std::string word; devices >> word;) {

@@ -19,7 +19,7 @@ namespace fsdp::e2e {
 // Why there can be no such hosts here ("unshare: Operation not permitted"); empty: there can.
 std::string WhyNoFakeHosts();
 
-// What the wire does to frames. Without it frames go by the kernel's bridge.
+// Delay and loss of frames on the wire. Without a Wire, frames go by the kernel's bridge.
 struct Wire {
   std::chrono::milliseconds delay{0};
   double loss = 0;  // In [0, 1).
@@ -43,9 +43,9 @@ class FakeHosts {
   // All that Start() has started, in its order. One that is killed when `patience` is over says so.
   std::vector<Outcome> Wait(std::chrono::seconds patience);
 
-  int64_t LostFrames() const;  // Of the wire.
-  // That the host has sent, as the kernel counts them: headers and all. Not where this process is
-  // the switch.
+  int64_t LostFrames() const;  // On the wire.
+  // Bytes that the host has sent, as the kernel counts them: headers and all. Not where this
+  // process is the switch.
   int64_t BytesFrom(int host) const;
 
   void CutOff(int host);  // Pulls the plug.
@@ -59,7 +59,7 @@ class FakeHosts {
   };
   struct Rank {
     int host;
-    std::string files;  // What it leaves: files .out, .err, .code.
+    std::string files;  // Path without suffix of the files that it leaves: .out, .err, .code.
   };
 
   void Make(int count, bool bridge);

@@ -59,8 +59,8 @@ const char kMixture[] =
     "data.train=[{source: text, paths: [$DIR/text.txt], weight: 3}, "
     "{source: tokens, paths: [$DIR/tokens.bin], dtype: uint16, weight: 2}]";
 
-// What each setting may be; all values of a line belong together. The order of lines and values
-// makes the rows.
+// The values that each setting may have; all values of a line belong together. The order of lines
+// and values makes the rows.
 using Values = std::vector<Strings>;
 const std::vector<Values> kPairs = {
     {{kGpt2},

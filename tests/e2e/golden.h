@@ -1,5 +1,5 @@
-// What a covering set of runs gave, to the bit: every number of their steps and evaluations, and a
-// hash of every tensor of their last checkpoint, as golden.txt holds them.
+// The results of a covering set of runs, to the bit: every number of their steps and evaluations,
+// and a hash of every tensor of their last checkpoint, as golden.txt holds them.
 //
 // The bits are those of one compiler, one libm, the kernels of AVX2 and one thread a rank. A change
 // of the code reproduces all of them, or says in its commit which bits change and why; then
@@ -8,8 +8,8 @@
 //   bazel run --test_sharding_strategy=disabled //tests/e2e:golden_test
 //
 // puts what runs give now in place of what they gave (-- --gtest_filter=...: of some of them). A
-// failure names the run, the step's numbers and the tensors that differ. Of checkpoint_v1_test it
-// is tests/fixtures/checkpoint_v1/golden.txt that is written.
+// failure names the run, the step's numbers and the tensors that differ. checkpoint_v1_test writes
+// tests/fixtures/checkpoint_v1/golden.txt instead.
 #ifndef FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 #define FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 
@@ -33,8 +33,8 @@ struct GoldenRun {
   Strings settings = {};  // For --set; $DIR and $FIXTURES are places, see Settings().
   int world = 1;
   int64_t resume_at = 0;         // Done, it goes on from this step again; 0: it does not.
-  int resume_world = 0;          // Of that.
-  Strings resume_settings = {};  // Of that, on top of `settings`.
+  int resume_world = 0;          // Ranks that resume.
+  Strings resume_settings = {};  // For the resumed run, on top of `settings`.
 
   std::string Describe() const;  // One line.
 };

@@ -128,7 +128,7 @@ int64_t Padded(int64_t elements, int shards) {
 int64_t RootElements(int shards) { return Padded((kVocab + kPositions + 2) * kHidden, shards); }
 int64_t BlockElements(int shards) { return Padded((12 * kHidden + 13) * kHidden, shards); }
 
-// What rank 0 puts into sockets in a step of three hosts of two ranks, bytes.
+// Bytes that rank 0 puts into sockets in a step of three hosts of two ranks.
 int64_t NetworkBytesOfHybrid() {  // F = 2: only sums over the three replicas leave a host.
   const auto sums = [](int64_t elements) {  // Two slices for others, and its own sum for both.
     const int64_t shard = elements / 2, slice = shard / 3;
@@ -141,7 +141,7 @@ NetworkBytesOfFullShard() {  // F = 6: a shard to each other host, a slice to ea
   const int64_t root = RootElements(6) / 6, block = BlockElements(6) / 6;
   return 4 * (2 * (root + 2 * kLayers * block) + 4 * (root + kLayers * block));
 }
-// Of the four scalars one goes to each of ranks 1, 2, 4 and 5, three of them on other hosts.
+// Ranks 1, 2, 4 and 5 get one of the four scalars each; three of these ranks are on other hosts.
 constexpr int64_t kScalarBytes = 3 * 4;
 
 // Counts tell whether groups are hosts, where bits do not. The kernel's counts have headers,

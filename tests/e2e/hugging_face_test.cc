@@ -40,7 +40,7 @@ TEST(HuggingFace, ImportTrainExport) {
   EXPECT_TRUE(Has(import.out, "not looked at: summary_activation")) << import.out;
   EXPECT_EQ(Checkpoint({"verify", imported}).code, 0);
 
-  // What was never trained comes out as it went in.
+  // Weights that were never trained come out as they went in.
   const std::string back = job.dir() / "back";
   ASSERT_EQ(Checkpoint({"export", imported, "--out", back}).code, 0);
   const Json config = Json::parse(ReadFile(back + "/config.json"));
@@ -118,7 +118,7 @@ TEST(HuggingFace, MistakesHaveTheirExitCodes) {
     EXPECT_EQ(outcome.code, 2) << size << outcome.Text();
   }
   EXPECT_FALSE(Exists(out));
-  // What is no run's cannot be resumed, and says what to do.
+  // An imported checkpoint cannot be resumed, and the error says what to do instead.
   const Outcome resume = job.Train({"checkpoint.resume=" + imported});
   EXPECT_EQ(resume.code, 5) << resume.Text();
   EXPECT_TRUE(Has(resume.err, "was imported")) << resume.err;
@@ -333,7 +333,7 @@ TEST(HuggingFace, AnExportGeneratesAsTheRunDoes) {
   EXPECT_EQ(theirs["text"], ours["text"]);
   EXPECT_EQ(tokens(out, {"--prompt-ids", "97,98"})["tokens"], ours["tokens"]);
 
-  // What ends a text is the files' to say: here whatever comes third.
+  // The files say which tokens end a text: here whatever comes third.
   const Json third = ours["tokens"][2];
   std::ofstream(out + "/generation_config.json") << Json({{"eos_token_id", {third}}}).dump();
   const Json ended = tokens(out, {"--prompt", "ab"});

@@ -187,7 +187,7 @@ TEST(Launchers, RestartTogether) {
   }
 }
 
-// What srun tells the tasks of a step, with MASTER_PORT so that tests do not meet.
+// The variables that srun sets for the tasks of a step, with MASTER_PORT so that tests do not meet.
 TEST(Environments, Slurm) {
   Job job;
   job.RunDir("launch");

@@ -1,4 +1,4 @@
-// What a run gives to look at: TensorBoard's files, the report and the live bar.
+// Views of a run: TensorBoard's files, the report and the live bar.
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/stat.h>

@@ -11,10 +11,10 @@
 namespace fsdp::e2e {
 namespace {
 
-// What the probe wrote in one rank.
+// The probe's report of one rank.
 struct Report {
   int64_t after = 0;           // Calls of 64 KiB or more from step 1 to the end of training.
-  std::vector<int64_t> sizes;  // Of those before.
+  std::vector<int64_t> sizes;  // Sizes of the calls before those.
   int64_t peak = 0;            // Bytes resident.
   bool watched = false;        // The probe saw the training begin and end.
   std::string text;
@@ -80,7 +80,7 @@ TEST_P(MemoryTest, NothingIsAllocatedAfterStepOneAndThePlanHolds) {
   ASSERT_EQ(planned.code, 0) << planned.Text();
   const Json memory = Json::parse(planned.out)["memory"];
   const auto bytes = memory["reserved_peak"].get<int64_t>();
-  const auto host = memory["host"].get<int64_t>();  // Of `bytes`: staging and copies for saves.
+  const auto host = memory["host"].get<int64_t>();  // Part of `bytes`: staging, saves.
   const auto outside = memory["outside"].get<int64_t>();
   ASSERT_GT(bytes, int64_t{20} << 20);
 

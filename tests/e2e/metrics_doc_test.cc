@@ -25,7 +25,7 @@ struct Described {
 };
 struct Page {
   std::map<std::string, std::map<std::string, Described>> kinds;  // By kind and key.
-  std::map<std::string, std::string> tags;  // Of scalars; where each is from, as "step.loss".
+  std::map<std::string, std::string> tags;  // By scalar, where it is from: "step.loss".
   std::set<std::string> texts;              // Tags of texts.
 };
 

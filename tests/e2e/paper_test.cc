@@ -15,7 +15,7 @@ namespace {
 struct Curve {
   std::string figure, name, recipe;
   std::vector<int> worlds;
-  int batch = 0;  // Of a GPU.
+  int batch = 0;  // Samples of a GPU.
   Strings settings;
 
   Strings Flags(int world) const {

@@ -1,4 +1,4 @@
-// What a plan and a check of a recipe tell a person.
+// The texts of a plan and of a recipe's check.
 #include <gtest/gtest.h>
 
 #include "tests/e2e/run_binary.h"

@@ -1,4 +1,4 @@
-// What ranks have written into a checkpoint.
+// The files that ranks have written into a checkpoint.
 #ifndef FSDP_TRAIN_TESTS_E2E_RANK_FILES_H_
 #define FSDP_TRAIN_TESTS_E2E_RANK_FILES_H_
 

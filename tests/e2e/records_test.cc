@@ -1,4 +1,4 @@
-// What a run has recorded, changed between stop and start: a resume misses none of it in silence.
+// The records of a run, changed between stop and start: a resume misses none of them in silence.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,8 +133,8 @@ TEST(Records, ThatAreNotThereAreMissedAtAResume) {
   }
 }
 
-// What stands behind a checkpoint's records is not its own: a line that a kill has cut, and those
-// of steps that are done again.
+// Lines behind a checkpoint's records are not the checkpoint's: a line that a kill has cut, and
+// those of steps that are done again.
 TEST(Records, BehindTheCheckpointMayGo) {
   Job job;
   const std::string path = job.run_dir() + "/metrics.jsonl";

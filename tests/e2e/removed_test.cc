@@ -1,4 +1,4 @@
-// What a run has recorded is taken from under it, at random moments: it ends with exit 5 and one
+// The records of a run are taken from under it, at random moments: it ends with exit 5 and one
 // error at its next record, and its checkpoints stay.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -48,7 +48,7 @@ const std::vector<Harm>& Harms() {
          fs::rename(run + "/copy", m);
        },
        "metrics.jsonl: is another file by now"},
-      // Of 10 bytes, or of a record more that came between two looks.
+      // The file keeps 10 bytes, or one record more if it came between two looks.
       {"metrics.jsonl cut", [](auto&, auto& m) { fs::resize_file(m, 10); },
        " that were written: it was cut while it was written"},
       {"the event files removed",

@@ -27,7 +27,7 @@ Outcome RunOn(const Job& job, int world, const Strings& settings) {
   return world == 1 ? job.Train(settings) : job.Launch(world, settings);
 }
 
-// What of a run does not depend on when and how often it was stopped, by step.
+// The part of a run that does not depend on when and how often it was stopped, by step.
 std::vector<Json> Curve(const std::string& run_directory) {
   std::vector<Json> curve;
   for (const Json& record : OfKind(ReadMetrics(run_directory), "step")) {
@@ -227,7 +227,7 @@ void ExpectSameToRounding(const std::string& got, const std::string& want, size_
   }
 }
 
-// What is computed with is not saved: it is made of the masters again. Moments are rounded by the
+// Compute copies are not saved: they are made of the masters again. Moments are rounded by the
 // updates' numbers, which go on.
 TEST(Resume, InBFloat16GivesTheSameBits) {
   Job job;

@@ -28,7 +28,7 @@ const std::string& Binary() {
   return path;
 }
 
-// What a launcher of the test itself may have set is none of the binary's business.
+// Variables that a launcher of the test itself may have set are kept from the binary.
 bool FromALauncher(std::string_view name) {
   for (const std::string_view prefix :
        {"RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMIX_", "TORCHELASTIC_",
@@ -56,7 +56,7 @@ std::vector<char*> Pointers(Strings& strings) {
   return pointers;
 }
 
-// Of /proc/<pid>/stat; 0 where the process is gone.
+// The parent's id in /proc/<pid>/stat; 0 where the process is gone.
 pid_t ParentOf(pid_t pid) {
   std::string line;
   std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), line);

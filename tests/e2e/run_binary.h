@@ -84,7 +84,7 @@ std::string BinaryPath();
 // The children of `launch`, by their RANK.
 std::map<int, pid_t> RanksOf(pid_t launcher);
 
-// What torchrun tells a rank, with the store on `port` of the loopback device.
+// The variables that torchrun sets for a rank, with the store on `port` of the loopback device.
 Variables Torchrun(int rank, int world, int port);
 int FreePort();
 

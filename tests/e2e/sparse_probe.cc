@@ -1,5 +1,5 @@
-// Preloaded into a process that writes large files of zeros: they take no space on the disk. What
-// it is given to write that is all zeros is left a hole, which reads back as zeros.
+// Preloaded into a process that writes large files of zeros: they take no space on the disk. A
+// write of nothing but zeros leaves a hole, which reads back as zeros.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/types.h>

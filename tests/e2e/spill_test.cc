@@ -102,7 +102,8 @@ TEST(SpillDirectory, ThatIsFullIsSaidBeforeAnythingRuns) {
   ASSERT_EQ(job.Launch(1, {SpillTo(disk)}).code, 0);
 }
 
-// Of what the process has spilled most can be written no more: the second half is for snapshots.
+// Forbids writes behind the first quarter of the process's spilled file. Its second half is for
+// snapshots.
 void FillDisk(pid_t pid, const std::string& disk) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {

@@ -1,5 +1,5 @@
-// What happens to a run before its first step: signals, mistakes, kills. Nothing of it stands in
-// the way of the next start.
+// Signals, mistakes and kills before a run's first step: none of them stands in the way of the next
+// start.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -154,7 +154,7 @@ int64_t EstablishedEnds(int port) {
 TEST(Signal, ToOneRankStopsThoseThatItHasMet) {
   for (const int told : {0, 1}) {
     Job job;
-    const int port = FreePort();  // Of three ranks, the last never comes.
+    const int port = FreePort();  // The last of three ranks never comes.
     Process first = job.Start(job.Flags(Endless()), Torchrun(0, 3, port));
     Process second = job.Start(job.Flags(Endless()), Torchrun(1, 3, port));
     ASSERT_TRUE(Eventually([&] { return EstablishedEnds(port) >= 4; }));
@@ -217,7 +217,7 @@ TEST(Signal, BeforeTheFirstStepOfAResumeNamesTheCheckpoint) {
                              job.run_dir() + "/checkpoints/step_4\n");
 }
 
-// What a start that failed leaves is no run: another recipe may begin there, even by `none`.
+// A start that failed leaves no run: another recipe may begin there, even by `none`.
 void ExpectFreeToBegin(const Job& job) {
   const Outcome next = job.Train({"checkpoint.resume=none", "optimizer.lr=0.5", "train.steps=3"});
   EXPECT_EQ(next.code, 0) << next.Text();

@@ -1,4 +1,4 @@
-// What `simulate` leaves: the table and the files of a sweep, the picture of a step.
+// The output of `simulate`: the table and the files of a sweep, the picture of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>

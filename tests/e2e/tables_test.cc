@@ -24,7 +24,7 @@ constexpr char kRest[] =
     "eval: {every: 6, steps: 2}\n"
     "schedule: {name: constant}\n"
     "checkpoint: {every: 4, keep_last: 0}\n";
-constexpr int64_t kSamples = 24;  // Of a step.
+constexpr int64_t kSamples = 24;  // In a step.
 
 Strings With(Strings settings, const Strings& more) {
   settings.insert(settings.end(), more.begin(), more.end());
@@ -36,7 +36,8 @@ void Train(const Job& job, int world, const Strings& settings) {
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
 }
 
-// Of steps and their evaluations, in their order; an end in between is no end of all.
+// The records of steps, and of evaluations at every sixth step, in order. An evaluation at a stop
+// in between is left out.
 std::vector<Json> Curve(const std::string& run_directory) {
   std::vector<Json> curve;
   for (const Json& record : ReadMetrics(run_directory)) {

@@ -24,7 +24,7 @@ Strings Arguments(const Job& job, int world) {
   return world == 1 ? job.Flags(Endless()) : job.LaunchArguments(world, Endless());
 }
 
-// Of every file and directory: when it was last changed, and its size.
+// Each file's and directory's time of last change, and its size.
 std::map<std::string, std::string> Snapshot(const std::string& directory) {
   std::map<std::string, std::string> all;
   const auto add = [&](const std::string& path) {
@@ -45,7 +45,7 @@ TEST(TwoJobs, TheSecondNamesTheFirstAndTouchesNothing) {
     ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 20; })) << first.Out();
     const pid_t holder = world == 1 ? first.pid() : RanksOf(first.pid()).at(0);
     const pid_t other = world == 1 ? 0 : RanksOf(first.pid()).at(1);
-    ASSERT_EQ(kill(holder, SIGSTOP), 0);  // What changes now, the second has changed.
+    ASSERT_EQ(kill(holder, SIGSTOP), 0);  // Any change from now on is the second's.
     if (other != 0) {
       ASSERT_EQ(kill(other, SIGSTOP), 0);
     }

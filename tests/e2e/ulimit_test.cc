@@ -1,4 +1,4 @@
-// What a shell's ulimit leaves a run. Not of a sanitizer's binary, which reserves terabytes of
+// A run under a shell's ulimit. Not with a sanitizer's binary, which reserves terabytes of
 // addresses before it begins.
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// What is read whole, where something else has its name: every start ends, with one error and the
-// exit code of its kind, in the memory that a start takes.
+// Something else has the name of a file that is read whole: every start ends, with one error and
+// the exit code of its kind, in the memory that a start takes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -139,7 +139,7 @@ TEST(WholeFiles, OfARunDirectory) {
   };
   struct File {
     const char* name;
-    int sparse;  // What is written anew is replaced.
+    int sparse;  // Exit code with a sparse file; 0: the start replaces it.
   };
   for (const File& file : {File{"recipe.yaml", 0}, File{"provenance.json", 0}, File{".shared", 0},
                            File{"metrics.jsonl", 5}, File{"checkpoints/latest", 5},

@@ -92,7 +92,7 @@ TEST(Recipe, IsRefusedOnceNotByEveryRank) {
   Job job;
   const Outcome outcome = job.Launch(3, {"train.stepz=3"});
   ExpectRefused(job, outcome, 2, {"train.stepz", "steps"});
-  // What only the world can tell.
+  // Only the world size shows this mistake.
   const Outcome world = job.Launch(3, {"fsdp.shard_size=2"});
   EXPECT_EQ(world.code, 2) << world.Text();
   ExpectContains(world.err, {"fsdp.shard_size", "world size 3"});
@@ -153,7 +153,7 @@ TEST(Data, MissingUnderLaunchExitsWithItsCode) {
   EXPECT_FALSE(Exists(job.run_dir()));
 }
 
-// What only the model can tell is told with the recipe's own mistakes, by the launcher, once.
+// Mistakes that only the model can tell are told with the recipe's own, by the launcher, once.
 TEST(Recipe, TheModelsMistakesComeWithTheRecipes) {
   Job job;
   const Strings settings = {"optimizer.lr=-1", "optimizer.groups=[{match: nobody}, {match: ' '}]"};

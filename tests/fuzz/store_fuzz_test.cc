@@ -1,6 +1,5 @@
-// What strangers and members say to the TCP store that they should not: it closes their connection
-// and nothing else, while two ranks go on. 100,000 inputs in all, a quarter of them for every
-// change.
+// Strangers and members say to the TCP store what they should not: it closes their connection and
+// nothing else, while two ranks go on. 100,000 inputs in all, a quarter of them for every change.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -137,7 +136,7 @@ TEST(StoreFuzz, FromStrangers) {
   std::vector<std::unique_ptr<RawMember>> open;
   for (int i = 0; i < inputs; ++i) {
     auto stranger = std::make_unique<RawMember>(server.port(), "not the secret", "127.0.0.1");
-    if (i % 8 == 0) stranger->Hello();  // What follows is taken for a proof.
+    if (i % 8 == 0) stranger->Hello();  // The bytes that follow are taken for a proof.
     stranger->Send(i % 3 == 0 ? RandomBytes(random) : mutator.Next(), /*wait=*/false);
     if (i % 2 == 0) stranger->EndWriting();
     open.push_back(std::move(stranger));

@@ -94,7 +94,7 @@ int FuzzManifest(const uint8_t* data, size_t size) {
       ParseManifestFile(ManifestFileToJson(file), "file");
     }
     Require(manifest.DataBytes() >= 0, "bytes");
-    // What a reader goes by: every element of a state in exactly one place.
+    // A reader relies on this: every element of a state is in exactly one place.
     for (const auto& [key, extents] : ExtentsOf(manifest)) {
       int64_t reached = 0;
       for (const Extent& extent : extents) {

@@ -11,7 +11,7 @@
 namespace fsdp {
 
 int FuzzSafetensors(const uint8_t* data, size_t size);
-// What stands behind the first line, which holds the checksum: that is made to fit.
+// `data` comes behind the manifest's first line, whose checksum is made to fit.
 int FuzzManifest(const uint8_t* data, size_t size);
 int FuzzHfConfig(const uint8_t* data, size_t size);
 int FuzzRecipe(const uint8_t* data, size_t size);

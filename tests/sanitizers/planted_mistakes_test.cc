@@ -1,4 +1,4 @@
-// What this build's sanitizer does not see of a mistake in a room, it sees of none there.
+// Where this build's sanitizer misses the mistake planted in a room, it misses all mistakes there.
 #include "tests/sanitizers/planted_mistakes.h"
 
 #include <gtest/gtest.h>

@@ -34,7 +34,7 @@ std::string_view Products() {
 
 GemmLibrary* library = nullptr;  // Opened by the first test that runs.
 
-// Of the whole program.
+// The whole program's one set of resources for products.
 GemmResources GemmUnderTest() {
   static const GemmResources resources = [] {
     if (Products().empty()) return GemmResources{};
@@ -88,7 +88,7 @@ class CudaTestDevice final : public TestDevice {
   }
 
  private:
-  // Of the whole program, and made when the first test asks: without a GPU each of them fails.
+  // One for the whole program, made when the first test asks: without a GPU each of them fails.
   static cudaStream_t TheStream() {
     static const cudaStream_t stream = [] {
       cudaStream_t made = nullptr;

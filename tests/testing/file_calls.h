@@ -17,7 +17,7 @@ struct FileCall {
   std::string path{}, to{};  // `to`: of a rename. Absolute; of a descriptor as it was opened.
   int fd = -1;
   bool creates = false, empties = false;  // An open.
-  int64_t offset = 0;                     // Of a write; -1: where the file ends.
+  int64_t offset = 0;                     // A write's; -1: where the file ends.
   int64_t size = 0;                       // A resize: the least the file has then, bytes.
   std::string_view bytes{};
 };

@@ -97,10 +97,10 @@ class GuardedMemory final : public TestMemory {
  private:
   struct Block {
     std::byte* device;
-    int64_t bytes;     // Of the tensor.
-    int64_t begin;     // Of the tensor, behind a guard.
-    Bytes copy;        // What lies there, guards included.
-    Bytes given = {};  // What the kernel that runs was given.
+    int64_t bytes;     // The tensor's.
+    int64_t begin;     // The tensor's first byte, behind a guard.
+    Bytes copy;        // The block's bytes, guards included.
+    Bytes given = {};  // The running kernel's input.
 
     int64_t size() const { return static_cast<int64_t>(copy.size()); }
   };

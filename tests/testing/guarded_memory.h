@@ -4,7 +4,7 @@
 //     declare, hold NaN while its kernel runs, of other bits for each tensor and each run: who
 //     reads them has NaN, mostly of other bits in the next run, and who copies them over others' is
 //     seen.
-//   - What was written elsewhere than the operation declares is seen when it has ended, to the
+//   - A write outside of what the operation declares is seen when the operation ends, to the byte.
 //     byte.
 //   - The host cannot follow addresses of such memory.
 #ifndef FSDP_TRAIN_TESTS_TESTING_GUARDED_MEMORY_H_

@@ -111,7 +111,8 @@ class OpTest::Recorder final : public Stream {
   void DoWait(const EventPtr&) override { throw std::logic_error("an op waits for nothing"); }
 };
 
-// Of the type under test, for what is recorded and never run: the checker must not see it.
+// A device of the type under test, for operations that are recorded and never run: the checker must
+// not see them.
 class OpTest::NoDevice final : public Device {
  public:
   NoDevice() : Device(nullptr) {}

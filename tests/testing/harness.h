@@ -37,7 +37,7 @@ namespace fsdp {
 
 inline constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
 
-// What a test runs on, and the dtype of activations and weights.
+// The device that a test runs on, and the dtype of activations and weights.
 struct OpTestCase {
   DeviceType device = DeviceType::kCpu;
   int threads = 1;
@@ -60,10 +60,11 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   DType dtype() const { return GetParam().dtype; }
   // Whose kernels run, and so whose workspaces they need.
   DeviceType kernel_type() const { return GetParam().device; }
-  // What a parameter may have beside activations of the dtype under test: that one, and fp32.
+  // The dtypes that a parameter may have beside activations of the dtype under test: that one, and
+  // fp32.
   std::vector<DType> WeightDTypes() const;
-  // bf16, or fp16 where that is the one under test: what goes with it in no operand but gradients
-  // of parameters.
+  // bf16, or fp16 where bf16 is under test: with the dtype under test, only gradients of parameters
+  // may have it.
   DType OtherHalf() const { return dtype() == kBF16 ? kF16 : kBF16; }
 
   // Tensors live until the end of the test or Clear(), on the device under test. They are of the
@@ -78,14 +79,14 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // uint8, filled with the bits of NaN; in the case "_begin" with those of a large number.
   View Workspace(int64_t bytes);
 
-  // What the tensor holds now. `view` may be a part of a tensor.
+  // The tensor's values now. `view` may be a part of a tensor.
   std::vector<double> Get(const View& view) const;
   void Set(const View& view, const std::vector<double>& values);
 
   // Makes the call on sim, then on the device under test, waits for it, and rethrows what the
   // kernel threw. The call may enqueue several operations.
   void Run(const Call& call) { Run(call, GetParam().threads); }
-  // What the last Run() cost: all of it, and kernel by kernel.
+  // The cost of the last Run(): all of it, and kernel by kernel.
   Cost cost() const { return Sum(costs_); }
   const std::vector<KernelCost>& costs() const { return costs_; }
 
@@ -116,7 +117,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
 
   DType Choose(std::optional<DType> said);
   void Run(const Call& call, int threads);
-  // What the call is refused with; a failure where it is not, or has enqueued something.
+  // The message with which the call is refused; a failure where it is not, or has enqueued
+  // something.
   std::string Refusal(const Call& call);
   View Allocate(const Shape& shape, DType dtype);
   void SetBytes(const View& view, uint8_t byte);

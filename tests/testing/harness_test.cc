@@ -116,7 +116,7 @@ const OpTestCase kAtTheBegin{.place = TensorPlace::kBegin};
 INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessBeginTest, ::testing::Values(kAtTheBegin));
 INSTANTIATE_TEST_SUITE_P(OneDevice, HarnessBeginDeathTest, ::testing::Values(kAtTheBegin));
 
-// What a test of the harness says of what it is given.
+// Failures that the harness reports in `test`.
 int Failures(const std::function<void()>& test) {
   using Reporter = ::testing::ScopedFakeTestPartResultReporter;
   ::testing::TestPartResultArray failures;

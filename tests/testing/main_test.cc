@@ -1,4 +1,5 @@
-// What main.cc runs: all cases, but one in two of many under a sanitizer, and what a filter says.
+// The cases that main.cc runs: all, but one in two of many under a sanitizer, and those of a
+// filter.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -41,7 +41,7 @@ void ExpectOffloadChangesNoBit(TinyRun run) {
 void ExpectTheRootChangesNoBit(TinyRun run) {
   run.world = 2;
   ExecutorOptions& o = run.options.executor;
-  o.max_norm = 0;  // Of which the norm would be in every bit.
+  o.max_norm = 0;  // Clipping would put the norm into every bit.
   TinyResult units = Train(run);
   o.auto_wrap.outside = WrapPolicy::Outside::kRoot;
   for (const bool caching : {false, true}) {

@@ -1,4 +1,4 @@
-// What holds of every model's training, whatever it is fed: a few short runs each.
+// Promises that hold for every model's training, whatever it is fed: a few short runs each.
 #ifndef FSDP_TRAIN_TESTS_TESTING_MODEL_PROMISES_H_
 #define FSDP_TRAIN_TESTS_TESTING_MODEL_PROMISES_H_
 

@@ -209,7 +209,7 @@ DiskState RecordedDisk::StateOf(size_t count, const Fates& fates, std::mt19937_6
 std::vector<DiskState> RecordedDisk::After(size_t count, int random_states,
                                            std::mt19937_64& random) const {
   const std::vector<bool> synced = Synced(count);
-  std::vector<size_t> open;  // What may be lost, with what is not a name among it.
+  std::vector<size_t> open;  // Changes that may be lost.
   for (size_t i = 0; i < count; ++i) {
     if (!synced[i]) open.push_back(i);
   }

@@ -1,8 +1,8 @@
-// What may be on a disk after a power cut: the changes of a directory tree, recorded as a program
-// makes them, less such as were not synced.
+// The states that a power cut may leave a disk in: the changes of a directory tree, recorded as a
+// program makes them, less such as were not synced.
 //
-// Contents and names are two things. What was written to a file is there from its fsync on; until
-// then each write may be there, not, in part, or as zeros. What was made, renamed or removed in a
+// Contents and names are two things. Bytes written to a file are there from its fsync on; until
+// then each write may be there, not, in part, or as zeros. A name made, renamed or removed in a
 // directory is there from the directory's fsync on, whatever becomes of the file's own; until then
 // each such change may be there or not, in any order: more than a file system with a journal allows
 // itself, and what POSIX promises.
@@ -51,14 +51,14 @@ class RecordedDisk {
   };
   struct Change {
     enum Kind { kWrite, kResize, kSync, kEnter, kRename, kExchange, kRemove } kind;
-    int node = -1;              // Of a write, a resize, a sync and who enters a directory.
+    int node = -1;              // Written, resized, synced, or entered into a directory.
     int dir = -1, to_dir = -1;  // Whose names change.
     std::string name{}, to_name{};
     int64_t offset = 0;  // Or the size.
     std::string bytes{};
     bool is_name() const { return kind >= kEnter; }
   };
-  enum class Fate { kThere, kLost, kTorn, kZeros };  // Of a write.
+  enum class Fate { kThere, kLost, kTorn, kZeros };  // A write's.
   using Fates = std::vector<Fate>;                   // By change.
 
   int Load(const std::string& path);

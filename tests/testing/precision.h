@@ -1,5 +1,5 @@
-// What PyTorch's FSDP makes of a model of tests/fixtures in bf16 and fp16, as errors against
-// float64 (tools/reference/README.md, "Precision"): ours are at most twice as large.
+// PyTorch's FSDP trains models of tests/fixtures in bf16 and fp16 with these errors against float64
+// (tools/reference/README.md, "Precision"): ours are at most twice as large.
 #ifndef FSDP_TRAIN_TESTS_TESTING_PRECISION_H_
 #define FSDP_TRAIN_TESTS_TESTING_PRECISION_H_
 
@@ -22,7 +22,7 @@ struct Precision {
 
 std::string NameOf(const Precision& precision);  // "bf16_fp32_bf16".
 
-// What tests are given: a setting and a number of ranks.
+// The parameters of tests: a setting and a number of ranks.
 using PrecisionWay = std::tuple<Precision, int>;
 std::vector<PrecisionWay> WaysOf(DType param);  // With fp32 and `param` for the other two.
 std::string WayName(const ::testing::TestParamInfo<PrecisionWay>& info);
@@ -32,10 +32,10 @@ class PrecisionReference {
   // `reference` is kept; `folder` as it was given to it.
   PrecisionReference(const Reference& reference, const std::string& folder);
 
-  // Trains with `precision` at `world` ranks: of every tensor of step 1's gradients, of the losses
-  // of 20 steps of SGD and of AdamW and of the weights after them, the error is at most twice
-  // PyTorch's, and over all of them, as a geometric mean, not larger. Of weights after AdamW one
-  // element's first update may go the other way: it is lr g / |g|, whatever g's own error.
+  // Trains with `precision` at `world` ranks and compares the errors of every tensor of step 1's
+  // gradients, of the losses of 20 steps of SGD and of AdamW, and of the weights after them: each
+  // is at most twice PyTorch's, and their geometric mean is not larger than PyTorch's. After AdamW,
+  // one element's first update may go the other way: it is lr g / |g|, whatever g's own error.
   void Hold(const Precision& precision, int world) const;
 
   // Trains with fp16's scaler, and a target in some steps that overflows: every scale and every
@@ -55,10 +55,10 @@ class PrecisionReference {
   const std::string folder_;
   SafetensorsReader file_;
   const std::vector<std::string> names_;
-  const double scale_;  // Of the loss in fp16.
+  const double scale_;  // The loss's, in fp16.
 };
 
-// What tests of a family derive from: a model of tests/fixtures with one setting.
+// The base of a family's tests: a model of tests/fixtures with one setting.
 class PrecisionSuite : public ::testing::TestWithParam<PrecisionWay> {
  protected:
   PrecisionSuite(const std::string& folder, Reference::SetShape set_shape)

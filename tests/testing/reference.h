@@ -38,7 +38,7 @@ class Reference {
   bool Has(const std::string& name) const;
 
   // The batch, once, without an update: one micro-batch size for all worlds, so that some ranks
-  // have rows left over and some runs several micro-batches. What is returned refers to this.
+  // have rows left over and some runs several micro-batches. The returned run refers to this.
   TinyRun BatchRun() const;
   // 20 steps: "adamw", "sgd" or "sgd_momentum".
   TinyRun TrainRun(const std::string& name) const;
@@ -87,7 +87,7 @@ std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& inf
 std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
                                           const std::vector<int>& worlds, bool processes);
 
-// What tests of a family derive from: one model of it, in one world.
+// The base of a family's tests: one model of it, in one world.
 class ReferenceSuite : public ::testing::TestWithParam<ReferenceCase> {
  protected:
   // `family`: tests/fixtures/<family>.

@@ -7,9 +7,9 @@
 
 namespace fsdp::testing {
 
-// Its directory. A llama's: its root has no parameter, and two of its parameters have slices. Of
-// two ranks: every parameter lies in two files, or in either. The run's directory is `name`, in the
-// test's; `more` are overrides of its recipe.
+// Writes a llama's checkpoint by two ranks and returns its directory. The root has no parameter,
+// two parameters have slices, and every parameter lies in two files, or in either. `name`: the
+// run's directory, in the test's; `more`: overrides of its recipe.
 std::string SavedCheckpoint(const std::string& name, const std::vector<std::string>& more = {});
 
 }  // namespace fsdp::testing

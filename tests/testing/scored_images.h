@@ -54,7 +54,7 @@ class LabelledImages final : public RowSource {
   std::string WhyNoTargets(const std::string& of) const override {
     return images_.WhyNoTargets(of);
   }
-  // Of a row that is left over, too: its weight alone takes it out.
+  // Fills a row that is left over, too: its weight alone takes it out.
   void Fill(int64_t sample, int64_t row, const Batch& out) const override {
     images_.Fill(sample, row, out);
     const float* const image = out.inputs[0].As<float>() + row * kPixels;

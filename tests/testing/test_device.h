@@ -1,4 +1,4 @@
-// What the op tests of a program run on, chosen by what it is linked with:
+// The device that a program's op tests run on, chosen by what the program is linked with:
 // //tests/testing:cpu_test_device, //tests/emulated:test_device or
 // //tests/testing:cuda_test_device.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TEST_DEVICE_H_
@@ -35,7 +35,8 @@ class TestDevice {
   // The operation's kernel for this device, as work for a stream of the CPU; null where it has
   // none.
   virtual CpuKernel Kernel(const DeviceKernels& kernels, int order) const = 0;
-  // What the last of these has launched; null where the device cannot tell, or there are none.
+  // The launches of the last of these kernels; null where the device cannot tell, or there are
+  // none.
   virtual std::optional<Launches> Launched() const { return std::nullopt; }
 };
 

@@ -24,14 +24,14 @@ class TestMemory {
 
   virtual ~TestMemory() = default;
 
-  // Of a tensor, until Clear(): an address for kernels, which the host must not follow.
+  // A tensor's memory until Clear(): an address for kernels, which the host must not follow.
   virtual std::byte* Allocate(int64_t bytes, TensorPlace place) = 0;
   virtual void Clear() = 0;
 
   // For the host, between operations. `at` lies in a tensor.
   virtual void Read(const std::byte* at, int64_t bytes, std::byte* to) const = 0;
   virtual void Write(std::byte* at, const std::byte* from, int64_t bytes) = 0;
-  // Of all tensors, in the order in which they were made.
+  // The bytes of all tensors, in the order in which they were made.
   virtual std::vector<Bytes> Save() const = 0;
   virtual void Restore(const std::vector<Bytes>& saved) = 0;
 

@@ -70,7 +70,7 @@ SessionOptions TinyRun::TinyOptions() {
 
 namespace {
 
-// What a rank hands back: pieces of named tensors, as bytes, so that it fits through a pipe.
+// A rank's answer: pieces of named tensors, as bytes, so that it fits through a pipe.
 class Report {
  public:
   void Add(const std::string& name, int64_t size, int64_t begin, std::span<const float> values) {
@@ -153,7 +153,7 @@ class DirtyAllocator final : public PhasedAllocator {
   void Begin(Phase phase) override { arena_.Begin(phase); }
   std::byte* Allocate(int64_t bytes, MemoryUse use) override {
     std::byte* data = arena_.Allocate(bytes, use);
-    // The first block of a place is its arena's first. What was never written to a disk is zero.
+    // The first block of a place is its arena's first. Bytes never written to a disk are zero.
     if (use.place != MemoryPlace::kDisk &&
         !std::exchange(dirty_[static_cast<int>(use.place)], true)) {
       const int64_t elements = arena_.plan().bytes(use.place) / SizeOf(DType::kFloat32);
@@ -265,8 +265,8 @@ class TinyRank {
     }
   }
 
-  // What was taken of a caching allocator at a time; when it is to be had again is a matter of
-  // time.
+  // Bytes that a caching allocator gave out at a time must be as planned; when they are to be had
+  // again is a matter of time.
   void RequireWhatWasPlanned(const MemoryPlan& used) const {
     const auto require = [](int64_t bytes, int64_t planned, int place, const char* what) {
       Require(bytes == planned, std::to_string(bytes) + " bytes " + what + " of place " +
@@ -430,7 +430,7 @@ class TinyRank {
     OrderTokens(batch);
   }
 
-  // Of `rows`: sample `place` of the step.
+  // Fills row `row` of `batch` with sample `place` of the step.
   void FillRow(int64_t step, int64_t place, int64_t row, const Batch& batch) const {
     const int64_t global = run_.options.global_batch_size;
     run_.rows->Fill(place < global ? (step - 1) * global + place : kNoSample, row, batch);
@@ -495,7 +495,7 @@ class TinyRank {
       if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.
       const std::vector<float> shard = Floats(view);
       const float scale = scale_of(static_cast<int>(u));
-      int64_t end = 0;  // Of the last piece: what lies between pieces is padding.
+      int64_t end = 0;  // End of the last piece: padding lies between pieces.
       const auto padding_until = [&](int64_t begin) {
         for (; end < begin; ++end) {
           Require(std::bit_cast<uint32_t>(shard[end]) == 0,

@@ -40,7 +40,7 @@ struct TinyRun {
   RunRanks ranks = RunThreadRanks;  // Or RunProcessRanks.
   bool check = true;                // Under the stream checker.
   bool park = false;                // Streams start parked: see CpuDevice::Park.
-  // What it runs on: CreateDevice() makes it, for kCuda of what the test is linked with.
+  // The run's device: CreateDevice() makes it, for kCuda the one that the test is linked with.
   DeviceType device = DeviceType::kCpu;
   // Products by cuBLASLt, which the test is linked with, timed before the first step. A rank fails
   // where the run multiplies what was not timed, or does not what was.
@@ -50,7 +50,7 @@ struct TinyRun {
   enum class Nccl { kNo, kNative, kDeterministic };
   Nccl nccl = Nccl::kNo;
 
-  // What the run starts from and is fed; random where null. Called on several threads.
+  // The numbers that the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
   Initial initial;
   TableExchange::Fill initial_rows;  // The same of embedding tables; random where null.
@@ -87,16 +87,16 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct TinyResult {
   std::vector<float> losses, grad_norms;  // By step.
-  std::vector<float> loss_scales;         // Likewise; empty where none are in use.
+  std::vector<float> loss_scales;         // By step; empty where none are in use.
   float eval_loss = 0;
-  float eval_second_sum = 0;  // Of the model's eval_metric(), over the evaluation's samples.
+  float eval_second_sum = 0;  // Sum of the model's eval_metric() over the evaluation's samples.
   std::vector<float> logits;  // [logits.size(), vocab].
   // Whole, by the names of slices:
   Tensors initial;     // Parameters before the first step, and embedding tables, as the next.
   Tensors parameters;  // After the last step.
-  Tensors gradients;   // Of the last step, mean over its targets.
-  Tensors state;    // Of the optimizer, after the last step: "m/<parameter>", ...; "rows/<table>".
-  Tensors buffers;  // Of the model, after the evaluation behind the last step.
+  Tensors gradients;   // Last step's, mean over its targets.
+  Tensors state;       // Optimizer's, after the last step: "m/<parameter>", ...; "rows/<table>".
+  Tensors buffers;     // Model's, after the evaluation behind the last step.
 };
 
 // Bytes that the plan has for activations: of what a micro-batch keeps, above all.
@@ -105,7 +105,7 @@ int64_t PlannedActivations(const TinyRun& run);
 // Where the first bits differ, in words; empty where none do. (Not `initial`.)
 std::string FirstDifference(const TinyResult& a, const TinyResult& b);
 
-// What feeds a run that says nothing else.
+// The samples of a run that names no others.
 TinyRun::Sample SampleOf(const TinyRun& run);
 
 // Throws if a rank fails, if ranks that hold the same number hold different bits of it, if a

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the scripts of tools/bench say of their measurements: turns, ratios, and whether it was one work."""
+"""The reports of the scripts of tools/bench: turns, ratios, and whether it was one work."""
 
 import contextlib
 import io

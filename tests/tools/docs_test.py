@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """README.md and docs/ against the tree and the binary: links, keys, commands and what can be counted.
 
-What a link leads to may be any file, so the tree is read where README.md really lies; BUILD.bazel
-says that this test is never cached.
+A link may lead to any file, so the tree is read where README.md really lies; BUILD.bazel says that this
+test is never cached.
 """
 
 import json
@@ -17,7 +17,7 @@ import unittest
 
 BINARY = pathlib.Path("cmd/fsdp-train").resolve()
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
-SKIPPED = re.compile(r"bazel-.*|\..*|runs")  # What is no part of the tree, at its top.
+SKIPPED = re.compile(r"bazel-.*|\..*|runs")  # Names at the tree's top that are no part of it.
 PLANNED = "docs/design.md"  # Describes what is to come, too.
 WORDS = {"three": 3, "six": 6, "seven": 7, "eight": 8}
 
@@ -37,7 +37,7 @@ def run(*arguments):
 
 
 def anchors(page):
-    """Of its headings, as GitHub makes them."""
+    """The anchors of its headings, as GitHub makes them."""
     text = re.sub(r"```.*?```", "", page, flags=re.S)
     headings = re.findall(r"^#+ (.*)$", text, flags=re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -48,7 +48,7 @@ def without_code(page):
 
 
 def commands(page):
-    """What a page tells to type: lines of fenced and indented code, and code within lines."""
+    """The commands that a page tells to type: lines of fenced and indented code, and code within lines."""
     page = page.replace("\\\n", " ")
     fenced = re.findall(r"^```[^\n]*\n(.*?)^```", page, flags=re.S | re.M)
     lines = "\n".join(fenced).splitlines()
@@ -195,7 +195,7 @@ class Docs(unittest.TestCase):
         self.check(r"Jargon File \((\d\.\d) MB", f"{size / 1e6:.1f}", "README.md")
         plan = json.loads(run("plan", "--config", "configs/quickstart.yaml", "--world-size", "2",
                               "--json")[1])
-        # What a checkpoint holds is what a save copies.
+        # A checkpoint holds the bytes that a save copies.
         self.check(r"checkpoints of (\d\.\d) MiB",
                    f"{2 * plan['memory']['snapshot'] / 2**20:.1f}", "docs/benchmarks/cpu.md")
 

@@ -38,7 +38,7 @@ def edges():
 
 
 def functions_of(lines):
-    """Of formatted C++: the first line of each function, and how many it has."""
+    """The functions of formatted C++: first line, and number of lines."""
     for indent in ("", "  "):
         start = None
         for at, line in enumerate(lines):
@@ -97,7 +97,7 @@ class Floors(unittest.TestCase):
                     self.assertIsNone(name.search(path.read_text()))
 
     def test_the_runtime_knows_no_text(self):
-        """What a batch is made of is the model's to say; the words left are those of formats."""
+        """The model says what a batch is made of; the words left are those of formats."""
         formats = re.compile(r'"tokens(_per_s)?"|\btokens = 0;  // Target tokens seen|meta\.tokens\b')
         found = []
         for room in ("fsdp", "engine", "autograd", "checkpoint"):
@@ -143,7 +143,8 @@ class Floors(unittest.TestCase):
                 )
 
     def test_a_test_uses_its_room_and_those_below_it(self):
-        # What needs more is a test of a higher room, or of tests/e2e; or a harness, of tests/testing.
+        # A test that needs more belongs to a higher room, or to tests/e2e; or is a harness, of
+        # tests/testing.
         rooms = floors()
         seen = 0
         for test, used in includes_of_tests():

@@ -21,7 +21,7 @@ TORCH = ROOT / "tests/tools/stand_in_for_torch.py"
 
 
 def alive(pid):
-    """What has ended and waits for its parent is not."""
+    """A process that has ended and waits for its parent is not alive."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -56,7 +56,7 @@ class KitTest(unittest.TestCase):
             "time.monotonic = lambda: real() + (float(jump.read_text()) if jump.exists() else 0)\n")
 
     def hangs(self, jump):
-        """Lines of a wrapper: so many seconds pass, and it never ends. What it says wakes the kit."""
+        """Lines of a wrapper: so many seconds pass, and it never ends. The output wakes the kit."""
         new, jumped = self.directory / "jump.new", self.directory / "jump"
         return f"echo {jump} >{new}; mv {new} {jumped}; echo later >&2; exec sleep 1000\n"
 

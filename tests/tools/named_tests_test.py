@@ -47,7 +47,7 @@ def definitions():
 
 
 def reached(*starts):
-    """What is compiled or linked for these files, as far as includes tell."""
+    """The files that are compiled or linked for these, as far as includes tell."""
     seen, todo = set(starts), list(starts)
     while todo:
         path = todo.pop()

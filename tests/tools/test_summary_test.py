@@ -21,7 +21,7 @@ GTEST = """<testsuites><testsuite name="A">
   <testcase name="w" status="notrun" result="suppressed" classname="A" />
 </testsuite></testsuites>"""
 PASSING = '<testsuite><testcase name="x" status="run" classname="A"/></testsuite>'
-# What Bazel writes for a test that leaves no XML of its own.
+# Bazel's XML for a test that leaves none of its own.
 SCRIPT = '<testsuites><testsuite><testcase name="t" status="run"></testcase></testsuite></testsuites>'
 
 

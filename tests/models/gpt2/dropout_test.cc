@@ -97,11 +97,11 @@ TEST(Dropout, FollowsStepAndSample) {
   EXPECT_NE(two.losses[0], steps.losses[0]);
 }
 
-// What is drawn, as ops/dropout.h has it, at sites that no other version may number otherwise: 0 of
-// the embedding, then two of each block. Branches are their last bias alone, so the loss follows
-// from the embedding and the dropped biases.
+// Draws are those of ops/dropout.h, at sites that no other version may number otherwise: 0 of the
+// embedding, then two of each block. Branches are their last bias alone, so the loss follows from
+// the embedding and the dropped biases.
 TEST(Dropout, SitesAreForEver) {
-  const double rates[] = {0.25, 0.5};  // Of the embedding, of the branches.
+  const double rates[] = {0.25, 0.5};  // The embedding's, the branches'.
   TinyRun run = RunWith(rates[0], rates[1]);
   run.steps = 1;
   const auto draw = [](const std::string& name, int64_t i) {

@@ -118,8 +118,8 @@ TEST(Llama, RecomputationKeepsLess) {
     run.options.executor.recompute = recompute;
     return PlannedActivations(run);
   };
-  // What one more layer keeps, in rows of 22 tokens: 24 columns, 60 of q, 30 of k and of v, 40 of
-  // gate and of up.
+  // One more layer keeps, in rows of 22 tokens: 24 columns, 60 of q, 30 of k and of v, 40 of gate
+  // and of up.
   const auto layer = [&](bool norms, Recompute recompute) {
     return bytes(9, norms, recompute) - bytes(8, norms, recompute);
   };
@@ -142,7 +142,7 @@ TEST(Llama, RecomputationKeepsLess) {
                     r * 6, r * 3, r * 90}));
 }
 
-// What stands in a document does not depend on what is before it in the row.
+// A document's results do not depend on what is before it in the row.
 TEST(Llama, DocumentsAreApart) {
   TinyRun run = RunOf(false, true);
   run.steps = 1;

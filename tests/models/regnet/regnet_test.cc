@@ -93,7 +93,7 @@ TEST_P(RegNetRuns, WorldsAgreeWhereStatisticsAreOfAllRanks) {
   }
 }
 
-// Of 6 samples in micro-batches of 8, two rows count for nothing.
+// A micro-batch of 8 with 6 samples has two rows that count for nothing.
 TEST_P(RegNetRuns, RowsLeftOverChangeNothing) {
   TinyRun run = RunOf(Config(), /*sync=*/false);
   run.options.executor.micro_batch_size = 6;

@@ -85,7 +85,7 @@ TEST_P(T5Runs, GradientIsThatOfDifferences) {
   ExpectGradientOfDifferences(RunOf(Config(/*dropout=*/0.2)));
 }
 
-// What lies behind an input's length, and behind what a target counts, is seen by nobody.
+// Tokens behind an input's length, and behind those of a target that count, are seen by nobody.
 TEST_P(T5Runs, PaddingIsNotSeen) {
   const auto run_with = [](int32_t token) {
     return RunOf(Config(), [token](int64_t, int64_t row, const Batch& out) {
@@ -151,7 +151,8 @@ TEST_P(T5Runs, DropsInTrainingAlone) {
   EXPECT_EQ(some.logits, none.logits);
 }
 
-// Of each stack's blocks, whose tables the root has, and of the encoder's output.
+// Adapters hang on weights of each stack's blocks, whose tables the root has, and on those that
+// read the encoder's output.
 TEST_P(T5Runs, AdaptersTrainAlone) {
   TinyRun run = RunOf(Config());
   run.lora = LoraOptions{.rank = 2, .targets = {"*.q.weight", "*wo.weight"}};

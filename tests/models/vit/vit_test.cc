@@ -122,7 +122,7 @@ TEST_P(VitRuns, SixteenBitsAreNearFp32) {
   }
 }
 
-// Of linear layers: what mixes heads has none.
+// Adapters hang on linear layers: a mix of heads has none.
 TEST_P(VitRuns, AdaptersTrainAlone) {
   TinyRun run = RunOf(Config());
   run.lora = LoraOptions{.rank = 2, .targets = {"*"}};
