@@ -1,4 +1,5 @@
-// A file that only grows, by whole records: what a crash or a full disk leaves ends between two.
+// A file that only grows, by whole records. After a crash or on a full disk it still ends with a
+// whole record.
 #ifndef FSDP_TRAIN_TRAINER_CORE_APPEND_FILE_H_
 #define FSDP_TRAIN_TRAINER_CORE_APPEND_FILE_H_
 
@@ -12,12 +13,12 @@
 
 namespace fsdp {
 
-// Throws CheckpointError (exit 5) with path and reason for all that the disk refuses, and where the
-// path is no file that can be read again: a device, a pipe, a directory.
+// Throws CheckpointError (exit 5) with path and reason where the disk refuses a call, and where the
+// path cannot be read again: a device, a pipe, a directory.
 class AppendFile {
  public:
-  static std::optional<AppendFile> Create(const std::string& path);  // Nothing if there is one.
-  static AppendFile Open(const std::string& path);                   // Makes it if there is none.
+  static std::optional<AppendFile> Create(const std::string& path);  // Nothing if the file exists.
+  static AppendFile Open(const std::string& path);                   // Creates a missing file.
 
   AppendFile(AppendFile&& other) noexcept = default;
   AppendFile& operator=(AppendFile&&) = delete;
@@ -25,9 +26,8 @@ class AppendFile {
 
   const std::string& path() const { return path_; }
 
-  // Handed to the kernel whole when it returns, or not at all: a record cut off by a full disk is
-  // taken back. Throws, too, where the path no longer leads to what was written: it was removed,
-  // renamed, replaced or cut.
+  // Hands the record to the kernel whole or not at all: a part that a full disk cut off is taken
+  // back. Also throws if the file at the path was removed, renamed, replaced or truncated.
   void Write(std::string_view record);
 
   // Blocks until all records are on the disk. Throws as Write does.
@@ -39,7 +39,7 @@ class AppendFile {
 
   std::string path_;
   UniqueFd file_;
-  int64_t bytes_ = 0;  // Of the file as we know it.
+  int64_t bytes_ = 0;  // The file's size by our own count.
 };
 
 }  // namespace fsdp

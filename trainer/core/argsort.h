@@ -8,7 +8,8 @@
 
 namespace fsdp {
 
-// order: the places of ids by id, those of one id rising. Of one length; allocates nothing.
+// order: the indexes of `ids`, sorted by id; equal ids keep their order. Both spans have one
+// length. Allocates nothing.
 inline void Argsort(std::span<const int32_t> ids, std::span<int32_t> order) {
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),

@@ -8,7 +8,7 @@
 namespace fsdp {
 
 // fsdp-train/<name> in $XDG_CACHE_HOME, else ~/.cache; where neither is an absolute path, a user's
-// own directory in /tmp. It need not be there.
+// own directory in /tmp. The directory need not exist.
 std::string CacheDirectory(const std::string& name);
 
 }  // namespace fsdp

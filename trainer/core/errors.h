@@ -15,10 +15,10 @@ enum class ExitCode : int {
   kUsage = 2,   // Command line or recipe.
   kMemory = 3,  // Does not fit.
   kData = 4,
-  kCheckpoint = 5,  // Checkpoint or run directory.
+  kCheckpoint = 5,  // A checkpoint or the run directory.
   kCollective = 6,  // A collective failed or timed out.
   kNotFinite = 7,   // The loss, weights or state.
-  kStopped = 75,    // On a signal; the last line says what a run can go on from.
+  kStopped = 75,    // By a signal; the last line names the checkpoint to resume from.
 };
 
 class Error : public std::runtime_error {
@@ -30,7 +30,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// The user's: recipe or command line. `what()` may hold several lines, one a mistake.
+// The user's mistake in a recipe or on the command line. what() may hold several lines, one a
+// mistake.
 struct ConfigError : Error {
   explicit ConfigError(const std::string& message) : Error(ExitCode::kUsage, message) {}
 };
@@ -47,7 +48,7 @@ struct CheckpointError : Error {
 struct CommError : Error {
   explicit CommError(const std::string& message) : Error(ExitCode::kCollective, message) {}
 };
-// The machine's: memory, threads, files of our own.
+// The machine's fault: memory, threads, files of our own.
 struct DeviceError : Error {
   explicit DeviceError(const std::string& message) : Error(ExitCode::kRuntime, message) {}
 };

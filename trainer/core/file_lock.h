@@ -1,7 +1,7 @@
 // Locks between processes on a file or directory that they have open: flock(2). A lock belongs to
-// what open(2) made: a second one of the same process is kept out too, and the lock ends when the
-// last descriptor of it is closed, so with its process, however that ends. Between hosts over NFS
-// Linux sees those of files, but not of directories.
+// the open file that open(2) made: a second open(2) in the same process is kept out too. The lock
+// ends when its last descriptor is closed, so at the latest with its process. Over NFS, Linux
+// shares locks of files between hosts, but not those of directories.
 #ifndef FSDP_TRAIN_TRAINER_CORE_FILE_LOCK_H_
 #define FSDP_TRAIN_TRAINER_CORE_FILE_LOCK_H_
 
@@ -12,8 +12,8 @@ namespace fsdp {
 enum class LockMode { kShared, kExclusive };
 enum class LockResult {
   kHeld,
-  kBusy,  // Somebody else's is in the way.
-  kNone,  // Not to be had, in most cases because the file system has none; errno says why.
+  kBusy,  // Another lock is in the way.
+  kNone,  // Locking failed, mostly because the file system has no locks; errno says why.
 };
 LockResult TryLock(const UniqueFd& file, LockMode mode);  // Never blocks.
 

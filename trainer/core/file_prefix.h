@@ -27,7 +27,7 @@ class PrefixHash {
   ~PrefixHash();
 
   void Update(std::string_view bytes);
-  FilePrefix Taken() const;  // All of them so far.
+  FilePrefix Taken() const;  // All bytes so far.
 
  private:
   struct Free {
@@ -37,12 +37,13 @@ class PrefixHash {
   int64_t bytes_ = 0;
 };
 
-// Reads the first `bytes` of a file, or all there are. Throws CheckpointError: no regular file, or
-// the disk.
+// Reads the first `bytes` of a file, or the whole if it is shorter. Throws CheckpointError where
+// the path is no regular file and where the disk fails.
 PrefixHash HashOfFirst(const std::string& path, int64_t bytes);
 
-// How the file at `path` does not begin with what `prefix` knows, to stand behind the path: it is
-// gone, too short, or has other bytes. Empty where it does. Throws as HashOfFirst() does.
+// Why the file at `path` does not begin with `prefix`: it is gone, too short, or has other bytes.
+// The text follows the path in a message; it is empty where the file begins so. Throws as
+// HashOfFirst() does.
 std::string HowItDiffers(const std::string& path, const FilePrefix& prefix);
 
 }  // namespace fsdp

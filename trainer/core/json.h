@@ -15,8 +15,8 @@ namespace fsdp {
 // that -0.0 keeps its sign in readers that tell integers apart); null for NaN and infinities.
 std::string JsonNumber(double value);
 
-// In quotes. What is no UTF-8 becomes U+FFFD, as in Python's decode("utf-8", "replace"): the file
-// stays JSON whatever a path holds.
+// In quotes. Bytes that are no UTF-8 become U+FFFD, as in Python's decode("utf-8", "replace"): the
+// file stays JSON whatever a path holds.
 std::string JsonString(std::string_view text);
 
 // An object that keeps the order of its keys. Keys are literals of ours: written once each, ASCII.
@@ -26,7 +26,7 @@ class JsonObject {
   JsonObject& Add(std::string_view key, std::string_view text) {
     return AddRaw(key, JsonString(text));
   }
-  JsonObject& Add(std::string_view key, const char* text) {  // Or it would be a bool.
+  JsonObject& Add(std::string_view key, const char* text) {  // Not as a bool.
     return Add(key, std::string_view(text));
   }
   JsonObject& Add(std::string_view key, double value) { return AddRaw(key, JsonNumber(value)); }
@@ -52,7 +52,7 @@ class JsonObject {
   std::string members_;
 };
 
-std::string JsonArray(const std::vector<std::string>& elements);  // Of JSON texts.
+std::string JsonArray(const std::vector<std::string>& elements);  // Elements are JSON texts.
 
 }  // namespace fsdp
 

@@ -1,6 +1,6 @@
-// Reading JSON (RFC 8259) from files that may hold anything: a value knows its place, conversions
-// are exact, and what is not as it must be is refused with the exception and in the words of
-// whoever reads.
+// Reading JSON (RFC 8259) from files that may hold anything. A value knows its place, and
+// conversions are exact. A value that is not as it must be is refused with the reader's own
+// exception and words.
 #ifndef FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
 #define FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
 
@@ -21,7 +21,7 @@ struct JsonErrors {
   const char* separator = ": ";
   bool shows_value = false;                 // Before the words for a type: "2.5 is not an integer".
   const char* key_quote = "";               // On both sides of the key in "has no key".
-  const char* not_json = nullptr;           // Null: what the parser says.
+  const char* not_json = nullptr;           // Null: the parser's words.
   const char* integer = "want an integer";  // " from 1 to 2" follows where there is a range.
   const char* number = "is not a number";
   const char* text = "is not a string";
@@ -34,10 +34,10 @@ struct JsonErrors {
 class JsonValue {
  public:
   [[noreturn]] void Refuse(const std::string& reason) const;
-  // The same of a member, which need not be there.
+  // Refuses the member `key`, which need not be there.
   [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const;
 
-  // As in "units[3].name"; what ParseJson() was told of the document itself.
+  // For example "units[3].name"; the document itself has the name that ParseJson() was given.
   const std::string& place() const { return place_; }
   // The same value, called `place` in messages.
   JsonValue Named(std::string place) const;
@@ -50,16 +50,16 @@ class JsonValue {
   // Whether it equals the value of this JSON text; 1 and 1.0 are equal.
   bool Is(std::string_view json) const;
 
-  // Members of what is no object: none.
-  bool Has(const std::string& key) const;                       // Null, too.
+  // A value that is no object has no members.
+  bool Has(const std::string& key) const;                       // True for null, too.
   std::optional<JsonValue> Find(const std::string& key) const;  // Null counts as absent.
   JsonValue At(const std::string& key) const;                   // Refuses where there is none.
 
-  // By key, in the order of the keys' bytes.
+  // Sorted by the keys' bytes.
   std::vector<std::pair<std::string, JsonValue>> Members() const;
   std::vector<JsonValue> Elements() const;
 
-  // Refuse another type: 1.5, 1.0 and true are no integers.
+  // These refuse another type: 1.5, 1.0 and true are no integers.
   int64_t Integer() const;
   int64_t Integer(int64_t least, int64_t most) const;
   uint64_t Unsigned() const;
@@ -85,14 +85,15 @@ class JsonValue {
   std::string place_;
 };
 
-// Of equal keys the last counts, as for Python's json. Refuses text that is no JSON or goes on
-// behind it, strings that are no UTF-8, and nesting of more than 100 levels: nothing that walks the
-// document can exhaust a stack. `path` may be empty, then messages begin with the place; `place`:
-// what they call the document itself.
+// The last of equal keys counts, as for Python's json. Refuses text that is no JSON or goes on
+// behind it, strings that are no UTF-8, and nesting of more than 100 levels, so that no walk of the
+// document exhausts a stack. `place`: the document's name in messages. With an empty `path`
+// messages begin with the place.
 JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& errors,
                     std::string place = "");
 
-// For messages, in quotes: what a damaged or hostile file holds may be long, or no text at all.
+// Text for messages, in quotes: a damaged or hostile file may hold long texts, or bytes that are no
+// text.
 std::string Quote(std::string_view text);
 
 }  // namespace fsdp

@@ -58,7 +58,7 @@ std::string Unescape(const std::string& text) {
 
 struct Mount {
   bool v2;
-  std::string root;   // What of the hierarchy it shows ...
+  std::string root;   // The part of the hierarchy that it shows ...
   std::string point;  // ... and where.
 };
 
@@ -117,7 +117,7 @@ std::optional<int64_t> MemoryLimits::Field(const std::string& path, const std::s
 
 // This process's own first, then those above it, up to the top of what is mounted.
 std::vector<MemoryLimits::Group> MemoryLimits::Groups() const {
-  std::string paths[2];  // Of v1 and v2.
+  std::string paths[2];  // For v1 and v2.
   for (const std::string& line : Lines(Text("/proc/self/cgroup"))) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -146,7 +146,7 @@ std::vector<MemoryLimits::Group> MemoryLimits::Groups() const {
 
 std::vector<MemoryRoom> MemoryLimits::RoomsOf(const Group& group) const {
   const std::string stat = group.path + "/memory.stat";
-  int64_t cache = 0;  // Of files: the kernel drops it rather than to kill.
+  int64_t cache = 0;  // The kernel drops cached files before it kills.
   for (const char* name : {"inactive_file ", "active_file ", "slab_reclaimable "}) {
     cache += Field(stat, (group.v2 ? "" : "total_") + std::string(name)).value_or(0);
   }
@@ -167,7 +167,7 @@ std::vector<MemoryRoom> MemoryLimits::RoomsOf(const Group& group) const {
       "/memory.usage_in_bytes");
   add("memory.memsw.limit_in_bytes", Number(group.path + "/memory.memsw.limit_in_bytes"),
       "/memory.memsw.usage_in_bytes");
-  // Of groups above that a container does not see.
+  // A limit of groups above, which a container does not see.
   add("hierarchical_memory_limit", Field(stat, "hierarchical_memory_limit "),
       "/memory.usage_in_bytes");
   return rooms;
@@ -212,7 +212,7 @@ std::optional<MemoryLimits::OomKills> MemoryLimits::OutOfMemoryKills() const {
   for (const Group& group : Groups()) {
     const std::string file = group.path + (group.v2 ? "/memory.events" : "/memory.oom_control");
     if (const auto count = Field(file, "oom_kill ")) return OomKills{*count, file};
-    if (!group.v2 && Text(file)) break;  // Of an old kernel. Levels above count their own alone.
+    if (!group.v2 && Text(file)) break;  // An old kernel. Levels above count their own kills alone.
   }
   return std::nullopt;
 }

@@ -1,5 +1,5 @@
-// Who limits the memory of this process, and what is left of it: the host, every level of its
-// control groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit.
+// The limits of this process's memory, and what each leaves: the host, every level of its control
+// groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit.
 #ifndef FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
 #define FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
 
@@ -10,23 +10,25 @@
 
 namespace fsdp {
 
-// What can still be taken, at least 0, and who says so: "memory.max of /sys/fs/cgroup/job_1".
+// Bytes that can still be taken, at least 0, and the limit's name: "memory.max of
+// /sys/fs/cgroup/job_1".
 struct MemoryRoom {
   int64_t bytes = 0;
   std::string limit;
 };
 
-// Reads files on every call; one that is not there limits nothing.
+// Reads files on every call; a missing file limits nothing.
 class MemoryLimits {
  public:
   // `root` goes before each path: empty, or, for tests, a folder with a proc/ and a sys/ in it.
   explicit MemoryLimits(std::string root = "") : root_(std::move(root)) {}
 
-  // The tightest of the host's and the control groups': what others in the same group use is gone,
-  // but page cache that the kernel can drop is not. Swap does not count. Empty: nobody says.
+  // The tightest limit of the host and the control groups. Memory of others in the same group is
+  // taken; page cache that the kernel can drop is not. Swap does not count. Empty: no limit is
+  // known.
   std::optional<MemoryRoom> Shared() const;
 
-  // This process's own: addresses (ulimit -v), and private writable ones (ulimit -d).
+  // This process's own limits: addresses (ulimit -v), and private writable addresses (ulimit -d).
   std::optional<MemoryRoom> AddressSpace() const;
   std::optional<MemoryRoom> DataSegment() const;
 
@@ -34,7 +36,7 @@ class MemoryLimits {
   int64_t Resident() const;
 
   // How often the kernel, out of memory, has killed a process of this one's own control group.
-  // Empty: it does not say.
+  // Empty: the kernel does not say.
   struct OomKills {
     int64_t count = 0;
     std::string file;

@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011): a counter and a key give four words, with no state between calls. So a value can belong to
-// a tensor's element, whichever rank computes it.
+// 2011): a counter and a key give four words, with no state between calls. A tensor's element
+// therefore has the same value, whichever rank computes it.
 #ifndef FSDP_TRAIN_TRAINER_CORE_PHILOX_H_
 #define FSDP_TRAIN_TRAINER_CORE_PHILOX_H_
 

@@ -1,4 +1,4 @@
-// A long copy in two steps that go on side by side: what makes a block, and what uses it.
+// A long copy in two steps that run side by side: one reads a block, the other uses it.
 #ifndef FSDP_TRAIN_TRAINER_CORE_READ_AHEAD_H_
 #define FSDP_TRAIN_TRAINER_CORE_READ_AHEAD_H_
 
@@ -7,13 +7,14 @@
 
 namespace fsdp {
 
-// [begin, begin + count) of what is copied, in one of two buffers: 0 or 1, by turns.
+// One step for elements [begin, begin + count) of the copy, in one of two buffers, 0 and 1, by
+// turns.
 using BlockStep = std::function<void(int buffer, int64_t begin, int64_t count)>;
 
-// [0, size) in blocks of `block`, the last one shorter: `read` for each, in order, and `use` for
-// each after it, on the calling thread. While one is used the next is read on a thread of its own,
-// which has ended when the call returns or throws; the first, and so a single one, is read on the
-// calling thread. Throws what either throws; nothing is called after that.
+// Cuts [0, size) into blocks of `block`, the last one shorter, and calls `read` and then `use` for
+// each, in order. `use` runs on the calling thread. `read` of the next block runs meanwhile on a
+// thread of its own, which has ended when the call returns or throws; the first block is read on
+// the calling thread. Throws what a step throws; no step is called after that.
 void ReadAhead(int64_t size, int64_t block, const BlockStep& read, const BlockStep& use);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Files that are read whole or from end to end, whatever their names lead to: nobody waits for a
-// pipe, and memory goes by what a file holds, not by what it says it holds.
+// Files that are read whole or from end to end, whatever their names lead to. No read hangs on a
+// pipe. Memory is taken for the bytes that come, not for the size that the file claims.
 #ifndef FSDP_TRAIN_TRAINER_CORE_READ_FILE_H_
 #define FSDP_TRAIN_TRAINER_CORE_READ_FILE_H_
 
@@ -13,47 +13,48 @@
 
 namespace fsdp {
 
-// Whether something has that name. A link that leads nowhere does: whoever opens it says so.
+// Whether something has that name. True for a link that leads nowhere: opening it gives the error.
 bool PathExists(const std::string& path);
 
 // The most bytes of a text that people write or we keep for them: a recipe, a config.json,
 // provenance.json.
 inline constexpr int64_t kMostTextBytes = int64_t{16} << 20;
-// Of texts that may be as large as the disk holds: manifests, indexes. A text has no zero bytes, so
-// the first one ends the reading: holes never come to memory.
+// The limit for texts as large as the disk holds: manifests, indexes. A text has no zero bytes, so
+// the first zero byte ends the reading, and holes never come to memory.
 inline constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
 
 enum class ReadFrom {
   kFile,  // A regular file, or links to one.
-  // A pipe or a character device as well: `--config <(...)`, /dev/stdin. One that gives nothing is
-  // refused: it may have been read before, by a launcher, say.
+  // A pipe or a character device as well: `--config <(...)`, /dev/stdin. An empty one is refused: a
+  // launcher, say, may have read it before.
   kPipeToo,
 };
 
-// What was read, or why it was not.
+// The text, or why there is none.
 struct FileText {
   std::string text;
-  std::string why = {};  // Stands behind "<path>: ". Empty: all of it was read.
+  std::string why = {};  // Follows "<path>: ". Empty: all was read.
   int error = 0;         // errno, where `why` is the system's reason.
 };
 
-// Never blocks on what is no file: of a pipe it waits for those who have it open for writing, and 5
-// seconds for the first of them. Reads no more than most_bytes, also where the file grows.
+// Waits 5 seconds for the first writer of a pipe, and for all who have the pipe open for writing;
+// blocks on nothing else that is no file. Reads at most most_bytes, also where the file grows.
 FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from = ReadFrom::kFile);
-// A regular file's, found as openat(2) finds `path` below the descriptor of a directory.
+// The text of a regular file, found as openat(2) finds `path` below the descriptor of a directory.
 FileText ReadFileTextAt(int directory, const std::string& path, int64_t most_bytes);
 
 // A regular file's bytes in order, in blocks of up to 256 KiB. A hole of any length comes out as
 // one block of zeros.
 class FileBlocks {
  public:
-  // Throws CheckpointError with path and reason, as Next() does: no regular file, or the disk.
+  // Throws CheckpointError with path and reason where the path is no regular file and where the
+  // disk fails. So does Next().
   explicit FileBlocks(const std::string& path);
 
-  int64_t bytes() const { return bytes_; }  // Of the file, when it was opened.
+  int64_t bytes() const { return bytes_; }  // The file's, when it was opened.
   // Empty at the end. Valid until the next call.
   std::string_view Next();
-  // Zeros that follow the last block in the file and are left out.
+  // Zeros behind the last block that are left out.
   int64_t skipped() const { return skipped_; }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-// The least multiple of `to`, which is above 0, that is at least n, which is not negative.
+// The least multiple of `to` that is at least n. to > 0, n >= 0.
 template <std::integral N>
 constexpr N RoundUp(N n, std::type_identity_t<N> to) {
   return (n + to - 1) / to * to;

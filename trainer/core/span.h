@@ -1,4 +1,4 @@
-// One operation on a stream's time line: what devices measure and traces show.
+// One operation on a stream's time line, as devices measure it and traces show it.
 // Tests: tests/trainer/observe/chrome_trace_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CORE_SPAN_H_
 #define FSDP_TRAIN_TRAINER_CORE_SPAN_H_
@@ -12,11 +12,12 @@ struct Span {
   std::string name;
   std::string stream;
   double begin_s = 0, end_s = 0;  // On the device's clock.
-  uint64_t tag = 0;               // That its stream had when it was enqueued.
-  int64_t bytes = 0;              // What it moves, as its costs say (BytesMoved); 0 for a wait.
+  uint64_t tag = 0;               // The stream's tag when it was enqueued.
+  int64_t bytes = 0;              // Bytes that it moves by its costs (BytesMoved); 0 for a wait.
 };
 
-// What of a step an operation is part of; empty and -1 where it is of none in particular.
+// The part of a step that an operation belongs to; empty and -1 where it belongs to none in
+// particular.
 struct StepPart {
   std::string unit;
   std::string pass;  // "forward", "recompute", "backward" or "update".

@@ -1,4 +1,4 @@
-// Threads, or an error that says which one could not be had and who limits them.
+// Starting threads, with an error that says which thread could not start and what limits threads.
 #ifndef FSDP_TRAIN_TRAINER_CORE_START_THREAD_H_
 #define FSDP_TRAIN_TRAINER_CORE_START_THREAD_H_
 
@@ -14,7 +14,7 @@ namespace fsdp {
 // stack, otherwise DeviceError. `error`: what std::thread threw.
 [[noreturn]] void ThrowNoThread(const std::string& what, const std::system_error& error);
 
-// A Thread, or std::jthread, that does `work`, or ThrowNoThread().
+// Starts a std::thread or std::jthread that does `work`. Throws as ThrowNoThread() does.
 template <typename Thread = std::thread, typename Work>
 Thread StartThread(const std::string& what, Work&& work) {
   try {

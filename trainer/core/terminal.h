@@ -7,21 +7,21 @@
 
 namespace fsdp {
 
-// A terminal that moves its cursor when told to: TERM is set and not "dumb". Open MPI gives its
-// ranks a terminal whatever its own output is, so below mpirun there is none.
+// Whether `fd` is a terminal that moves its cursor when told to: TERM is set and not "dumb". False
+// below mpirun: Open MPI gives its ranks a terminal whatever its own output is.
 bool IsTerminal(int fd);
-// Columns of the terminal now; 80 where nobody knows.
+// Columns of the terminal now; 80 where the width is unknown.
 int TerminalWidth(int fd);
 
-int Columns(std::string_view utf8);  // A column for each character: of what we draw.
+int Columns(std::string_view utf8);  // One a character, which holds for what we draw.
 std::string WithoutColours(std::string_view text);
-// What takes the bar away that was written last, on a terminal of so many columns by now: one that
-// was made narrower has wrapped it. Empty for an empty bar.
+// The text that erases the bar written last, on a terminal that has `width` columns by now: a
+// narrower terminal has wrapped the bar. Empty for an empty bar.
 std::string EraseBar(std::string_view bar, int width);
 
-// Set by `launch` for rank 0, where it writes to a terminal: the terminal's name. A line of that
-// rank's stdout that begins with kBarMark is then the bar to show from now on, none where nothing
-// follows.
+// `launch` sets this variable for rank 0 to the name of the terminal that it writes to. A line of
+// that rank's stdout that begins with kBarMark is then the bar to show from now on; an empty one
+// removes the bar.
 inline constexpr char kTerminalVariable[] = "FSDP_TRAIN_TERMINAL";
 inline constexpr char kBarMark = '\r';
 

@@ -10,7 +10,7 @@ namespace fsdp {
 // Owns a file descriptor, or none.
 class UniqueFd {
  public:
-  explicit UniqueFd(int fd = -1) : fd_(fd) {}  // Negative: none, as what a failed call returns.
+  explicit UniqueFd(int fd = -1) : fd_(fd) {}  // Negative: none, as a failed call returns.
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     std::swap(fd_, other.fd_);

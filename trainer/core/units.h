@@ -16,8 +16,9 @@ std::string Grouped(int64_t value);         // "1,234,567".
 // "1 step", "2 steps", "12345 steps". `noun`: singular, of those that take an s.
 std::string Counted(int64_t count, std::string_view noun);
 
-// "10GB" is 10^10 bytes and "1.5 GiB" 1.5 x 2^30, in letters of any size; without a unit, bytes.
-// What is left of a byte is dropped. Empty for what is no size, for less than a byte, and for 2^63.
+// "10GB" is 10^10 bytes and "1.5 GiB" 1.5 x 2^30, in letters of any case; without a unit, bytes. A
+// fraction of a byte is dropped. Empty for text that is no size, for less than a byte, and from
+// 2^63 on.
 std::optional<int64_t> ParseBytes(std::string_view text);
 
 }  // namespace fsdp

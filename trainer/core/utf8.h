@@ -8,9 +8,9 @@
 
 namespace fsdp {
 
-// Of the well-formed character that `bytes`, not empty, begins with, or else of the ill-formed
-// sequence that one U+FFFD stands for: a maximal subpart (Unicode 15, 3.9), as in Python's
-// decode("utf-8", "replace").
+// The length of the well-formed character that `bytes` begins with, or of the ill-formed sequence
+// that one U+FFFD stands for: a maximal subpart (Unicode 15, 3.9), as in Python's decode("utf-8",
+// "replace"). `bytes` is not empty.
 struct Utf8Part {
   size_t bytes;
   bool well_formed;
@@ -25,7 +25,7 @@ size_t Utf8Length(std::string_view bytes);
 // control characters (C0, DEL, C1) and bytes that are no UTF-8 appear as \xNN each. Not reversible:
 // backslashes stay too.
 std::string Printable(std::string_view bytes);
-// The same of a name that stands in a line: line feeds and tabs, too, appear as \xNN.
+// Printable() for a name inside a line: line feeds and tabs, too, appear as \xNN.
 std::string PrintableName(std::string_view bytes);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// Shape and View: where a tensor lies and what it is. A View borrows; whoever made the memory keeps
-// it alive until the work that uses it is done. Always dense and row-major. On the sim device the
+// Shape and View: where a tensor lies and what it is. A View borrows; the owner keeps the memory
+// alive until the work that uses it is done. Views are dense and row-major. On the sim device the
 // address is only a number.
 #ifndef FSDP_TRAIN_TRAINER_CORE_VIEW_H_
 #define FSDP_TRAIN_TRAINER_CORE_VIEW_H_
@@ -62,7 +62,7 @@ struct BasicView {
     return reinterpret_cast<Out*>(data);
   }
 
-  // Elements [begin, begin + count) as a vector. Bounds are the caller's to keep.
+  // Elements [begin, begin + count) as a vector. The caller checks the bounds.
   BasicView Slice(int64_t begin, int64_t count) const {
     return {data + begin * SizeOf(dtype), dtype, Shape{count}};
   }

@@ -11,33 +11,32 @@
 
 namespace fsdp {
 
-// All of this throws CheckpointError that names the path and the system's reason.
+// All functions throw CheckpointError that names the path and the system's reason.
 
-// What is written beside its name is called <path> and this: a name that nobody else uses.
+// A file that is being written is called <path> and this suffix, which nobody else uses.
 inline constexpr char kUnfinishedSuffix[] = ".fsdp-tmp";
 
-// A file on its way to its name: written beside it, synced, renamed, the directory synced. After a
-// crash or a power cut at any point the old or the new file is there, whole.
+// A file that replaces <path>: it is written beside <path>, synced and renamed, and the directory
+// is synced. After a crash or a power cut at any point the old or the new file is there, whole.
 //
-// Only a file or nothing is replaced. A link stays: what it points at is replaced, or made. All
-// else is refused, but for WriteTo::kPipeToo: a character device and a pipe are then written to as
-// they are, from the first Append() on, and a pipe that nobody reads blocks. What is at the name
-// beside it is removed if a process that died left it; a file that is being written, and whatever
-// is no file, is refused.
+// Replaces only a regular file or nothing. A link stays, and its target is replaced or made. All
+// else is refused, but WriteTo::kPipeToo also writes to a character device or a pipe directly, from
+// the first Append() on; a pipe without a reader blocks. A file with the suffix is removed if it
+// was left by a process that died; it is refused if it is being written or is no regular file.
 enum class WriteTo { kFile, kPipeToo };
 class WholeFile {
  public:
   explicit WholeFile(const std::string& path, WriteTo to = WriteTo::kFile);
-  ~WholeFile();  // Removes what was not committed.
+  ~WholeFile();  // Removes an uncommitted file.
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
 
   void Append(std::string_view bytes);
-  void Overwrite(int64_t offset, std::string_view bytes);  // Of what has been appended.
+  void Overwrite(int64_t offset, std::string_view bytes);  // Only appended bytes.
   void Commit();                                           // Once. Blocks on the disk.
 
  private:
-  std::string path_;       // Behind all links.
+  std::string path_;       // All links followed.
   std::string temporary_;  // Empty: written to directly.
   UniqueFd file_;
 };
@@ -46,17 +45,17 @@ class WholeFile {
 void WriteWholeFile(const std::string& path, std::string_view contents,
                     WriteTo to = WriteTo::kFile);
 
-// Removes the file beside `path` that a process left which died on its way to it. One that is being
-// written stays, as does whatever is no file. Throws nothing.
+// Removes the unfinished file of `path` that a process left when it died. Leaves a file that is
+// being written and whatever is no regular file. Throws nothing.
 void RemoveUnfinished(const std::string& path);
 
 // A regular file's contents, at most so many bytes: see ReadFileText().
 std::string ReadWholeFile(const std::string& path, int64_t most_bytes = kMostTextBytes);
 
-// What was renamed, made or removed in the directory stays so. Blocks on the disk.
+// Makes renames, creations and removals in the directory durable. Blocks on the disk.
 void SyncDirectory(const std::string& path);
 
-// Makes the directory and all that are missing above it, each synced into its parent.
+// Makes the directory and all missing ones above it, each synced into its parent.
 void CreateDirectories(const std::string& path);
 
 }  // namespace fsdp
