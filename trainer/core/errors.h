@@ -1,6 +1,5 @@
-// What can go wrong that is not our own bug (check.h). A caller's mistake is std::invalid_argument
-// with the callee's name in brackets; the classes below name the party at fault, and with it the
-// exit code.
+// Errors that are not our own bug (check.h). A caller's mistake is std::invalid_argument with the
+// callee's name in brackets. The classes below name the party at fault, and with it the exit code.
 #ifndef FSDP_TRAIN_TRAINER_CORE_ERRORS_H_
 #define FSDP_TRAIN_TRAINER_CORE_ERRORS_H_
 

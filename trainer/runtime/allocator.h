@@ -1,5 +1,5 @@
-// Memory of a step: who asks, how much, what for. Behind it is a recorder (the plan is being made)
-// or a plan (offsets are known): see fsdp/memory_plan.h.
+// The interface by which a step takes memory. A recorder implements it while the plan is made, a
+// planned arena afterwards: see fsdp/memory_plan.h.
 // Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_ALLOCATOR_H_
@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// Not thread-safe. Freed memory may be given out again at once: all of it is used on one stream, so
-// the stream's order keeps the uses apart.
+// Not thread-safe. Freed memory may be given out again at once: one stream uses all of it, and the
+// stream's order keeps the uses apart.
 class Allocator {
  public:
   virtual ~Allocator() = default;

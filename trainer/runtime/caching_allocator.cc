@@ -52,7 +52,7 @@ void CachingAllocator::Attach(int number, Stream* stream) {
     passing_.resize(number + 1);
   }
   streams_[number] = stream;
-  if (stream == nullptr) passing_[number].clear();  // What awaits it is not given out again.
+  if (stream == nullptr) passing_[number].clear();  // Blocks that await it stay unused.
 }
 
 std::byte* CachingAllocator::Allocate(int64_t bytes, int stream) {
@@ -208,7 +208,7 @@ void CachingAllocator::Release() {
       Passed(passing);
     }
   }
-  // Of a block's own stream there has been no event.
+  // A block's own stream has recorded no event.
   for (Stream* stream : streams_) {
     if (stream != nullptr) stream->Synchronize();
   }

@@ -1,6 +1,6 @@
-// A caching allocator for memory of a device, as the paper's runtime has one (PyTorch's
-// CUDACachingAllocator): whoever needs memory takes it at the time of use, and what is freed is
-// kept to be given out again. fsdp/memory_plan.h is what runs without it do.
+// A caching allocator for a device's memory, as in the paper's runtime (PyTorch's
+// CUDACachingAllocator): memory is taken at the time of use, and freed blocks are kept to be given
+// out again. Other runs plan their memory (fsdp/memory_plan.h).
 //
 //   Rounding  Sizes to 512 bytes. Up to 1 MiB a block is cut from a segment of 2 MiB (the small
 //             pool), up to 10 MiB from one of 20 MiB, above from one rounded to 2 MiB (the large
@@ -9,11 +9,11 @@
 //             (large). A free block becomes one with its free neighbours.
 //   Streams   A block belongs to the stream that it was allocated for, and so does its segment: of
 //             that stream it may be used again at once. A block that others have used as well
-//             (Use()) is not given out before events on them have passed, which are recorded when
-//             it is freed and looked at, without waiting, at each allocation.
-//   Limit     Where neither a free block nor a new segment is to be had, the host waits for all
-//             those events and all streams, the segments of which nothing is in use go back to the
-//             device, and the call is tried once more: a retry.
+//             (Use()) is not given out before events on them have passed. The events are recorded
+//             when the block is freed; each allocation looks at them without waiting.
+//   Limit     Without a free block or a new segment, an allocation makes a retry: the host waits
+//             for all those events and all streams, unused segments go back to the device, and the
+//             call is tried once more.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CACHING_ALLOCATOR_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CACHING_ALLOCATOR_H_
 
@@ -37,11 +37,11 @@ struct CachingStatistics {
     bool operator==(const Bytes&) const = default;
   };
   Bytes allocated;      // Given out, in rounded sizes.
-  Bytes active;         // And freed, while other streams may not have passed.
+  Bytes active;         // allocated, and freed blocks that other streams may still use.
   Bytes reserved;       // Taken from the device.
   int64_t retries = 0;  // Calls that were tried again.
 
-  // Of two stretches of time, one behind the other: the larger peaks, and all else of the later.
+  // Adds a later stretch of time: keeps the larger peaks and takes all else from `later`.
   void GoOnWith(const CachingStatistics& later);
   bool operator==(const CachingStatistics&) const = default;
 };
@@ -56,29 +56,30 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  // Streams have numbers from 0, by who uses them. One that is named to Use() is attached by then,
-  // and so is one whose memory is to go back to the device before it ends; null: it ends.
+  // Gives stream `number`, counted from 0 by the caller, a Stream. A number must be attached before
+  // Use() names it, and before its memory can go back to the device. null: the stream ends.
   void Attach(int number, Stream* stream);
 
-  // Aligned to 512 bytes, contents undefined. bytes > 0. Throws MemoryError after a retry, and what
-  // has failed a stream that it waits for.
+  // Aligned to 512 bytes, contents undefined. bytes > 0. Throws MemoryError after a retry, and the
+  // error of a failed stream that it waits for.
   std::byte* Allocate(int64_t bytes, int stream);
-  // What `stream` has enqueued so far may use the block, though it is not its own.
+  // The work that `stream` has enqueued so far may use the block, though the block belongs to
+  // another stream.
   void Use(std::byte* data, int stream);
   void Free(std::byte* data) noexcept;
-  // So many bytes that others have of the same memory count from here on as allocated, and against
-  // the limit. Throws MemoryError after a retry; they do not count then.
+  // Counts so many bytes of the same memory, taken by others, as allocated and against the limit
+  // from here on. Throws MemoryError after a retry; the bytes then do not count.
   void Include(int64_t bytes);
 
   const CachingStatistics& statistics() const { return statistics_; }
-  void ResetPeaks();  // To what is so now.
+  void ResetPeaks();  // To the present values.
 
  private:
   struct Block {
     int64_t bytes = 0;
     uintptr_t segment = 0;  // Address.
     bool free = false;
-    std::set<int> users = {};  // Streams but its own.
+    std::set<int> users = {};  // Other streams than its own.
     int awaited = 0;           // Events that have not passed.
   };
   struct Segment {
@@ -94,14 +95,14 @@ class CachingAllocator {
   };
 
   Pool& PoolOf(const Segment& segment) { return pools_[{segment.stream, segment.small}]; }
-  // False: there is none.
+  // Both return false where there is none.
   bool TakeFree(int64_t bytes, int stream, uintptr_t& address);
   bool TakeNew(int64_t bytes, int stream, uintptr_t& address);
   void Split(Blocks::iterator block, int64_t bytes);
   void GiveBack(Blocks::iterator block);  // To its pool.
   void Passed(const Passing& passing);
   void FreeWhatHasPassed();
-  void Release();  // Waits, and returns what is not in use to the device.
+  void Release();  // Waits, and returns unused segments to the device.
   [[noreturn]] void ThrowMisfit(int64_t bytes, const char* of) const;
 
   Device& device_;
@@ -112,7 +113,7 @@ class CachingAllocator {
   std::map<std::pair<int, bool>, Pool> pools_;  // By stream, and whether small.
   std::vector<std::deque<Passing>> passing_;    // By stream, in its order.
   CachingStatistics statistics_;
-  int64_t included_ = 0;  // In all three of them.
+  int64_t included_ = 0;  // Part of all three sums of statistics_.
 };
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What a rank computes on, of what its host has.
+// Chooses the device of its host that a rank computes on.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CHOOSE_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CHOOSE_DEVICE_H_
 
@@ -18,18 +18,18 @@ enum class WantedDevice {
 
 struct ChosenDevice {
   DeviceType type = DeviceType::kCpu;
-  int gpu = 0;  // Of kCuda: among the visible ones.
-  // Ranks of this host that compute on it, this one among them: where all see the same GPUs.
+  int gpu = 0;  // kCuda: index among the visible GPUs.
+  // Ranks of this host that compute on the device, this one included, if all see the same GPUs.
   int sharers = 1;
-  std::string name = "cpu";  // A GPU's own.
-  int64_t memory = 0;        // Bytes of a GPU, free or not.
-  std::string uuid = {};     // A GPU's, 16 bytes: no two have the same.
-  // For people, a line: which, and why where that was left open.
+  std::string name = "cpu";  // "cpu" or the GPU's name.
+  int64_t memory = 0;        // A GPU's bytes, free or not.
+  std::string uuid = {};     // A GPU's 16 bytes, which no other has.
+  // One line for people: the device, and for kAuto the reason.
   std::string note;
 };
 
-// For the host's rank `local_rank` of `local_world`. Throws ConfigError where kCuda is wanted of a
-// program that was built without it, DeviceError where no GPU can be used.
+// Chooses for the host's rank `local_rank` of `local_world`. kCuda throws ConfigError in a program
+// that was built without CUDA, and DeviceError where no GPU can be used.
 ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world,
                           const Gpus& gpus = FindGpus());
 

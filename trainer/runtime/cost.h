@@ -1,5 +1,6 @@
-// What an operation costs, kernel by kernel. Every op states it once, the same for each device; the
-// simulator prices it, and MFU, the limits of `bench` and its list of a step's products read it.
+// An operation's cost, kernel by kernel. Every op states its cost once, the same for each device.
+// The simulator prices the cost; MFU, the limits of `bench` and its list of a step's products read
+// it.
 // Tests: tests/trainer/bench/step_floor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_COST_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_COST_H_
@@ -13,24 +14,24 @@ namespace fsdp {
 
 struct Cost {
   double flops = 0;       // A fused multiply-add counts two.
-  double bytes_read = 0;  // Of device memory, each operand once.
+  double bytes_read = 0;  // From device memory, each operand once.
   double bytes_written = 0;
   double link_bytes = 0;  // Sent by this rank to its peers.
-  int link_messages = 0;  // Rounds in which it must hear from a peer.
+  int link_messages = 0;  // Rounds in which this rank must hear from a peer.
 
   Cost& operator+=(const Cost& other);
 };
 
-// C[m, n] = op(A)[m, k] op(B)[k, n], or += where it `adds`.
+// C[m, n] = op(A)[m, k] op(B)[k, n], or += with `adds`.
 struct Product {
-  const char* name = "";  // Among those of its op: "dx".
+  const char* name = "";  // Unique in its op: "dx".
   int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false, b_transposed = false;
   bool adds = false;
-  int64_t count = 1;               // As many of them, one after the other: an op in chunks.
-  DType dtype = DType::kFloat32;   // Of A and B.
-  DType result = DType::kFloat32;  // Of C, where a library of CUDA's multiplies.
-  // What comes to its sums before they are rounded to C; a residual counts for none.
+  int64_t count = 1;               // So many products, one after the other: an op in chunks.
+  DType dtype = DType::kFloat32;   // A's and B's.
+  DType result = DType::kFloat32;  // C's, where a CUDA library multiplies.
+  // Added or applied to the sums before they are rounded to C; a residual is neither.
   bool bias = false;
   enum class Activation { kNone, kGelu, kGeluBackward } activation = Activation::kNone;
 
@@ -41,31 +42,32 @@ struct Product {
 
 enum class KernelKind {
   kMemory,     // Element by element, and sums.
-  kProduct,    // A matrix product, with what is computed on the way of its result.
+  kProduct,    // A matrix product, and what is applied to its result on the way.
   kAttention,  // Products in tiles.
-  kCopy,       // Bytes as they are: by a GPU's runtime, and so no kernel there.
+  kCopy,       // Bytes unchanged. A GPU's runtime copies, so a GPU has no kernel for it.
   kLink,       // A collective.
 };
 
-// What it comes to on a GPU, with the kernels that there are.
+// A kernel's cost on a GPU, with our present CUDA kernels.
 struct OnGpu {
-  // Of kernels, or of copies. A call of a library counts one, whatever that launches; so does a
+  // Launches of kernels, or copies. A library call counts one, whatever it launches; so does a
   // collective.
   int64_t launches = 1;
-  // Beside the cost's bytes: what a launch leaves for a later one of the op, and what is read once
-  // more. Of a library's kernels its workspace, written once and read once.
+  // Bytes beyond the cost's: results that a launch leaves for a later one of the op, and operands
+  // that are read once more. A library's kernels write their workspace once and read it once.
   double extra_bytes = 0;
 };
 
 struct KernelCost {
   KernelKind kind = KernelKind::kMemory;
-  Cost cost;        // All of it. What two kernels of an op read counts for the first.
-  Product product;  // Of kProduct.
+  Cost cost;        // The whole cost. An operand that two kernels of an op read counts for the
+                    // first.
+  Product product;  // For kProduct.
   OnGpu gpu;
-  // What MFU counts of it: products, without what is computed beside them.
+  // FLOPs that MFU counts: products, without what is computed beside them.
   double model_flops = 0;
 
-  // One launch, and none where no bytes are moved.
+  // One launch, or none where no bytes are moved.
   KernelCost(const Cost& c) : KernelCost(KernelKind::kMemory, c) {}  // NOLINT: a Cost is one.
   KernelCost(KernelKind k, const Cost& c)
       : KernelCost(k, c, OnGpu{.launches = c.bytes_read + c.bytes_written > 0}) {}
@@ -91,9 +93,9 @@ struct Launches {
 };
 
 Cost Sum(const std::vector<KernelCost>& kernels);
-// On a GPU. Tests hold what every op states to what it launches.
+// Launches on a GPU. Tests compare what every op states with what it launches.
 Launches LaunchesOf(const std::vector<KernelCost>& kernels);
-// A collective's bytes over its links, of any other operation what it reads and writes.
+// A collective's bytes over its links; any other operation's bytes read and written.
 int64_t BytesMoved(const std::vector<KernelCost>& kernels);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// CUDA's stream without its headers: what launches on it goes by this name outside runtime/cuda.
+// CUDA's stream without CUDA's headers: launches outside runtime/cuda use this type.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
@@ -9,8 +9,8 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// Means of a stream's operations beside its memory: a library's handle, a workspace. Whose it
-// is, they know.
+// Resources that a stream's operations need beside memory: a library's handle, a workspace. The
+// operations know the concrete type.
 class StreamResources {
  public:
   virtual ~StreamResources() = default;
@@ -20,7 +20,7 @@ class StreamResources {
 class LaunchRoom {
  public:
   virtual ~LaunchRoom() = default;
-  // Blocks the host until the stream has room for these. Of the thread that enqueues.
+  // Blocks the host until the stream has room for these. For the enqueuing thread alone.
   virtual void Take(int64_t operations) = 0;
 };
 
@@ -28,18 +28,18 @@ struct CudaStreamHandle {
   CudaStreamHandle(CUstream_st* s, const StreamResources* l = nullptr,  // NOLINT: a stream is one.
                    LaunchRoom* r = nullptr)
       : stream(s), resources(l), room(r) {}
-  operator CUstream_st*() const { return stream; }  // NOLINT: what CUDA calls take.
-  // Whoever puts operations on the stream says so first: at most so many.
+  operator CUstream_st*() const { return stream; }  // NOLINT: CUDA calls take it.
+  // Must be called before operations are put on the stream: at most so many.
   void WillPut(int64_t operations) const {
     if (room != nullptr) room->Take(operations);
   }
 
   CUstream_st* stream;               // cudaStream_t.
-  const StreamResources* resources;  // Null: the stream was lent none.
-  LaunchRoom* room;                  // Null: without a limit.
+  const StreamResources* resources;  // Null: none were lent to the stream.
+  LaunchRoom* room;                  // Null: no limit.
 };
-// Of one call of cuBLASLt's or cuDNN's, and of NCCL's: a kernel and what sums its parts, a kernel
-// and the events around it. No library says how many it puts on a stream: RunAhead leaves room for
+// Operations of one call. cuBLASLt and cuDNN: a kernel, and a second one that sums its parts. NCCL:
+// a kernel and the events around it. No library documents the number: RunAhead leaves room for
 // more.
 inline constexpr int64_t kOperationsOfALibraryCall = 2, kOperationsOfNccl = 8;
 

@@ -20,11 +20,12 @@ namespace fsdp {
 enum class DeviceType { kCpu, kCuda, kSim };
 const char* Name(DeviceType type);  // "cpu", ...
 
-// Of two streams that both have work for a GPU: a hint, which the other devices ignore.
+// Which of two streams goes first when both have work for a GPU. A hint, which other devices
+// ignore.
 enum class StreamPriority { kNormal, kHigh };
 
-// Memory with one owner. Freed by the destructor and by assigning another one to it: no
-// stream may still use it then.
+// Memory with one owner. The destructor and assigning another Buffer free it: no stream may still
+// use it then.
 class Buffer {
  public:
   Buffer() = default;
@@ -55,7 +56,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   virtual DeviceType type() const = 0;
-  // Whose kernels the work on it is for, and so whose workspaces it needs: its own type; of the
+  // The type whose kernels and workspaces the work on this device needs: its own type, or for the
   // simulated device the one that it plans for.
   virtual DeviceType kernel_type() const { return type(); }
 
@@ -63,16 +64,16 @@ class Device {
   virtual std::unique_ptr<Stream> CreateStream(
       std::string name, int threads = 1, StreamPriority priority = StreamPriority::kNormal) = 0;
 
-  // What works on host and pinned memory with the CPU's kernels, on streams that order themselves
-  // with this device's by events: itself where it computes with the CPU, or with nothing. A trace
-  // of this device has its spans, too.
+  // The device that works on host and pinned memory with the CPU's kernels. Events order its
+  // streams with this device's streams. A CPU or simulated device returns itself. A trace of this
+  // device includes the host device's spans.
   virtual Device& host() { return *this; }
 
   // Aligned to 4096 bytes, contents undefined. Throws MemoryError.
   Buffer Allocate(int64_t bytes, MemoryPlace place = MemoryPlace::kDevice);
 
-  // The same bytes under the address by which the host may touch them, where it shares the device's
-  // memory and need not copy; nullopt elsewhere. Such uses are ordered by events like any other.
+  // The same bytes at the address by which the host may touch them, where the host shares the
+  // device's memory and need not copy; nullopt elsewhere. Events order such uses like any other.
   virtual std::optional<View> OnHost(const View&) const { return std::nullopt; }
 
   virtual double Now() const = 0;  // Seconds; differences only.

@@ -1,7 +1,8 @@
-// Sleeping on a word. Unlike std::atomic::wait(), which in libstdc++ counts its waiters in a table
-// that unrelated words share, this orders nobody but the two sides of one word. ThreadSanitizer
-// takes the table for order between streams: with it a planted missing wait went unseen in 39 of 60
-// runs, with this in none (tests/trainer/runtime/second_net_test.cc, one step a run).
+// Sleeping on a word, which orders only the two sides of that word. std::atomic::wait() of
+// libstdc++ orders more: it counts its waiters in a table that unrelated words share.
+// ThreadSanitizer takes the table for order between streams. With the table a planted missing wait
+// went unseen in 39 of 60 runs, with a futex in none (tests/trainer/runtime/second_net_test.cc, one
+// step a run).
 // Tests: tests/trainer/runtime/cpu/cpu_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_FUTEX_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_FUTEX_H_
@@ -11,8 +12,8 @@
 
 namespace fsdp {
 
-// Blocks while word == value, between threads of one process. What its writer did before storing
-// another value with release order is visible afterwards.
+// Blocks while word == value, between threads of one process. Whatever the writer did before it
+// stored another value with release order is visible afterwards.
 void SleepWhile(const std::atomic<uint32_t>& word, uint32_t value);
 
 // Wakes all who sleep on the word; to be called after each change of it that they wait for. Touches

@@ -20,7 +20,7 @@ struct Kind {
   const char* file;
   const char* version_function;
   bool by_result;  // size_t f(); else result f(int*).
-  int oldest;      // Of its major version, which the file's name says.
+  int oldest;      // Oldest version of the major version in the file's name.
 };
 const Kind& KindOf(GpuLibrary library) {
   static constexpr Kind kKinds[] = {{"libcublasLt.so.13", "cublasLtGetVersion", true, 130000},

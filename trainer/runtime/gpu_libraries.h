@@ -1,5 +1,5 @@
-// The libraries that a program for GPUs looks for when it runs, not when it is linked: they are
-// larger than all the rest together, and most hosts have none.
+// GPU libraries that the program looks for when it runs, not when it is linked: they are larger
+// than all the rest together, and most hosts have none.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_GPU_LIBRARIES_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_GPU_LIBRARIES_H_
 
@@ -16,12 +16,12 @@ inline constexpr GpuLibrary kGpuLibraries[] = {GpuLibrary::kCublasLt, GpuLibrary
 const char* FileOf(GpuLibrary library);  // "libnccl.so.2".
 
 struct FoundGpuLibrary {
-  // Its functions by name, null where it has none of that name; of a library that is never closed.
-  // Null: there is none that can be used.
+  // Returns the library's function of a name, or null where it has none. The library is never
+  // closed. A null `function`: no library can be used.
   std::function<void*(const char* name)> function;
-  std::string path;     // Of that one, or of one that is too old.
-  int version = 0;      // 10000 major + 100 minor + patch, as it says itself.
-  std::string why_not;  // What is wrong, and where it was looked for; empty: nothing.
+  std::string path;     // The file's path, also where the library is too old.
+  int version = 0;      // 10000 major + 100 minor + patch, from the library itself.
+  std::string why_not;  // The fault, and the places that were searched; empty: none.
 };
 
 // Directories, "" for those of the loader (LD_LIBRARY_PATH, ld.so.cache):
@@ -32,14 +32,14 @@ struct FoundGpuLibrary {
 //   installed PyTorch computes with.
 std::vector<std::string> GpuLibraryPlaces();
 
-// The version that this program needs at least; its major version is in the file's name.
+// The oldest version that this program can use. The file's name has the major version.
 int OldestVersion(GpuLibrary library);
 
-// The one that a program has in itself, whatever its version, in place of all files: an emulator's.
-// Others do not define it.
+// A library inside the program, whatever its version, in place of all files: an emulator's. Other
+// programs do not define this function.
 [[gnu::weak]] FoundGpuLibrary BuiltInGpuLibrary(GpuLibrary library);
 
-// The first that is new enough.
+// The first library in `places` that is new enough.
 FoundGpuLibrary FindGpuLibrary(GpuLibrary library, const std::vector<std::string>& places);
 
 std::string GpuLibraryVersionText(int version);  // "2.28.9".

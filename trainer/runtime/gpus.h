@@ -8,22 +8,22 @@
 
 namespace fsdp {
 
-// Asks the driver; takes no memory of a GPU. Everything is empty where the program was built
-// without CUDA.
+// Asks the driver and takes no GPU memory. Everything is empty where the program was built without
+// CUDA.
 Gpus FindGpus();
 
 // The kernels' oldest GPU: capability 8.0 (mma.sync of bf16, cp.async).
 inline constexpr int kOldestMajor = 8;
 
-// Why visible[gpu] cannot be used, with the cure, in one line; empty where it can. Where there is
-// no GPU of that number, why there is none. `visible_devices`: CUDA_VISIBLE_DEVICES, or null.
+// Why visible[gpu] cannot be used, or why there is no such GPU, with the cure, in one line; empty
+// where it can be used. `visible_devices`: CUDA_VISIBLE_DEVICES, or null.
 std::string WhyUnusable(const Gpus& gpus, int gpu, const char* visible_devices);
 
-// That of the host's rank `local_rank`: of several in turn. 0 where there are none.
+// The GPU of the host's rank `local_rank`: ranks take the GPUs in turn. 0 where there are none.
 int GpuOfRank(const Gpus& gpus, int local_rank);
 
-// Makes this process's context on it, so that what that takes is no longer free. Throws
-// DeviceError.
+// The GPU's memory. Makes this process's context on the GPU first, so that `free` excludes it.
+// Throws DeviceError.
 GpuMemory MemoryOf(int gpu);
 
 std::string CudaVersionText(int version);  // "13.0".

@@ -1,4 +1,4 @@
-// A device whose host has a simulated time as well: work of the host that enqueues nothing is told.
+// A device whose host has simulated time. Host work that enqueues nothing is reported to it.
 // Tests: tests/trainer/runtime/sim/sim_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_HOST_CLOCK_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_HOST_CLOCK_H_

@@ -1,7 +1,7 @@
 // The work of an operation: a function and its arguments, kept by value until a stream's worker
 // calls it or the device takes its launches. Arguments hold the addresses that the device gave out.
-// The CPU may touch the memory under the address that Host() gives: a kernel gets that one where it
-// begins, through OnCpu(), and nothing else ever does.
+// The CPU may touch the memory at the address that Host() gives: OnCpu() gives it to a kernel when
+// the kernel begins, and nothing else ever gets it.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_KERNEL_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_KERNEL_H_
 
@@ -20,10 +20,10 @@
 
 namespace fsdp {
 
-// Made by OnCpu(). May throw only what stream.h says; the stream then fails.
+// Made by OnCpu(). May throw only what stream.h allows; the stream then fails.
 using CpuKernel = std::function<void(ThreadPool& pool)>;
 
-// A struct with Views among its members says so beside its definition, for Host() to find them:
+// A struct with View members defines this function beside itself, so that Host() finds them:
 //   template <typename Visit>
 //   void ForEachAddress(Batch& batch, const Visit& visit) { visit(batch.tokens); ... }
 struct VisitNothing {
@@ -34,8 +34,8 @@ concept AddressStruct = requires(T& value) {
   ForEachAddress(value, VisitNothing());
 };
 
-// Types whose values hold addresses of device memory: Views, raw bytes, structs as above, and what
-// holds some of them.
+// Types whose values hold addresses of device memory: Views, raw bytes, structs as above, and
+// containers of these.
 template <typename T>
 inline constexpr bool kHoldsAddresses = AddressStruct<T>;
 template <typename Byte>
@@ -51,7 +51,7 @@ inline constexpr bool kHoldsAddresses<std::vector<T>> = kHoldsAddresses<T>;
 template <typename T, size_t n>
 inline constexpr bool kHoldsAddresses<std::array<T, n>> = kHoldsAddresses<T>;
 
-// The same, in place.
+// Replaces device addresses by host addresses, in place.
 struct MoveToHost {
   void operator()(std::byte*& address) const { address = HostAddress(address); }
   void operator()(const std::byte*& address) const { address = HostAddress(address); }
@@ -77,7 +77,7 @@ struct MoveToHost {
   }
 };
 
-// An argument as the CPU may use it: what holds addresses as a copy, all else itself.
+// An argument as the CPU may use it: a copy if it holds addresses, otherwise itself.
 template <typename T>
 decltype(auto) Host(const T& argument) {
   if constexpr (kHoldsAddresses<T>) {
@@ -101,8 +101,9 @@ CpuKernel OnCpu(Function function, Args... args) {
 // Launches on this stream and returns. May throw DeviceError where a launch is refused.
 using CudaKernel = std::function<void(CudaStreamHandle stream)>;
 
-// function(stream, args...) of a .cu file; no kernel where the program was built without it, so a
-// declaration of such a function says [[gnu::weak]]. What is emulated has addresses as a CPU's.
+// Calls function(stream, args...) of a .cu file. There is no kernel where the program was built
+// without that file, so such a function is declared [[gnu::weak]]. Host() is for the emulator,
+// whose addresses are a CPU's.
 template <typename... Params, typename... Args>
 CudaKernel OnCuda(void (*function)(CudaStreamHandle, Params...), Args... args) {
   if (function == nullptr) return nullptr;
@@ -111,7 +112,7 @@ CudaKernel OnCuda(void (*function)(CudaStreamHandle, Params...), Args... args) {
   };
 }
 
-// For kernels: an operand that may be left out; null where it is.
+// For kernels: the data of an optional operand; null where it is left out.
 template <typename T, typename AnyView>
 auto* DataOrNull(const std::optional<AnyView>& view) {
   return view ? view->template As<T>() : nullptr;

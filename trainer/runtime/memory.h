@@ -1,4 +1,4 @@
-// What memory is for, and where it lies.
+// The purpose of memory, and where it lies.
 // Tests: tests/trainer/runtime/spill_memory_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_MEMORY_H_
@@ -11,30 +11,30 @@ namespace fsdp {
 enum class MemoryKind {
   kParameters,   // Shards: master weights and compute copies.
   kGradients,    // Gradient shards, and full gradients where there is no shard.
-  kOptimizer,    // State.
+  kOptimizer,    // The optimizer's state.
   kUnsharded,    // Gather and gradient slots: what exists only while a unit is in use.
   kSecondary,    // Parts of units that are kept from forward to backward.
-  kActivations,  // What forward keeps for backward, and working memory of ops.
+  kActivations,  // Kept from forward for backward, and working memory of ops.
   kSnapshot,     // Copies that are written to disk while training goes on.
 };
 constexpr int kNumMemoryKinds = 7;
 
-// Device memory is for kernels alone: the host must not follow its addresses, on no device. What
-// goes between host and device is staged in one of the others. On a CPU the first three are the
-// host's memory; on a GPU only copies to and from pinned memory run beside kernels. kDisk is
-// nobody's memory: addresses of a spill file (spill_memory.h). Simulated devices alone give it out.
+// Device memory is for kernels alone: on no device may the host follow its addresses. Data between
+// host and device is staged in pinned or host memory. On a CPU the first three are the host's
+// memory; on a GPU only copies to and from pinned memory run beside kernels. kDisk stands for
+// addresses of a spill file (spill_memory.h), which only simulated devices give out.
 enum class MemoryPlace { kDevice, kPinned, kHost, kDisk };
 constexpr int kNumMemoryPlaces = 4;
 
-// What the beginnings of tensors on a disk are multiples of, in bytes: no disk's blocks are larger.
+// Tensors on a disk begin at multiples of so many bytes: no disk's blocks are larger.
 inline constexpr int64_t kSpillAlignment = 4096;
 
-// The CPU device gives out its device memory under addresses with this bit set, which no process on
-// x86-64 may touch: whoever forgets that they are a device's is ended by the processor at once.
+// The CPU device sets this bit in its device addresses. No process on x86-64 may touch such an
+// address: code that follows one is ended by the processor at once.
 inline constexpr uintptr_t kDeviceAddress = uintptr_t{1} << 62;
 
-// Where the CPU may touch what lies at a device's address. Null stays null, and memory that no
-// device gave out stays where it is.
+// The address at which the CPU may touch the memory of a device's address. Null and addresses that
+// no device gave out are returned unchanged.
 template <typename Byte>
 Byte* HostAddress(Byte* address) {
   return reinterpret_cast<Byte*>(reinterpret_cast<uintptr_t>(address) & ~kDeviceAddress);

@@ -38,7 +38,7 @@ uint64_t HashOf(const std::byte* block) { return XXH3_64bits(block, kSpillAlignm
 // Negative, and errno, where there can be none.
 UniqueFd OpenUnlinked(const std::string& directory, FileIo& io) {
   UniqueFd file(io.OpenUnnamed(directory));
-  // What file systems (EOPNOTSUPP) and kernels (EISDIR) without unnamed files say.
+  // File systems without unnamed files give EOPNOTSUPP, kernels EISDIR.
   if (file.open() || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
   std::string path = directory + "/spill-XXXXXX" + kUnfinishedSuffix;
   file = UniqueFd(::mkostemps(path.data(), sizeof(kUnfinishedSuffix) - 1, O_CLOEXEC));

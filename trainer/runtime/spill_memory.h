@@ -1,5 +1,5 @@
-// A disk as a place of memory: each byte of a spill file has an address. So tensors that are
-// spilled are Views like all others: a plan lays them out, the stream checker orders their uses.
+// A disk as a place of memory: each byte of a spill file has an address. Spilled tensors are
+// therefore Views like all others: a plan lays them out, the stream checker orders their uses.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_SPILL_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_SPILL_MEMORY_H_
 
@@ -17,14 +17,14 @@
 
 namespace fsdp {
 
-// Nobody may touch what is at the addresses: who follows one is ended by the processor. Tensors
-// begin at multiples of kSpillAlignment, and the bytes up to the next multiple are theirs, too.
-// From any threads, if no bytes of one call are written by another: calls of one kind are one after
-// the other, of different kinds side by side. All block; what they throw is SpillFile's, also where
-// the disk returns other bytes than were written: nobody gets these.
+// Nobody may follow such an address: the processor ends a program that does. Tensors begin at
+// multiples of kSpillAlignment, and the bytes up to the next multiple are theirs, too. Any threads
+// may call, if no call writes bytes of another. Calls of one kind run one after the other, calls of
+// different kinds side by side. All block. They throw as SpillFile does, also where the disk
+// returns other bytes than were written: no caller gets such bytes.
 class SpillMemory {
  public:
-  static constexpr int kThreads = 9;  // That it starts, which only wait for the disk.
+  static constexpr int kThreads = 9;  // Threads that it starts; they only wait for the disk.
 
   // Takes space in the directory: see SpillFile. Throws MemoryError where there are no addresses.
   SpillMemory(const std::string& directory, const std::string& holds, int64_t bytes,
@@ -33,7 +33,7 @@ class SpillMemory {
   SpillMemory(const SpillMemory&) = delete;
   SpillMemory& operator=(const SpillMemory&) = delete;
 
-  // Host memory that so many bytes on the disk take.
+  // Host memory that a file of so many bytes takes.
   static constexpr int64_t HostBytes(int64_t bytes) { return SpillFile::HashBytes(bytes); }
 
   std::byte* data() const { return addresses_; }
@@ -45,11 +45,11 @@ class SpillMemory {
   // SpillFile::Name().
   void Name(ConstView spilled, const std::string& name);
 
-  // As many bytes of one as of the other; `in_memory` is the host's.
+  // Both views have the same number of bytes. `in_memory` is host memory.
   void Read(ConstView spilled, View in_memory);
   void Write(ConstView in_memory, View spilled);
   void Copy(ConstView spilled, View other_spilled);
-  // For saves: SpillFile::ReadInOrder(), so it may begin at any element; blocks of whole ones.
+  // For saves: SpillFile::ReadInOrder(). May begin at any element; blocks have whole elements.
   void ReadInOrder(ConstView spilled, const std::function<void(ConstView)>& use) const;
 
  private:
@@ -58,7 +58,7 @@ class SpillMemory {
   const int64_t bytes_;
   std::byte* addresses_ = nullptr;
   SpillFile file_;
-  // Read(), Write(), Copy(): each its own.
+  // Read(), Write() and Copy() have one each.
   struct Lane {
     std::mutex mutex;
     ThreadPool pool{kThreads / 3 + 1, /*spin=*/false};
@@ -66,7 +66,8 @@ class SpillMemory {
   Lane reads_, writes_, copies_;
 };
 
-// The same, enqueued on a stream that works for the host. `spill` is null on a simulated device.
+// Enqueue the same calls on a stream that works for the host. `spill` is null on a simulated
+// device.
 void ReadSpilled(Stream& stream, SpillMemory* spill, ConstView spilled, View in_memory);
 void WriteSpilled(Stream& stream, SpillMemory* spill, ConstView in_memory, View spilled);
 void CopySpilled(Stream& stream, SpillMemory* spill, ConstView spilled, View other_spilled);

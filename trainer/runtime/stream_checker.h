@@ -41,7 +41,7 @@ class StreamChecker {
     std::string ToString() const;
   };
 
-  // What to do with a race. The default prints it and aborts.
+  // on_race: called with each race. The default prints it and aborts.
   explicit StreamChecker(std::function<void(const Race&)> on_race = nullptr);
 
   int AddStream(std::string name);
@@ -50,7 +50,7 @@ class StreamChecker {
   VectorClock OnRecord(int stream);
   void OnWait(int stream, const VectorClock& event);
   void OnHostWait(const VectorClock& event);
-  // Of a failed event the host learns that its stream's own operations are over, and no more: waits
+  // From a failed event the host learns only that its stream's own operations are over: the waits
   // before it may have been dropped with the rest.
   void OnHostWaitFailed(int stream, const VectorClock& event);
   // The stream is destroyed, its own operations are over.
@@ -58,7 +58,8 @@ class StreamChecker {
   // The host's own reads and writes of memory that streams also use.
   void OnHostAccess(const char* name, const std::vector<Range>& reads,
                     const std::vector<Range>& writes);
-  // The memory goes back to the system: a race if a use of it is not known to the host to be done.
+  // The memory goes back to the system. A race, if the host does not know that all uses of it are
+  // done.
   void OnFree(Range range);
 
   int64_t races() const { return races_; }
@@ -75,7 +76,7 @@ class StreamChecker {
   struct Segment {
     uintptr_t end = 0;
     Use write;
-    std::vector<Use> reads;  // The newest a stream, since the last write.
+    std::vector<Use> reads;  // The newest of each stream since the last write.
   };
   using Segments = std::map<uintptr_t, Segment>;  // Disjoint, by first byte.
 

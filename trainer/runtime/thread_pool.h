@@ -13,18 +13,17 @@
 
 namespace fsdp {
 
-// For the calling thread: results too small for a normal float become zero, and such operands count
-// as zero. Otherwise a processor takes tens of times as long for each, and a training step has
-// whole tensors of them where a softmax is sharp (measured: a head and loss took 60 times as long).
-// Pools and streams do this for the threads they start, so what one thread computes all compute
-// alike.
+// Sets the calling thread to round results too small for a normal float to zero, and to read such
+// operands as zero. Otherwise a processor takes tens of times as long for each, and a training step
+// has whole tensors of them where a softmax is sharp (measured: a head and loss took 60 times as
+// long). Pools and streams call it in the threads that they start, so all threads compute alike.
 void FlushSubnormals();
 
 class ThreadPool {
  public:
-  // The calling thread is one of the `threads` >= 1. `spin`: helpers poll for a while before they
-  // sleep; right only while all ranks' threads together are no more than the cores. Throws
-  // std::system_error when the machine has no more threads to give.
+  // `threads` >= 1 includes the calling thread. `spin`: helpers poll for a while before they sleep;
+  // right only while all ranks together have no more threads than cores. Throws std::system_error
+  // when the machine has no more threads to give.
   ThreadPool(int threads, bool spin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -40,7 +39,7 @@ class ThreadPool {
   // body(begin, end) for each part that is not empty.
   void ParallelFor(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
-  // Part t of ParallelFor's split among `parts` threads, for callers that keep something a part.
+  // Part t of ParallelFor's split among `parts` threads, for callers that keep data for each part.
   // 0 <= t < parts; grain > 0.
   static std::pair<int64_t, int64_t> Part(int64_t n, int64_t grain, int parts, int t);
 

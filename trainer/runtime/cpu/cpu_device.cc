@@ -116,7 +116,7 @@ class CpuStream final : public Stream {
 
   void Work() {
     FlushSubnormals();
-    std::exception_ptr error;  // What failed this stream, once it has.
+    std::exception_ptr error;  // The error that failed this stream, if one did.
     for (;;) {
       Task task;
       {
@@ -154,7 +154,8 @@ class CpuStream final : public Stream {
   std::condition_variable wake_;
   std::deque<Task> queue_;
   bool stop_ = false;
-  std::atomic<const char*> operation_{nullptr};  // What runs, or has failed; null: nothing.
+  std::atomic<const char*> operation_{nullptr};  // The operation that runs or has failed; null:
+                                                 // none.
   std::atomic<uint64_t> operation_tag_{0};
   std::vector<Span> spans_;  // The worker's; the host takes them while the stream is idle.
   std::thread worker_;       // Last: it uses all of the above.

@@ -1,7 +1,7 @@
 // The CPU as an asynchronous device: a stream is a FIFO worker thread with compute threads of its
 // own, an event is a flag that its worker sets. Device memory has addresses that the host may not
-// touch (kDeviceAddress), so that a program which does so anywhere fails here, not first on a GPU.
-// Kernels take and make no subnormal numbers: see FlushSubnormals().
+// touch (kDeviceAddress): a program that does fails here already, not first on a GPU. Kernels take
+// and make no subnormal numbers: see FlushSubnormals().
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CPU_CPU_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CPU_CPU_DEVICE_H_
 
@@ -34,7 +34,7 @@ class CpuDevice final : public Device {
 
   // For ThreadSanitizer: a queue's own lock orders host and worker and so hides a missing wait.
   // Nothing enqueued after Park() starts before Release(). Nobody may Synchronize in between. A
-  // stream destroyed in between runs what it has.
+  // stream that is destroyed in between runs its queue.
   void Park();
   void Release();
 
@@ -51,7 +51,7 @@ class CpuDevice final : public Device {
   std::atomic<bool> parked_{false};
   std::mutex mutex_;  // Guards what follows.
   std::vector<CpuStream*> streams_;
-  std::vector<Span> spans_of_ended_;  // Of streams that are gone.
+  std::vector<Span> spans_of_ended_;  // From streams that are gone.
 };
 
 }  // namespace fsdp

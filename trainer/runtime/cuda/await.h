@@ -1,4 +1,4 @@
-// How a thread waits for the GPU without a call that waits in the driver.
+// Waits for the GPU without a call that waits in the driver.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_AWAIT_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_AWAIT_H_
@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// Until `passed()`: yields at first, then sleeps for a sixteenth of what it has waited by then, 20
-// us to 1 ms.
+// Blocks until `passed()`: yields at first, then sleeps for a sixteenth of the time waited so far,
+// 20 us to 1 ms.
 template <typename Passed>
 void Await(const Passed& passed) {
   using Clock = std::chrono::steady_clock;

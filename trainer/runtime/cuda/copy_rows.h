@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// One row behind the other, a pitch apart, in bytes. Either side may be on
-// the GPU. Null where the program was built without CUDA; throws DeviceError.
+// Copies rows, which begin a pitch apart; all numbers are bytes. Either side may be on the GPU.
+// Null where the program was built without CUDA; throws DeviceError.
 struct Rows {
   int64_t rows = 1, bytes = 0;
   int64_t to_pitch = 0, from_pitch = 0;

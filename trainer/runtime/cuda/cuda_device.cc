@@ -66,7 +66,7 @@ class CudaDevice final : public Device {
   CudaTrace trace_;
   CpuDevice host_;
   std::mutex mutex_;                       // Guards what follows.
-  std::map<std::byte*, void*> unaligned_;  // What cudaMalloc gave, where it was not aligned.
+  std::map<std::byte*, void*> unaligned_;  // cudaMalloc's address, where it was not aligned.
 };
 
 std::byte* CudaDevice::DoAllocate(int64_t bytes, MemoryPlace place) {

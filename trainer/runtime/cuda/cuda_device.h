@@ -1,17 +1,17 @@
-// One GPU: cudaStreams, cudaEvents, memory by cudaMalloc and cudaHostAlloc. No CUDA header comes in
-// by this one.
-//   Order     The host enqueues at once: the GPU's own queues hold what it enqueues, up to a
-//             limit at which the host waits (run_ahead.h). Work of the host (DeviceKernels::host)
-//             and waits for other devices' events run on a thread of their stream, behind an event;
-//             what follows waits for a word in pinned memory that the thread sets. No callback of
-//             CUDA's is used: one thread runs those of all streams, so a collective in one could
-//             hold up what its peer waits for in another.
-//   Failure   It goes on behind a failure: see stream.h. Behind a fault of the GPU nothing runs,
-//             and all that was not known to have passed has failed.
-//   Time      The host's steady clock, to which the GPU's was set when the device was made: the
-//             two drift apart as clocks do.
-//   Position  Exact to tags and waits: of operations with one tag the first.
-//   Streams   A device should have no more than CUDA has connections: see cuda_environment.h.
+// One GPU: cudaStreams, cudaEvents, memory by cudaMalloc and cudaHostAlloc. This header includes no
+// CUDA header.
+//   Order     The host enqueues at once into the GPU's own queues, up to a limit at which the host
+//             waits (run_ahead.h). Work of the host (DeviceKernels::host) and waits for other
+//             devices' events run on a thread of their stream, behind an event; later work of the
+//             stream waits for a word in pinned memory that the thread sets. CUDA's callbacks are
+//             not used: one thread runs the callbacks of all streams, so a collective in one could
+//             hold up the work that its peer waits for in another.
+//   Failure   The device goes on behind a failure: see stream.h. Nothing runs behind a fault of the
+//             GPU, and all work that was not known to have passed has failed.
+//   Time      The host's steady clock. The GPU's clock was set to it when the device was made, and
+//             the two drift apart as clocks do.
+//   Position  Exact to tags and waits: gives the first of the operations with one tag.
+//   Streams   A device should have no more streams than CUDA has connections: cuda_environment.h.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_DEVICE_H_
 
@@ -22,8 +22,8 @@
 namespace fsdp {
 
 struct CudaOptions {
-  int gpu = 0;  // Of the visible ones.
-  // The host waits after each operation, so that a fault is that of the operation it names.
+  int gpu = 0;  // Index among the visible GPUs.
+  // The host waits after each operation, so that a fault names the operation that caused it.
   bool synchronous = false;
   std::shared_ptr<StreamChecker> checker = nullptr;
 };

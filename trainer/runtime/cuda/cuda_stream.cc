@@ -198,7 +198,7 @@ void CudaStream::PutHostTask(HostTask task) {
   const auto call = [&](const char* name, StreamValueCall value, size_t word) {
     const int error =
         value(resources_.stream, reinterpret_cast<uintptr_t>(resources_.words + word), ticket,
-              /*flags=*/0);  // Of a wait: for that or beyond.
+              /*flags=*/0);  // A wait with flag 0 passes at the ticket or beyond.
     if (error != 0 && StillWorks()) {
       state_->Fail(std::string(name) + " returns " + std::to_string(error));
     }

@@ -23,12 +23,12 @@ namespace fsdp {
 
 class CudaStream;
 
-// Of a device, which outlives its streams.
+// A device's trace. The device outlives its streams.
 struct CudaTrace {
   std::atomic<bool> on{false};
   std::mutex mutex;  // Guards what follows.
   std::vector<CudaStream*> streams;
-  std::vector<Span> of_ended;  // Of streams that are gone.
+  std::vector<Span> of_ended;  // From streams that are gone.
 };
 
 class CudaStream final : public Stream {
@@ -39,11 +39,11 @@ class CudaStream final : public Stream {
   ~CudaStream() override;
 
   std::optional<StreamPosition> Position() const override;
-  void MoveSpans(std::vector<Span>& to);  // While it is idle.
+  void MoveSpans(std::vector<Span>& to);  // Only while the stream is idle.
   FailHere MayFailHere(const char* name);
 
  private:
-  // Of cudaStreamCreate and cudaHostAlloc.
+  // From cudaStreamCreate and cudaHostAlloc.
   struct Resources {
     Resources(int gpu, StreamPriority priority);
     ~Resources();
@@ -62,15 +62,17 @@ class CudaStream final : public Stream {
   std::shared_ptr<Event> DoRecord(bool timed) override;
   void DoWait(const EventPtr& event) override;
 
-  // Between its ends, if the device still works, `work` puts on the stream what `name` is.
+  // Calls `work`, which puts operation `name` on the stream, and marks its begin and end. Does
+  // nothing if the device has failed.
   template <typename Work>
   void Put(const char* name, int64_t bytes, bool wait, const Work& work);
   EventPool::Handle Mark(bool timed);  // Records an event. Null: the device has failed.
   void Launch(const char* name, const CudaKernel& kernel);
   void PutHostTask(HostTask task);
-  uint64_t TakeTicket();  // Of what may throw: what comes next is behind it.
+  uint64_t TakeTicket();  // A ticket for work that may throw; whatever is enqueued next comes
+                          // behind it.
   HostWorker& Worker();   // Throws DeviceError.
-  bool StillWorks();      // The GPU, where a call that might have has not said so.
+  bool StillWorks();      // Asks the GPU where a call may not have reported its fault.
 
   const std::shared_ptr<GpuState> state_;
   CudaTrace& trace_;
@@ -79,7 +81,7 @@ class CudaStream final : public Stream {
   const int index_;
   RunAhead run_ahead_;
   Progress progress_;
-  VectorClock before_;  // What comes before what is enqueued next.
+  VectorClock before_;  // Everything that comes before the next enqueued work.
   std::vector<TimedSpan> spans_;
   mutable std::mutex mutex_;  // Guards the pointer.
   std::unique_ptr<HostWorker> worker_;

@@ -51,7 +51,7 @@ void EventPool::Return(cudaEvent_t event) {
   free_.push_back(event);
 }
 
-// Of a few tries the one that took the least time: the event passed before the host saw it.
+// Takes the shortest of a few tries: the event passes before the host sees it.
 void EventPool::SetClock(cudaStream_t stream) {
   double shortest = 0;
   for (int i = 0; i < 5; ++i) {

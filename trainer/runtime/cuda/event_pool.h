@@ -1,4 +1,4 @@
-// cudaEvents that are used again, and when they passed. Of one GPU; from any thread.
+// Reused cudaEvents of one GPU, and the times at which they passed. Any thread may call.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_EVENT_POOL_H_
@@ -13,22 +13,23 @@ namespace fsdp {
 
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
-  using Handle = std::shared_ptr<CUevent_st>;  // Goes back to the pool, if there still is one.
+  using Handle = std::shared_ptr<CUevent_st>;  // Returns to the pool, if the pool still exists.
 
-  // `timed`: of events that know when they passed. Those that do not are cheaper to wait for.
+  // `timed`: the events know when they passed. Untimed ones are cheaper to wait for.
   EventPool(int gpu, bool timed) : gpu_(gpu), timed_(timed) {}
   ~EventPool();
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  Handle Take();  // Throws DeviceError. What it was recorded for before is nobody's any more.
+  Handle Take();  // Throws DeviceError. Nobody waits for the event's earlier record any more.
 
-  // What follows is for timed ones alone.
+  // For pools of timed events alone, from here on.
   //
-  // The clock of what follows begins now, on this idle stream. Throws DeviceError.
+  // Starts the clock of Now() and TimeOf() on this idle stream. Throws DeviceError.
   void SetClock(cudaStream_t stream);
   double Now();
-  // Of one that has passed, no later than Now(). Where the GPU has faulted and cannot say, Now().
+  // When the event passed, no later than Now(). Returns Now() where the GPU has faulted and cannot
+  // say.
   double TimeOf(const Handle& event);
 
  private:
@@ -38,9 +39,9 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   const bool timed_;
   std::mutex mutex_;  // Guards what follows.
   std::vector<cudaEvent_t> free_;
-  Handle base_;  // Times are counted from its own.
+  Handle base_;  // Times count from this event.
   double base_time_ = 0;
-  double latest_ = 0;  // Of the times given out.
+  double latest_ = 0;  // Latest time given out.
 };
 
 }  // namespace fsdp

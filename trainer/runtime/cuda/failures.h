@@ -1,6 +1,6 @@
-// What counts as failed on a device that cannot drop work: a GPU goes on behind a failure. So each
-// stream knows, by a vector clock, which work that may throw comes before its own; an event has
-// failed if any of what comes before it has. No CUDA in here.
+// Failures of a device that cannot drop work: a GPU goes on behind a failure. Each stream therefore
+// keeps a vector clock of the work before it that may throw. An event has failed if any work before
+// it has. No CUDA in here.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FAILURES_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_FAILURES_H_
 
@@ -16,28 +16,30 @@
 
 namespace fsdp {
 
-// Tickets number what may throw through all streams of a device, from 1, in the order in which it
-// was enqueued. Entry s of a clock is the newest ticket of stream s that comes before.
+// A ticket is the number of work that may throw. Tickets count from 1 over all streams of a device,
+// in the order in which the work was enqueued. Entry s of a clock is the newest ticket of stream s
+// that comes before.
 void Merge(const VectorClock& from, VectorClock& into);
 
-// From any thread.
+// Any thread may call.
 class Failures {
  public:
   int AddStream();
 
-  // What of the stream fails first counts. `at`: for messages.
+  // The stream's first failure counts. `at`: for messages.
   void Fail(int stream, uint64_t ticket, std::exception_ptr error, const StreamPosition& at);
-  // The device itself: all that is not known to have passed has failed. The first one counts.
+  // Fails the device: all work that is not known to have passed has failed. The first call counts.
   void FailDevice(std::exception_ptr error);
   bool device_failed() const { return device_failed_.load(std::memory_order_acquire); }
 
-  // Why what comes behind `before` on the stream has failed; null if it has not. The stream's own
-  // error (what threw had run, so nothing before it had failed), or of those of others the one that
-  // was enqueued first. Only once all that is in the clock is over.
+  // The error of work that comes behind `before` on the stream; null if there is none. The stream's
+  // own error comes first: its work had run, so nothing before that had failed. Then comes the
+  // error of another stream's work, the one enqueued first. Call it only once all work in the clock
+  // is over.
   std::exception_ptr Find(int stream, const VectorClock& before) const;
   std::exception_ptr device_error() const;  // Null if it has not failed.
 
-  // Where the stream itself has failed.
+  // The place where the stream itself has failed.
   std::optional<StreamPosition> Position(int stream) const;
 
  private:
@@ -47,7 +49,7 @@ class Failures {
     StreamPosition at;
   };
 
-  std::atomic<bool> any_{false};  // Anything has failed, of a stream.
+  std::atomic<bool> any_{false};  // Some stream has failed.
   std::atomic<bool> device_failed_{false};
   mutable std::mutex mutex_;  // Guards what follows.
   std::vector<First> streams_;

@@ -1,4 +1,5 @@
-// What the streams and events of a CUDA device share, and what outlives the device with them.
+// State that the streams and events of a CUDA device share. It lives as long as they do, also when
+// the device is gone.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_GPU_STATE_H_
@@ -30,12 +31,12 @@ class GpuState {
 
   uint64_t NextTicket() { return ++tickets_; }
 
-  // Takes what a call has returned: an error of the GPU fails the device, in words that say where
-  // its streams were. True if it was none.
+  // Checks a call's result: an error fails the device, in words that say where its streams were.
+  // True if there was no error.
   bool Check(cudaError_t error);
-  void Fail(const std::string& what);  // The device.
+  void Fail(const std::string& what);  // Fails the device.
 
-  // Of a pool that can give none, null, and the device has failed.
+  // Records an event. Null where the pool can give none; the device has then failed.
   EventPool::Handle Recorded(cudaStream_t stream, bool timed);
 
   void Add(Stream* stream);
@@ -73,7 +74,7 @@ class CudaEvent final : public Event {
   const EventPool::Handle handle_;
   const int stream_;
   const VectorClock before_;
-  mutable std::atomic<bool> passed_{false};  // As the host has seen.
+  mutable std::atomic<bool> passed_{false};  // The host has seen it pass.
 };
 
 }  // namespace fsdp

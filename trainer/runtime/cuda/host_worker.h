@@ -1,6 +1,6 @@
-// The thread of a CUDA stream that does the host's work in the stream's order. It learns that its
-// turn has come by a word in pinned memory that the stream writes, and calls nothing of CUDA: the
-// driver may hold a lock for a call that waits for this very work (docs/cuda.md, "Rules").
+// The thread of a CUDA stream that does the host's work in the stream's order. The stream writes a
+// word in pinned memory when the thread's turn has come. The thread makes no CUDA call: the driver
+// may hold a lock for a call that waits for this very work (docs/cuda.md, "Rules").
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
@@ -19,20 +19,20 @@
 namespace fsdp {
 
 struct HostTask {
-  VectorClock clock;  // What of it has failed drops the task.
-  CpuKernel kernel;   // Or, where there is none:
+  VectorClock clock;  // A failure in the clock drops the task.
+  CpuKernel kernel;   // Null: the task waits for `awaited`.
   EventPtr awaited;
-  uint64_t ticket = 0;  // Begins when the stream has come to it.
+  uint64_t ticket = 0;  // The task begins when the stream reaches this ticket.
   StreamPosition at;
 };
 
 class HostWorker {
  public:
-  // Pinned words of tickets, which count round. `reached`: that of the task that the stream has
-  // come to; `done`: of the newest task that is over, whatever came of it, and what it held is gone
-  // by then. Throws std::system_error.
+  // `reached` and `done` are pinned words that hold tickets, which count round. `reached`: the task
+  // that the stream has come to. `done`: the newest task that is over, whatever its result; its
+  // captures are gone by then. Throws std::system_error.
   HostWorker(GpuState& state, int stream, int threads, uint32_t* reached, uint32_t* done);
-  ~HostWorker();  // When all tasks are over. A fault of the GPU must be known by then.
+  ~HostWorker();  // Waits until all tasks are over. A fault of the GPU must be known by then.
   HostWorker(const HostWorker&) = delete;
   HostWorker& operator=(const HostWorker&) = delete;
 
@@ -49,7 +49,7 @@ class HostWorker {
   uint32_t* const reached_;
   uint32_t* const done_;
   ThreadPool pool_;
-  mutable std::mutex mutex_;  // Guards what follows, but for the thread.
+  mutable std::mutex mutex_;  // Guards what follows, except the thread.
   std::condition_variable wake_;
   std::deque<HostTask> queue_;
   std::optional<StreamPosition> position_;

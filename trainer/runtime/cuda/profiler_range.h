@@ -1,4 +1,5 @@
-// A named range of the calling thread, for profilers (NVTX); nothing where the toolkit is not.
+// A named range of the calling thread, for profilers (NVTX). Does nothing where the toolkit is
+// missing.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_PROFILER_RANGE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_PROFILER_RANGE_H_

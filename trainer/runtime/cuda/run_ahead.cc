@@ -20,7 +20,8 @@ int64_t RunAhead::Outstanding() const {
 void RunAhead::Take(int64_t operations) {
   FSDP_CHECK_LE(operations, kMostAtOnce);
   if (put_ - marked_ >= kBetweenMarks) {
-    marked_ = put_++;  // The mark is one, too. What of CUDA fails in here, the next call finds.
+    marked_ = put_++;  // The mark is an operation, too. The next call finds a CUDA error of this
+                       // one.
     (void)write_value_(stream_, reinterpret_cast<uintptr_t>(word_), marked_, /*flags=*/0);
   }
   put_ += static_cast<uint32_t>(operations);

@@ -1,8 +1,8 @@
-// How far the host runs ahead of a stream. The driver holds about 1,024 operations of a stream. A
-// launch that finds no room waits inside the driver, and other threads' calls may then wait for its
-// lock (docs/cuda.md, "Rules"): also the thread whose host work the stream is waiting for. So the
-// host waits before that, in no call of CUDA's: for the operation kAhead before, by a word in
-// pinned memory that the stream writes every kBetweenMarks operations.
+// Limits how far the host runs ahead of a stream. The driver holds about 1,024 operations of a
+// stream. A launch that finds no room waits inside the driver, and other threads' calls may then
+// wait for its lock (docs/cuda.md, "Rules"), even those of the thread whose host work the stream
+// waits for. The host therefore waits earlier, outside CUDA: for the operation kAhead before, by a
+// word in pinned memory that the stream writes every kBetweenMarks operations.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_RUN_AHEAD_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_RUN_AHEAD_H_
@@ -17,16 +17,16 @@ namespace fsdp {
 
 class RunAhead final : public LaunchRoom {
  public:
-  // No stream has more operations outstanding.
+  // A stream has at most kMostOutstanding operations outstanding.
   static constexpr int64_t kAhead = 512, kBetweenMarks = 64, kMostAtOnce = 16;
   static constexpr int64_t kMostOutstanding = kAhead + kBetweenMarks + kMostAtOnce;
 
-  // `word`: pinned, 0. `works`: whether the GPU does; asked about every 10 ms of waiting.
+  // `word`: pinned, 0. `works`: whether the GPU works; called about every 10 ms of waiting.
   RunAhead(cudaStream_t stream, StreamValueCall write_value, uint32_t* word,
            std::function<bool()> works)
       : stream_(stream), write_value_(write_value), word_(word), works_(std::move(works)) {}
 
-  // At most kMostAtOnce.
+  // `operations`: at most kMostAtOnce.
   void Take(int64_t operations) override;
 
  private:
@@ -36,7 +36,7 @@ class RunAhead final : public LaunchRoom {
   const StreamValueCall write_value_;
   uint32_t* const word_;
   const std::function<bool()> works_;
-  uint32_t put_ = 0, marked_ = 0;  // Operations; they count round.
+  uint32_t put_ = 0, marked_ = 0;  // Numbers of operations; they count round.
 };
 
 }  // namespace fsdp

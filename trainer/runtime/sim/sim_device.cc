@@ -50,7 +50,7 @@ class SimEvent final : public Event {
   const bool by_waits_;
   const size_t stream_;
   const Timeline::MarkPtr mark_;
-  const VectorClock before_;  // What is over when it passes, itself counted.
+  const VectorClock before_;  // All that is over when the event passes, itself included.
 };
 
 class SimStream final : public Stream {
@@ -128,7 +128,7 @@ class SimStream final : public Stream {
   const size_t index_;
   const int threads_;
   bool multiplies_ = false;
-  VectorClock clock_;  // What it comes behind, its own events counted.
+  VectorClock clock_;  // All that its next work comes behind, its own events included.
 };
 
 void SimDevice::Host::WaitFor(const Timeline::Mark& mark) {

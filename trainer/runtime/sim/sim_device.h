@@ -1,10 +1,10 @@
-// The simulated device: the same program, no tensor data. Kernels are never called; an operation
-// takes the time that its cost is worth on a described machine, memory is addresses alone. With a
-// SimModel of zeros, work is free and only order and memory are left: the memory plan.
+// The simulated device: the same program, no tensor data. Kernels are never called. An operation
+// takes the time that its cost is worth on a described machine. Memory is addresses alone. With a
+// SimModel of zeros, work is free, and only order and memory are left: the memory plan.
 //
-// When an operation ends depends on what runs beside it, and so on what is enqueued later
-// (timeline.h): an event's time is known once the host has come to it. The host knows of its own
-// time alone, and of what has passed by then.
+// When an operation ends depends on the work beside it, some of which is enqueued later
+// (timeline.h). An event's time is therefore known only once the host's time has reached it. The
+// host knows its own time, and which events have passed by then.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_SIM_SIM_DEVICE_H_
 
@@ -25,22 +25,22 @@
 namespace fsdp {
 
 struct SimModel {
-  // What an operation takes on this stream. Null: seconds per unit, as follows, and nothing is
-  // shared; each kernel takes the larger of its compute and memory time, plus its link time
-  // (alpha-beta model: messages x latency + bytes x time a byte).
+  // Prices an operation on a stream. Null: the seconds per unit below, with nothing shared. Each
+  // kernel then takes the larger of its compute and memory time, plus its link time (alpha-beta
+  // model: messages x latency + bytes x time a byte).
   std::function<SimWork(const Operation& operation, const Stream& stream)> price = nullptr;
   double s_per_flop = 0;
   double s_per_byte = 0;
   double s_per_link_byte = 0;
   double s_per_link_message = 0;
   std::vector<SimOverlap> overlaps = {};
-  // Seconds of the host: to enqueue an operation, an event, and a wait for one, to take a block
-  // from a caching allocator, and to take device memory or give it back.
+  // The host's seconds to enqueue an operation, an event, or a wait for one; to take a block from a
+  // caching allocator; to take device memory or give it back.
   double s_per_enqueue = 0, s_per_event = 0, s_per_wait = 0, s_per_block = 0;
   double s_per_segment = 0, s_per_segment_byte = 0;
   int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
-  // An event is Ready() once the host has waited for it or for what comes behind it, and no sooner:
-  // so late that no timing lets it be later.
+  // An event is Ready() only once the host has waited for it or for a later one: no timing makes it
+  // ready later than that.
   bool ready_when_waited_for = false;
 };
 
@@ -57,26 +57,26 @@ class SimDevice final : public Device, public HostClock {
   double Now() const override { return host_->time; }  // The simulated host's time.
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
-  // The trace that begins here has the host, too, as a stream of that name: "wait" is what it waits
-  // for, "memory" what it takes of the device or gives back.
+  // Starts a trace that also has a stream "host". Its span "wait" is a wait of the host, "memory" a
+  // block taken from the device or given back.
   void StartTraceWithHost() {
     StartTrace();
     host_->traced = true;
   }
   void CountBlock() override { host_->time += model_.s_per_block; }
 
-  // The next operation takes this, and is not priced: for collectives, which know of their peers.
+  // The next operation takes `work` and is not priced: for collectives, which know their peers.
   void PriceNext(const SimWork& work) { next_work_ = work; }
 
-  // Called with each operation from now on, and its stream, where it is enqueued.
+  // From now on called with each enqueued operation and its stream.
   using Observer = std::function<void(const Operation&, const Stream&)>;
   void Observe(Observer observer) { observer_ = std::move(observer); }
 
   // CPU threads that all streams so far have asked for.
   int threads() const { return threads_; }
-  // Those of the streams that have multiplied matrices by kernels of the CPU.
+  // CPU threads of the streams that have multiplied matrices with CPU kernels.
   int multiplying() const { return multiplying_; }
-  int64_t allocated_bytes() const { return allocated_; }  // Of device memory.
+  int64_t allocated_bytes() const { return allocated_; }  // Device memory.
   int64_t peak_bytes() const { return peak_; }
 
  private:
@@ -88,8 +88,8 @@ class SimDevice final : public Device, public HostClock {
 
     Timeline timeline;
     double time = 0;
-    VectorClock done;     // By stream: of its operations so many, as far as the host has waited.
-    bool traced = false;  // Its own time.
+    VectorClock done;     // By stream: operations that the host has waited for.
+    bool traced = false;  // The host's own time is traced.
     std::vector<Span> spans;
 
     void WaitFor(const Timeline::Mark& mark);

@@ -114,7 +114,7 @@ void Timeline::Advance(double until, const Mark* mark) {
     for (size_t q = 0; q < queues_.size(); ++q) {
       if (rates_[q] == 0) continue;
       double& left = queues_[q].left;
-      // What ends here is over, whatever the last bits of a difference say.
+      // Work that ends here is over, whatever the last bits of the difference are.
       left = now_ + left / rates_[q] <= next ? 0 : left - (next - now_) * rates_[q];
     }
     now_ = next;
