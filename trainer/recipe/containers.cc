@@ -37,7 +37,7 @@ class NullableType final : public ValueType {
     const bool was_empty = inner == nullptr;
     if (was_empty) inner = ops_.emplace(value);
     const bool good = inner_->Read(node, key, reader, inner);
-    // A map with mistakes is there nonetheless: what else it lacks is to be found too.
+    // A map with mistakes is kept, so that further mistakes are found.
     if (!good && !is_map_ && was_empty) ops_.reset(value);
     return good;
   }

@@ -19,7 +19,7 @@
 
 namespace fsdp::recipe {
 
-// What they do with optionals, lists and maps of values that they do not know.
+// Operations on optionals, lists and maps whose values' types are not known here.
 struct OptionalOps {
   const void* (*get)(const void* optional);  // Null where it is empty.
   void* (*emplace)(void* optional);
@@ -41,7 +41,7 @@ struct NamedOps {
 };
 
 AnyType NullableOf(const AnyType& inner, const OptionalOps& ops);
-// `size`: of exactly so many items.
+// `size`: the list has exactly this many items.
 AnyType ListOfSize(const AnyType& item, std::optional<size_t> size, const ListOps& ops);
 AnyType NamedOf(const AnyType& item, const NamedOps& ops);
 
@@ -117,9 +117,9 @@ struct AnyField {
 
   std::string name, description;
   AnyType type;
-  size_t offset;  // Of the member in the object.
+  size_t offset;  // Bytes from the object's begin to the member.
   bool required = false;
-  std::vector<std::string> aliases;  // Names elsewhere, for hints.
+  std::vector<std::string> aliases;  // Names in other programs, for hints.
   // Called when the key's node has been read, well or not.
   std::function<void(const YamlNode& node, void* object)> then;
 };
@@ -146,7 +146,7 @@ struct KeyOf : AnyField {
   }
 };
 
-// A T as it is where nobody wrote anything.
+// A T with every member at its default.
 template <typename T>
 const T& DefaultOf() {
   static const T object{};
@@ -164,11 +164,11 @@ KeyOf<T> Key(const char* name, V T::*member, const Type<V>& type, const char* de
 // The keys of a map.
 struct AnySection {
   std::vector<AnyField> fields;
-  std::vector<std::string> one_required;  // Of these at least one.
+  std::vector<std::string> one_required;  // At least one of these must be given.
   // Called before a node is read.
   std::function<void(const YamlNode& node, void* object)> before;
 };
-AnyType MapOf(AnySection section, const void* defaults);  // Which must stay.
+AnyType MapOf(AnySection section, const void* defaults);  // `defaults` must outlive the type.
 
 template <typename T>
 struct Section : AnySection {

@@ -57,7 +57,7 @@ class Entry final : public ValueType {
   const Type<std::optional<V>> type_;
 };
 
-// The same of one that is always there, such as a map's first member.
+// A value of type V that is always there, such as a map's first member.
 class NameEntry final : public ValueType {
  public:
   NameEntry(std::string name, const Type<std::string>& type)
@@ -93,7 +93,7 @@ AnyType MemberType(const FieldMember& member) {
       member.range);
 }
 
-// Owns the map's standard, whose members begin at its address.
+// Owns the map's default, whose members begin at its address.
 class MapEntry final : public ValueType {
  public:
   explicit MapEntry(const MapRange& range)

@@ -8,8 +8,8 @@
 
 namespace fsdp::recipe {
 
-// Of the entry of that name. A map that names its first member is another one than before;
-// otherwise members that it does not name stay.
+// The type of the entry named like the field. A map that names its first member replaces the map
+// before it; otherwise members that it does not name stay.
 Type<FieldValues> EntryType(const Field& field);
 
 }  // namespace fsdp::recipe

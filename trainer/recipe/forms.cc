@@ -8,7 +8,7 @@ namespace {
 
 using Sources = std::vector<SourceRecipe>;
 
-// `bytes`, or a path that says by its end what it is.
+// `bytes`, or a path whose ending gives the kind of tokenizer.
 class TokenizerType final : public TypeOf<std::string> {
  public:
   Json Schema() const override {
@@ -61,8 +61,8 @@ class PathsType final : public TypeOf<std::vector<std::string>> {
   const Type<std::vector<std::string>> list_ = ListOf(text_);
 };
 
-// A list of maps, at least one, each with a place of its own for messages. One with mistakes is a
-// list nonetheless: what else it lacks is to be found too.
+// A list of maps, at least one, each with a place of its own for messages. A list with mistakes is
+// kept, so that further mistakes are found.
 class SourceListType final : public TypeOf<Sources> {
  public:
   explicit SourceListType(const Type<SourceRecipe>& item) : item_(item), list_(ListOf(item)) {}

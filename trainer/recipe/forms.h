@@ -12,7 +12,7 @@
 
 namespace fsdp::recipe {
 
-// data.*.paths: a list, or a text that stands for a list of it alone.
+// data.*.paths: a list, or one text in place of a list of one.
 Type<std::vector<std::string>> Paths();
 
 // data.*.tokenizer: `bytes` or a path.

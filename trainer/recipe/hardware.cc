@@ -165,7 +165,7 @@ void AddKeys(const Json& map, const std::string& prefix, std::vector<std::string
   }
 }
 
-// With every key of every map.
+// A machine with every key of every map.
 Json Defaults() {
   Hardware standard;
   standard.network.emplace();
@@ -203,7 +203,7 @@ Sources::const_iterator FindSource(const Sources& sources, std::string key) {
   }
 }
 
-// What is written in the file: numbers, and the maps that hold some.
+// The keys written in the file: numbers, and the maps that hold some.
 struct Written {
   std::map<std::string, const YamlNode*> numbers;
   std::set<std::string> maps;
@@ -231,7 +231,7 @@ void CheckSources(const YamlNode& tree, RecipeReader& reader) {
   Written written;
   FindNumbers(tree, "", written);
   const YamlNode::Entry* sources = tree.Find(kSources);
-  Sources given;  // Bad ones, too: a mistake of theirs is none of the number's.
+  Sources given;  // Bad ones, too, whose numbers then do not count as without a source.
   if (sources != nullptr) {
     for (const YamlNode::Entry& entry : sources->value->entries) given[entry.key];
   }
@@ -258,7 +258,7 @@ void CheckSources(const YamlNode& tree, RecipeReader& reader) {
   }
 }
 
-// Without what is as in `standard` and has no source; an empty map stays where it says something.
+// Leaves out what equals `standard` and has no source; an empty map stays where it has a meaning.
 Json ToWrite(const Json& map, const Json& standard, const std::string& prefix,
              const Sources& sources) {
   Json kept = Json::object();

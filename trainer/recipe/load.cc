@@ -49,7 +49,7 @@ std::shared_ptr<const YamlNode> Nest(const std::string& dotted, const Place& pla
   }
 }
 
-// A preset's family is no secret, and without files there is one to look for mistakes with.
+// The preset's family; without preset and files a default one, so that mistakes can be looked for.
 void FillFamily(ModelRecipe& model) {
   if (model.family) return;
   if (model.preset) {
@@ -80,7 +80,7 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   }
 }
 
-// Fields that nobody has named.
+// Fields whose names are not given.
 void FillPairFields(const RecipeReader& reader, DataRecipe& data) {
   const auto fill = [&](SourceRecipe& source, const std::string& key) {
     if (source.source != SourceRecipe::Source::kPairs) return;
@@ -136,7 +136,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
       layers.push_back({Nest(key, place, value), key == "model.preset"});
       continue;
     }
-    // A list replaces the list before it, so the whole of it is written anew.
+    // A list replaces the list before it, so the whole list is given.
     std::vector<std::shared_ptr<const YamlNode>> trees;
     for (const Layer& layer : layers) trees.push_back(layer.tree);
     const recipe::SetItem set = recipe::SetInList(key, place, value, trees);
@@ -146,7 +146,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
       reader.Mistake(place, key, set.mistake);
     }
   }
-  // What cannot be read may hold any key, so nothing can be said about the whole.
+  // A text that cannot be read may hold any key, so the rules cannot be checked.
   if (!readable) ThrowMistakes(reader.mistakes(), sources);
   // A preset replaces the fields of earlier layers; all overrides count as beside it.
   std::stable_partition(layers.begin() + files_end, layers.end(),
@@ -213,7 +213,7 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
   const TrainRecipe& train = recipe.train;
   const int64_t wave = train.micro_batch_size * world_size;
   const int64_t micro_batches = (train.global_batch_size + wave - 1) / wave;
-  // Before the files of init_from are read: one block, and one at each end.
+  // Before the files of init_from are read, the model counts as one block and one unit at each end.
   int64_t segments = 3;
   if (HasShape(recipe.model)) {
     ModelShape shape = ShapeOf(recipe.model);

@@ -1,4 +1,4 @@
-// From files and overrides to a Recipe.
+// Makes a Recipe of files and overrides.
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_LOAD_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_LOAD_H_
 
@@ -16,10 +16,10 @@ namespace fsdp {
 // later one wins, maps key by key, lists as a whole. Throws ConfigError whose text has a line for
 // every mistake, in the order of files and lines:
 //   file:line:column: key: message          --set key=value: key: message
-// Nothing but the files themselves is looked at: no data, no device, no world. `check` may look
-// further, also at a recipe with mistakes, and what it finds is reported among them. So may
-// `complete`, which is called with what has been read, `places` included, before the defaults that
-// follow from other keys: what it fills in counts as given.
+// Reads only the recipe's files: no data, no device, no world. `check` may look further, also at a
+// recipe with mistakes, and its conflicts are reported among them. So may `complete`: it gets the
+// recipe as read, `places` included, before defaults are derived from other keys, and the settings
+// that it fills in count as given.
 using RecipeCheck = std::function<std::vector<ShapeConflict>(const Recipe& recipe)>;
 using RecipeCompletion = std::function<std::vector<ShapeConflict>(Recipe& recipe)>;
 Recipe LoadRecipe(const std::vector<std::string>& files,
@@ -35,18 +35,18 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
                    const std::vector<std::string>& overrides = {},
                    const RecipeCheck& check = nullptr, const RecipeCompletion& complete = nullptr);
 
-// What only the world can tell: fsdp.shard_size against it, and a rank's micro-batches. 1 <=
-// local_world_size <= world_size: the ranks of all hosts and of this one. Throws ConfigError.
+// Checks fsdp.shard_size and a rank's micro-batches against the world: world_size ranks on all
+// hosts, local_world_size (1 to world_size) on this one. Throws ConfigError.
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size);
 
-// fsdp.reshard_after_forward against F. Throws ConfigError.
+// Checks fsdp.reshard_after_forward against F = shard_size. Throws ConfigError.
 void CheckReshard(const Recipe& recipe, int64_t shard_size);
 
-// For messages, "1, 2, 3 or 6": those in [least, most]; may be none.
+// The divisors of n in [least, most] for messages: "1, 2, 3 or 6"; may be empty.
 std::string DivisorsOf(int64_t n, int64_t least = 1,
                        int64_t most = std::numeric_limits<int64_t>::max());
 
-// What is no mistake and still cannot be meant, a line each.
+// Settings that are valid but hardly meant, a line each.
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size);
 
 }  // namespace fsdp

@@ -28,7 +28,7 @@ void ThrowMistakes(std::vector<RecipeMistake> mistakes, const std::vector<std::s
     // Keys and --set can hold anything; a line stays one.
     line = Printable(line);
     std::replace(line.begin(), line.end(), '\n', ' ');
-    // One written thing read through two aliases is one mistake.
+    // A mistake that is read through two aliases counts once.
     const auto [at, is_new] = lines.insert(std::move(line));
     if (is_new && lines.size() <= kMostShown) text += (text.empty() ? "" : "\n") + *at;
   }

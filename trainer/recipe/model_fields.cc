@@ -69,7 +69,7 @@ std::string Describe(const Field& field, const Owners& owners) {
   return text + standards + ".";
 }
 
-// What a family has besides the fields before it goes right before the next that it shares.
+// A field that only this family has goes right before the family's next shared field.
 void Insert(const ModelFamily& family, std::vector<std::string>& names) {
   const std::span<const Field> fields = family.fields();
   auto at = names.end();
@@ -82,7 +82,7 @@ void Insert(const ModelFamily& family, std::vector<std::string>& names) {
 std::vector<ModelField> Collect() {
   std::vector<std::string> names;
   for (const ModelFamily* family : Families()) Insert(*family, names);
-  // Dropouts last, whoever has them.
+  // Dropouts of all families come last.
   const auto is_dropout = [](const std::string& name) {
     return std::any_of(Families().begin(), Families().end(), [&](const ModelFamily* family) {
       const Field* const field = family->Find(name);

@@ -1,4 +1,4 @@
-// The fields of all families under the names of recipes: one key each, whosoever they are.
+// The fields of all families: one recipe key for each name, however many families have it.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_MODEL_FIELDS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_MODEL_FIELDS_H_
@@ -13,23 +13,23 @@
 
 namespace fsdp::recipe {
 
-// The field whose size a tokenizer decides, where the family has it.
+// The field that a tokenizer decides, in families that have it.
 inline constexpr std::string_view kVocabulary = "vocab_size";
 
 struct ModelField {
-  Field field;              // Of several families: the first one's, with the widest range.
-  std::string description;  // For docs/recipe.md: whose it is, and every family's standard.
+  Field field;              // The first family's, with the widest range of all.
+  std::string description;  // For docs/recipe.md: the families, the text, each one's default.
 };
 
 // Each name once, in an order that is every family's own. FSDP_CHECKs that families agree about a
 // field's type.
 const std::vector<ModelField>& ModelFields();
 
-// What a resume may find changed, as checkpoint.allow_changed calls it: keys, the dropouts of all
-// families first; `schedule`, a section with all its keys; and `records`, which is metrics.jsonl.
+// The values of checkpoint.allow_changed: keys, the dropouts of all families first; `schedule`, the
+// whole section; and `records`, which is metrics.jsonl.
 std::vector<std::string> AllowedChanges();
 
-// Gives dropouts that nobody has given 0.
+// Sets dropouts that are not given to 0.
 void FillDropouts(ModelRecipe& model);
 
 }  // namespace fsdp::recipe

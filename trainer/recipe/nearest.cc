@@ -45,9 +45,9 @@ std::string Nearest(std::string_view word, const std::vector<std::string>& candi
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(candidate.size(), word.size());
     const size_t shorter = std::min(candidate.size(), word.size());
-    if (longer - shorter >= static_cast<size_t>(least)) continue;  // So far apart at the least.
+    if (longer - shorter >= static_cast<size_t>(least)) continue;  // The distance is at least that.
     const int distance = EditDistance(folded, Fold(candidate));
-    // A word of which nothing is left is not near: "x" is no misspelt "y".
+    // A word with every letter changed is not near: "x" is no misspelt "y".
     if (distance < least && distance < static_cast<int>(word.size())) {
       best = candidate;
       least = distance;

@@ -30,7 +30,7 @@ std::span<const PeersWord> PeersWords() {
        "weights are not quantised; optimizer.groups and model.lora freeze them"},
       {"load_in_8bit", "",
        "weights are not quantised; optimizer.groups and model.lora freeze them"},
-      // Where from and where to.
+      // Files in and out.
       {"model_name_or_path", "model.init_from", "a directory, not a hub's name"},
       {"pretrained_model_name_or_path", "model.init_from", "a directory, not a hub's name"},
       {"base_model", "model.init_from", "a directory, not a hub's name"},
@@ -55,7 +55,7 @@ std::span<const PeersWord> PeersWords() {
       {"save_total_limit", "checkpoint.keep_last", ""},
       {"logging_steps", "log.every", ""},
       {"eval_steps", "eval.every", ""},
-      // How much and how.
+      // Steps, batches and the optimizer.
       {"num_train_epochs", "train.epochs", ""},
       {"max_steps", "train.steps", ""},
       {"per_device_train_batch_size", "train.micro_batch_size", ""},

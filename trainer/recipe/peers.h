@@ -9,8 +9,8 @@ namespace fsdp::recipe {
 
 struct PeersWord {
   std::string_view word;
-  std::string_view key;     // Ours, whole; empty where there is none.
-  std::string_view remark;  // What to know of it; may be empty.
+  std::string_view key;     // Our key, whole; empty where there is none.
+  std::string_view remark;  // Goes with the hint; may be empty.
 };
 
 // Each word once; none of them is a key of ours.
@@ -18,14 +18,14 @@ std::span<const PeersWord> PeersWords();
 const PeersWord* FindPeersWord(std::string_view word);  // Null where it is none.
 
 struct PeersValue {
-  std::string_view key;   // Ours, whole.
-  std::string_view word;  // What others write there.
-  std::string_view ours;  // What to write instead.
+  std::string_view key;   // Our key, whole.
+  std::string_view word;  // Other programs' value.
+  std::string_view ours;  // Our value for it.
 };
 
 // None of the words is a value of ours.
 std::span<const PeersValue> PeersValues();
-// Whatever its case; empty where it is none.
+// Ignores case; empty where the word is not in the list.
 std::string_view FindPeersValue(std::string_view key, std::string_view word);
 
 }  // namespace fsdp::recipe

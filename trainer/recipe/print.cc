@@ -65,7 +65,7 @@ std::string ShowBound(const Json& at) {
   return {text, std::to_chars(text, text + sizeof(text), at.get<double>()).ptr};
 }
 
-// What a schema allows, in words for a table.
+// The values that a schema allows, in words for a table.
 std::string DescribeSchema(const Json& schema) {
   if (schema.contains("enum")) {
     std::string names;
@@ -101,7 +101,7 @@ std::string DescribeSchema(const Json& schema) {
   const auto bound = [&](const char* keyword, const char* sign) {
     if (!schema.contains(keyword)) return;
     const Json& at = schema[keyword];
-    // It only says that the number is kept in 32 bits.
+    // This bound only says that the number is kept in 32 bits.
     if (at == std::numeric_limits<float>::max()) return;
     words += std::string(bounded ? " and " : " ") + sign + " " + ShowBound(at);
     bounded = true;

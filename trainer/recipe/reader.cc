@@ -43,13 +43,13 @@ void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& p
   if (const auto alias = aliases.find(entry.key); alias != aliases.end()) near = alias->second;
   std::string elsewhere;
   if (near.empty()) {
-    // The one key of that name in another section.
+    // The only key of that name in another section.
     if (const auto known = known_.find(entry.key); known != known_.end()) elsewhere = known->second;
   }
   const PeersWord* peers = nullptr;
   if (near.empty() && elsewhere.empty()) peers = FindPeersWord(entry.key);
   if (peers != nullptr) {
-    // In the section that it stands in, its name alone.
+    // A key of the same section is named without the section.
     const std::string key(peers->key);
     const bool sibling = !key.empty() && key.rfind('.') + 1 == prefix.size() &&
                          key.compare(0, prefix.size(), prefix) == 0;
@@ -69,7 +69,7 @@ void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& p
     message += "; known here: " + Join(siblings, "and");
   }
   Mistake(entry.place, prefix + entry.key, message);
-  // Most likely the key that was meant is now missing: that would be no second mistake.
+  // The key that was meant is probably missing now, which is not reported as a second mistake.
   if (!near.empty()) unusable_.insert(prefix + near);
 }
 

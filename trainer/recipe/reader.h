@@ -1,5 +1,4 @@
-// Takes notes while a recipe's trees are read: mistakes, where each key was written, which keys are
-// unusable.
+// Collects while a recipe's trees are read: mistakes, where each key was written, unusable keys.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_READER_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_READER_H_
@@ -27,12 +26,12 @@ class RecipeReader {
   void UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
                   const std::vector<std::string>& siblings,
                   const std::map<std::string, std::string>& aliases);
-  // A map keeps the first place, a value takes the last: there it was decided.
+  // A map keeps its first place; a value has its last one, where it was decided.
   void Saw(const std::string& key, const Place& place, bool is_map);
-  // What was written below this key no longer holds.
+  // Drops the keys written below this one: they no longer hold.
   void ForgetBelow(const std::string& key);
 
-  // No rule about such a key is worth checking: it or a key above it has a mistake of its own.
+  // Whether the key or one above it has a mistake of its own, so that no rule can be checked.
   bool Unusable(const std::string& key) const;
 
   const std::map<std::string, Place>& places() const { return places_; }

@@ -143,7 +143,7 @@ void AddObjectiveConflict(const Recipe& recipe, const std::string& a,
                            " is none: leave it out"});
 }
 
-// A model of an encoder and a decoder.
+// Conflicts of data with a model that has an encoder and a decoder.
 void AddVocabularyConflicts(const Recipe& recipe, int64_t vocabulary,
                             std::vector<ShapeConflict>& conflicts) {
   const DataRecipe& data = recipe.data;
@@ -173,7 +173,7 @@ void AddVocabularyConflicts(const Recipe& recipe, int64_t vocabulary,
   }
 }
 
-// Sequences of the data against a language model.
+// Conflicts of the data's sequences with a language model.
 void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const DecoderShape& decoder,
                       std::vector<ShapeConflict>& conflicts) {
   AddObjectiveConflict(recipe, "a `" + std::string(FamilyOf(shape)) + "`", conflicts);
@@ -228,7 +228,7 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   }
 }
 
-// Of a source of images and a model that is fed them: IsOfImages().
+// Conflicts of a source of images with a model that reads images (IsOfImages()).
 void AddImageConflicts(const SourceRecipe& source, const std::string& key, const BatchSpec& spec,
                        std::vector<ShapeConflict>& conflicts) {
   const Shape& pixels = spec.inputs[0].sample;
@@ -247,7 +247,7 @@ void AddImageConflicts(const SourceRecipe& source, const std::string& key, const
   }
 }
 
-// Of a source of clicks and a model that is fed them: IsOfClicks().
+// Conflicts of a source of clicks with a model that reads clicks (IsOfClicks()).
 void AddClickConflicts(const SourceRecipe& source, const std::string& key, const Model& model,
                        const BatchSpec& spec, std::vector<ShapeConflict>& conflicts) {
   if (source.planted) return;
@@ -263,7 +263,7 @@ void AddClickConflicts(const SourceRecipe& source, const std::string& key, const
           "tables of ids (model.table_rows)");
 }
 
-// The same against a model of anything else.
+// Conflicts of the data with any other model.
 void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
                        std::vector<ShapeConflict>& conflicts) {
   const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";

@@ -1,4 +1,4 @@
-// What a run is to do, as read from YAML and resolved: every default filled in, nothing left to
+// A run's settings, read from YAML and resolved: every default filled in, nothing left to
 // interpret. The members are the recipe's keys, the initialisers its defaults; ranges, meanings and
 // documentation are in schema.cc and its sections. Enumerators are in the order of their names; an
 // enum of a lower room is that room's own.
@@ -63,9 +63,9 @@ struct ModelRecipe {
   std::optional<std::string> init_from;
   std::optional<LoraRecipe> lora;  // Only with init_from.
   int64_t vocab_multiple = 1;      // Divides vocab_size.
-  // The family's fields (models/family.h) by name. Those of its shape are absent only under
-  // init_from without preset: the files there decide; otherwise LoadRecipe has filled them. Its
-  // dropouts are absent under init_from alone: what the files there say.
+  // The family's fields (models/family.h) by name. Under init_from without preset, fields of the
+  // shape may be absent: the files there decide. Otherwise LoadRecipe has filled them. Dropouts may
+  // be absent only under init_from, whose files then decide.
   FieldValues fields;
 
   // A field that is given; `T`: its type.
@@ -85,9 +85,9 @@ struct SourceRecipe {
   Source source = Source::kText;
   std::vector<std::string> paths;   // ExpandPaths(); not empty for files, else empty.
   std::string tokenizer = "bytes";  // Or the path of a tokenizer.json or SentencePiece .model.
-  std::string column = "text";      // Of .jsonl.
+  std::string column = "text";      // A field of .jsonl.
   std::optional<RawDType> dtype;    // kTokens: of files without a header.
-  std::optional<int64_t> eot;       // Empty: the tokenizer's, or that of tokens.json.
+  std::optional<int64_t> eot;       // Empty: the tokenizer's, or the one in tokens.json.
   std::optional<std::string> chat_template;  // kChat: a file; empty: the tokenizer's own.
   TrainOn train_on = TrainOn::kAssistant;    // kChat.
   std::optional<std::string> date;           // kChat: ParseJinjaDate().
@@ -104,7 +104,7 @@ struct SourceRecipe {
   double weight = 1;               // In a list of data.train.
   std::string name;                // In a list of data.valid: not empty, no two alike.
 
-  // Whether its lines are samples of their own, which windows would cut.
+  // Whether each line is a whole sample, which windows would cut.
   bool IsWhole() const { return source == Source::kChat || source == Source::kPairs; }
   ImageChanges changes() const { return {size.value_or(0), crop, flip, mean, std}; }
 
@@ -122,24 +122,24 @@ using TrainRecipeSources = std::variant<SourceRecipe, std::vector<SourceRecipe>>
 using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe, std::vector<SourceRecipe>>;
 
 struct DataRecipe {
-  // How a sample is made of a source's tokens.
+  // How samples are made from a source's tokens.
   enum class Objective { kCausal, kSeq2Seq, kSpanCorruption };
 
   TrainRecipeSources train;
   ValidRecipe valid = HeldOut{};  // monostate: none.
   int64_t seq_len = 256;
   Objective objective = Objective::kCausal;
-  std::optional<int64_t> target_len;  // TargetLength() where empty. Of every other objective.
+  std::optional<int64_t> target_len;  // TargetLength() where empty. Not for kCausal.
   double noise_density = SpanOptions().noise_density;  // kSpanCorruption.
   double mean_span = SpanOptions().mean_span;
   bool shuffle = true;
   std::optional<std::string> cache;  // CacheDirectory("tokens") where empty.
   bool documents = false;            // With windows only.
   Packing packing = Packing::kWindows;
-  TooLong too_long = TooLong::kError;  // With every other packing.
+  TooLong too_long = TooLong::kError;  // Not with windows.
   bool allow_invalid_text = false;
   bool allow_changed = false;  // On a resume.
-  int64_t threads = 1;         // That make the rows of a batch.
+  int64_t threads = 1;         // Prepare the next batch.
 
   std::span<const SourceRecipe> TrainSources() const;
   std::span<const SourceRecipe> ValidSources() const;  // Empty where valid has none of its own.
@@ -162,11 +162,11 @@ struct KeyedSource {
 // Train's, then those that valid has of its own. Points into `data`.
 std::vector<KeyedSource> KeyedSources(const DataRecipe& data);
 
-// What one of the source's samples is, where they stay whole: "document".
+// A word for one of the source's samples, where they stay whole: "document".
 std::string_view NounOf(const SourceRecipe& source);
-// What turns the source's text into tokens; null where nobody says (tokens made elsewhere).
+// The tokenizer's name; null where none is named (tokens made elsewhere).
 const std::string* TokenizerOf(const SourceRecipe& source);
-const std::string* TokenizerOf(const DataRecipe& data);  // Of the first of train that has one.
+const std::string* TokenizerOf(const DataRecipe& data);  // The first that a train source has.
 struct EmaRecipe {
   double decay = 0.999;
 
@@ -187,7 +187,7 @@ struct TrainRecipe {
   Recompute activation_checkpointing = Recompute::kNone;
   ActivationOffload activation_offload = ActivationOffload::kNone;
   std::optional<EmaRecipe> ema;
-  int64_t max_skipped_steps = 0;  // Of the run, those that a loss scaler skips apart.
+  int64_t max_skipped_steps = 0;  // Over the run, without those that a loss scaler skips.
 
   bool operator==(const TrainRecipe&) const = default;
 };
@@ -205,7 +205,7 @@ struct EvalRecipe {
   int64_t steps = 20;
   std::optional<SampleRecipe> sample;
   bool ema = false;
-  std::optional<int64_t> stop_after;  // Evaluations without a better one.
+  std::optional<int64_t> stop_after;  // Evaluations in a row without a lower loss.
 
   bool operator==(const EvalRecipe&) const = default;
 };
@@ -229,7 +229,7 @@ struct OptimizerRecipe {
   double momentum = 0;                        // SGD.
   double weight_decay = 0.1;
   DType state_dtype = DType::kFloat32;
-  std::optional<double> table_lr;  // Of rows of embedding tables; lr where empty.
+  std::optional<double> table_lr;  // For embedding tables; lr where empty.
   std::vector<GroupRecipe> groups;
 
   bool operator==(const OptimizerRecipe&) const = default;
@@ -266,7 +266,7 @@ struct CheckpointRecipe {
   int64_t keep_best = 0;  // By evaluation loss, beside those.
   bool async = true;
   ResumeRecipe resume;
-  std::vector<std::string> allow_changed{};  // Of AllowedChanges() (model_fields.h).
+  std::vector<std::string> allow_changed{};  // Values of AllowedChanges() (model_fields.h).
 
   bool Allows(std::string_view change) const;
   bool operator==(const CheckpointRecipe&) const = default;
@@ -293,10 +293,10 @@ struct Recipe {
   CheckpointRecipe checkpoint;
   LogRecipe log;
 
-  // Where each key that somebody wrote was written last: "file:line:column" or "--set key=value".
-  // No part of what the run is, so == leaves it out.
+  // Where each given key was written last: "file:line:column" or "--set key=value". == leaves
+  // `places` and `notes` out.
   std::map<std::string, std::string> places;
-  // What was found in files and nobody wrote, a line each, for people. Nor is this part of ==.
+  // Settings that were found in files rather than given, a line each, for people.
   std::vector<std::string> notes;
 
   // "place: key: message", or "key: message" for a key left at its default: for mistakes that show
@@ -389,8 +389,8 @@ int64_t RoundedVocabulary(const ModelRecipe& model, int64_t tokens);
 // records it.
 Recipe WithShape(const Recipe& recipe, const ModelShape& shape);
 
-// What cannot be trained: no model has this shape, the data does not fit it, or an op does not
-// compute it.
+// Why a recipe cannot be trained: no model has this shape, the data does not fit it, or an op does
+// not compute it.
 struct ShapeConflict {
   std::vector<std::string> keys;  // All that are involved, the most telling one first.
   std::string message;
@@ -400,8 +400,8 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
 // Fields that the recipe has and the family has not.
 std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family);
 
-// Under init_from, with the shape found there: a field of the recipe may only agree with it. The
-// conflicts name both values; those of the shape come with them. `where`: of messages, the files.
+// Fields that disagree with the shape found under init_from. A conflict names both values; those of
+// ShapeConflicts() come with them. `where` names the files in messages.
 std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files,
                                          const std::string& where);
 

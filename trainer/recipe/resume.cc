@@ -28,7 +28,7 @@ bool IsFree(const std::string& key) {
          key == "optimizer.state_dtype";
 }
 
-// What checkpoint.allow_changed calls it; empty where it has no name for it.
+// The key's name in checkpoint.allow_changed; empty where it has none.
 std::string ChangeOf(const std::string& key) {
   for (const std::string& change : recipe::AllowedChanges()) {
     if (key == change || key.starts_with(change + ".")) return change;
@@ -36,8 +36,7 @@ std::string ChangeOf(const std::string& key) {
   return "";
 }
 
-// Goes down only where both are of one form: what takes the place of something else is named once,
-// whole.
+// Goes down only where both have one form; a value of another form is named once, whole.
 void Compare(const std::string& key, const Json& before, const Json& now,
              std::vector<RecipeDifference>& differences) {
   if (before.is_object() && now.is_object()) {
@@ -62,10 +61,10 @@ void Compare(const std::string& key, const Json& before, const Json& now,
 }  // namespace
 
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now) {
-  // A run records the dropouts that it trains with; builds that did not know one trained without.
+  // A run records its dropouts; one that is not recorded was not known to that build and is 0.
   Recipe recorded = before;
   recipe::FillDropouts(recorded.model);
-  // Left out, it is that of init_from, whose shape is held against the recipe's anyway.
+  // A field left out is init_from's, whose shape is compared with the recipe's anyway.
   Recipe asked = now;
   if (!recorded.model.family || !asked.model.family) {
     recorded.model.family.reset();

@@ -1,4 +1,4 @@
-// Two recipes of one run: what may differ.
+// Which settings may differ between two recipes of one run.
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_RESUME_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_RESUME_H_
 
@@ -15,18 +15,19 @@ struct RecipeDifference {
   std::string before, now;  // As one line of YAML; whole maps and lists where the forms differ.
 };
 
-// What differs and is not free on a resume, in the schema's order. Free are run.*, log.*,
-// checkpoint.*, eval.*, fsdp.* and the keys that IsFree() lists (resume.cc).
+// The differences that a resume does not allow by itself, in the schema's order. Allowed are run.*,
+// log.*, checkpoint.*, eval.*, fsdp.* and the keys that IsFree() lists (resume.cc).
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now);
 
-// Those of them that now.checkpoint.allow_changed lets be, as "key: before -> now". Throws
-// ConfigError with a line for each of the others: both values, and what to do. `from`: the
-// checkpoint's directory.
+// The differences that now.checkpoint.allow_changed allows, as "key: before -> now". Throws
+// ConfigError with a line for each other one: both values, and what to do. `from`: the checkpoint's
+// directory.
 std::vector<std::string> CheckResume(const Recipe& before, const Recipe& now,
                                      const std::string& from);
 
-// What ranks compare before the first step, as FlattenRecipe gives it: everything but run.threads
-// and run.dir, which hosts of one run may have to set differently.
+// The settings that ranks compare before the first step, as FlattenRecipe gives them: all but those
+// that hosts of one run may have to set differently (run.threads, run.dir, data.cache,
+// data.threads).
 std::vector<std::pair<std::string, std::string>> SharedSettings(const Recipe& recipe);
 
 }  // namespace fsdp

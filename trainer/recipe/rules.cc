@@ -24,8 +24,8 @@ class Rules {
  public:
   explicit Rules(RecipeReader& reader) : reader_(reader) {}
 
-  // `keys`: all that the rule reads. The mistake is reported at the first that somebody wrote.
-  // Breaking one rule makes no key unusable for the others.
+  // `keys`: all that the rule reads. The mistake is reported at the first that somebody wrote. Its
+  // keys stay usable for other rules.
   void Require(bool holds, const std::vector<std::string>& keys, const std::string& message) {
     if (holds) return;
     for (const std::string& key : keys) {
@@ -49,7 +49,7 @@ class Rules {
     }
     if (!value.is_object() || !schema.contains("properties")) return;
     for (const Json& name : schema.value("required", Json::array())) {
-      // Of a section, what it must hold says more.
+      // A missing section is told by the keys that it must hold.
       const Json& property = schema["properties"][name.get<std::string>()];
       const bool either = property.contains("anyOf") && property.contains("properties");
       if (property.contains("required") || either) continue;
@@ -62,7 +62,7 @@ class Rules {
   }
 
  private:
-  // Of the nearest section above that somebody wrote, else the start of the first file.
+  // The place of the nearest section above that somebody wrote, else the start of the first file.
   Place PlaceAbove(std::string key) const {
     for (size_t dot = key.find_last_of(".["); dot != std::string::npos;
          dot = key.find_last_of(".[")) {
@@ -76,7 +76,7 @@ class Rules {
   RecipeReader& reader_;
 };
 
-// What belongs to conversations, to pairs, to images or to clicks.
+// Keys that belong to conversations, pairs, images or clicks only.
 void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& source,
                       const std::string& key) {
   using Source = SourceRecipe::Source;
@@ -116,7 +116,7 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
                     " is whole samples: give samples or none");
 }
 
-// Columns of clicks: none twice, and none where clicks are drawn.
+// Columns of clicks are named once, and not at all where clicks are drawn.
 void CheckClicks(Rules& rules, const SourceRecipe& source, const std::string& key) {
   if (source.planted) {
     const bool names_any = !source.dense.empty() || !source.categorical.empty() ||
@@ -155,7 +155,7 @@ void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
   CheckWholeSource(rules, recipe, *source, key);
   rules.Require(!source->dtype || source->source == Source::kTokens,
                 {key + ".dtype", key + ".source"}, "belongs to source `tokens`, not to " + named);
-  // Files of tokens may say it themselves, and a tokenizer's file does.
+  // Files of tokens may name the end-of-text token themselves, and a tokenizer's file does.
   const std::string* tokenizer = TokenizerOf(*source);
   const bool has_none =
       source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
@@ -246,7 +246,7 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
   rules.Require(weights.empty() || Mixture::CanShare(weights), {"data.train"},
                 "the weights are too far apart: a source would never be drawn from");
   const std::span<const SourceRecipe> valid = recipe.data.ValidSources();
-  std::unordered_map<std::string, size_t> names;  // Whose each is first.
+  std::unordered_map<std::string, size_t> names;  // The first source of each name.
   for (size_t i = 0; i < valid.size(); ++i) {
     if (valid[i].name.empty()) continue;
     const auto [at, is_new] = names.emplace(valid[i].name, i);
@@ -256,7 +256,7 @@ void CheckSources(Rules& rules, const Recipe& recipe) {
   }
 }
 
-// The preset and the fields are the family's.
+// The preset and the fields must belong to the family.
 void CheckFamily(Rules& rules, const ModelRecipe& model) {
   const std::string& family = *model.family;
   if (model.preset) {
@@ -269,7 +269,7 @@ void CheckFamily(Rules& rules, const ModelRecipe& model) {
   }
 }
 
-// Of every float that is smaller the kernel makes 0.
+// The kernel takes a smaller float for 0.
 std::string AdamWEpsMessage(double eps) {
   std::ostringstream message;
   message << "optimizer.eps is " << eps
@@ -351,7 +351,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
 
   CheckPacking(rules, data);
   CheckObjective(rules, data);
-  // data.train is required: what follows from its absence is not worth a second line.
+  // data.train is required; nothing that follows from its absence is reported as well.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
 
   rules.Require(!model.lora || model.init_from, {"model.lora", "model.init_from"},

@@ -11,15 +11,15 @@
 
 namespace fsdp::recipe {
 
-// Whether the recipe itself has one; otherwise the files under init_from decide.
+// Whether the recipe itself gives a shape; otherwise the files under init_from decide.
 inline bool HasShape(const ModelRecipe& model) { return model.preset || !model.init_from; }
 
-// Adds what breaks one to the reader's mistakes, each at the first of its keys that somebody wrote.
+// Adds each broken rule to the reader's mistakes, at the first of its keys that somebody wrote.
 // family_is_null: model.family was given as null, before anything was filled in.
 void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null);
 
-// Likewise, of a rule over `keys` that another has found broken. Nothing where one of them has a
-// mistake of its own.
+// Adds a rule over `keys` that the caller found broken, unless one of them has a mistake of its
+// own.
 void AddMistake(RecipeReader& reader, const std::vector<std::string>& keys,
                 const std::string& message);
 

@@ -13,11 +13,11 @@ namespace {
 using NodePtr = std::shared_ptr<const YamlNode>;
 
 struct Step {
-  std::string name;             // Of a map's entry, or
+  std::string name;             // A map's entry, or
   std::optional<size_t> index;  // a list's item.
 };
 
-// Of "a[0].b": [0], b. Empty where it is no such key. `text` begins at the bracket.
+// The steps [0], b of "a[0].b"; empty where it is no such key. `text` begins at the bracket.
 std::vector<Step> ParseSteps(std::string_view text) {
   std::vector<Step> steps;
   while (!text.empty()) {

@@ -13,12 +13,12 @@ namespace fsdp::recipe {
 
 struct SetItem {
   std::string list;                      // The key of the list: "data.train".
-  std::shared_ptr<const YamlNode> node;  // The list as it was, but for `value`. Null: a mistake.
+  std::shared_ptr<const YamlNode> node;  // The list with `value` in its place. Null: a mistake.
   std::string mistake;
 };
 
-// `key` has a `[`. Items count from 0. The list is that of the last of `trees` that has its key;
-// what is not changed keeps its place.
+// `key` has a `[`. Items count from 0. The list is taken from the last of `trees` that has its key;
+// unchanged nodes keep their places.
 SetItem SetInList(const std::string& key, const Place& place,
                   const std::shared_ptr<const YamlNode>& value,
                   const std::vector<std::shared_ptr<const YamlNode>>& trees);

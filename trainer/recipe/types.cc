@@ -22,7 +22,7 @@ bool IsPlain(const YamlNode& node, PlainType type) {
   return node.kind == YamlNode::Kind::kScalar && node.plain && ResolvePlain(node.text) == type;
 }
 
-// Empty where 64 bits do not hold it. `text` is a kInteger.
+// Empty where the number does not fit in 64 bits. `text` is a kInteger.
 std::optional<int64_t> ReadInteger(const std::string& text) {
   const char* begin = text.data();
   const char* const end = begin + text.size();
@@ -39,7 +39,7 @@ std::optional<int64_t> ReadInteger(const std::string& text) {
   return value;
 }
 
-// Empty where it is not finite or a double does not hold it. `text` is a kNumber.
+// Empty where the number is not finite or no double. `text` is a kNumber.
 std::optional<double> ReadNumber(const std::string& text) {
   const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
   const char* const end = text.data() + text.size();
@@ -84,7 +84,7 @@ class IntegerType final : public TypeOf<int64_t> {
   Json WriteValue(const int64_t& value) const override { return value; }
 
   const int64_t min_, max_;
-  // An upper end that only says how many bits there are is named where it is the mistake.
+  // An upper end that is only the width in bits is named where a number exceeds it.
   const bool bits_;
   const std::string want_;
 };
@@ -275,7 +275,7 @@ struct Names {
   std::vector<std::string> names;
   Later later;
 
-  // Its index; empty where the node is none of them.
+  // The index of the node's name; empty where it is none of them.
   std::optional<size_t> Read(const YamlNode& node, const std::string& key,
                              RecipeReader& reader) const {
     std::vector<std::string> quoted;

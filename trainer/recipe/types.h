@@ -3,8 +3,8 @@
 // Nullable(Text()), Map<T>({Key(...), ...}). The names are short, so they have a namespace of their
 // own.
 //
-// What a type does is said once, by a class that takes values as void*; Type<V> is a handle that
-// holds it to the C++ type. So a key is data and costs the compiler two calls.
+// A type's behaviour is one class that takes values as void*; Type<V> is a handle that ties it to
+// the C++ type. So a key is data and costs the compiler two calls.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_
@@ -58,7 +58,7 @@ class Type : public AnyType {
  public:
   using Value = V;
 
-  // Of types whose values are Vs.
+  // The type's values must be Vs.
   explicit Type(std::shared_ptr<const ValueType> type) : AnyType(std::move(type)) {}
   explicit Type(const AnyType& type) : AnyType(type) {}
 
@@ -91,7 +91,7 @@ Type<bool> Boolean();
 Type<bool> OnlyFalse();    // true: not in this version.
 Type<std::string> Text();  // Not empty.
 
-// Names that other versions know and this one does not.
+// Names that another version knows and this one does not.
 struct Later {
   Later() = default;
   Later(std::initializer_list<const char*> list);
@@ -102,7 +102,7 @@ struct Later {
 
 Type<std::string> OneOfTexts(std::vector<std::string> names, const Later& later = Later());
 
-// What a type does with an enum that it does not know.
+// Access to an enum whose type is not known here.
 struct EnumOps {
   size_t (*get)(const void* value);
   void (*set)(void* value, size_t index);

@@ -45,7 +45,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto node = New(YamlNode::Kind::kNull, mark);
-    // The mark of a value that is not there may be the next token's.
+    // yaml-cpp may mark a missing value with the next token's place.
     if (!stack_.empty() && stack_.back().key && stack_.back().key->place.line != node->place.line) {
       node->place = stack_.back().key->place;
     }
@@ -90,7 +90,7 @@ class TreeBuilder : public YAML::EventHandler {
     std::string text;
     YAML::Mark mark;
   };
-  // The innermost that is open.
+  // The innermost open bracket.
   std::optional<Bracket> OpenBracket() const {
     for (auto frame = stack_.rbegin(); frame != stack_.rend(); ++frame) {
       if (!frame->in_brackets) continue;
@@ -106,7 +106,7 @@ class TreeBuilder : public YAML::EventHandler {
     YAML::Mark mark;
     bool in_brackets;
     std::optional<YamlNode::Entry> key;                    // Read, its value still to come.
-    std::unordered_map<std::string, size_t> entries = {};  // Of the node, by key.
+    std::unordered_map<std::string, size_t> entries = {};  // Index in node->entries by key.
   };
 
   std::shared_ptr<YamlNode> New(YamlNode::Kind kind, const YAML::Mark& mark) const {
@@ -171,7 +171,7 @@ class TreeBuilder : public YAML::EventHandler {
     frame.node->entries.push_back(entry);
   }
 
-  // Of the map that is open, with a dot at its end.
+  // The key of the open map, with a dot at its end.
   std::string Path() const {
     std::string path;
     for (size_t i = 0; i + 1 < stack_.size(); ++i) {
@@ -228,7 +228,7 @@ uint32_t EscapedUnit(const std::string& text, size_t at) {
   return error == std::errc() && end == &text[at + 6] ? unit : 0;
 }
 
-// What yaml-cpp says of an escape that is no character; it has just read that. JSON escapes a
+// The message for an escape that yaml-cpp has just read and that is no character. JSON escapes a
 // character outside the first plane in two halves, which YAML does not take.
 std::string WordsForEscape(const std::string& text, size_t end, const std::string& said) {
   if (end < 6 || !said.starts_with(YAML::ErrorMsg::INVALID_UNICODE)) return "not YAML: " + said;

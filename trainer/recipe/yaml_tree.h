@@ -29,7 +29,7 @@ struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   struct Entry {
     std::string key;
-    Place place;  // Of the key.
+    Place place;  // Where the key is.
     std::shared_ptr<const YamlNode> value;
   };
 
@@ -51,7 +51,7 @@ struct YamlNode {
 std::shared_ptr<const YamlNode> ParseYaml(const std::string& text, int source, bool place_lines,
                                           std::vector<RecipeMistake>& mistakes);
 
-// What YAML 1.2's core schema makes of a scalar without quotes.
+// The type that YAML 1.2's core schema gives a scalar without quotes.
 enum class PlainType { kNull, kBool, kInteger, kNumber, kText };
 PlainType ResolvePlain(const std::string& text);
 

@@ -33,7 +33,7 @@ TEST(Configs, EveryRecipeLoads) {
   EXPECT_GE(count, 7);
 }
 
-// Under the preset's name, where they name one; sequences may be shorter than the longest.
+// A recipe that names a preset has its name; sequences may be shorter than the longest.
 TEST(Configs, ModelsAreThePresets) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("configs/models")) {
@@ -59,7 +59,7 @@ TEST(Docs, RecipePageIsFresh) {
       << "refresh it: bazel-bin/cmd/fsdp-train config docs > docs/recipe.md";
 }
 
-// Who reads the page learns what is refused: both ends of every integer.
+// The page gives both ends of every integer's range.
 TEST(Docs, RecipePageBoundsEveryInteger) {
   const std::regex integer("integer"), bounded("integer >= [0-9]+ and <= ([0-9]+|2\\^(31|63) - 1)");
   const auto count = [](const std::string& text, const std::regex& what) {

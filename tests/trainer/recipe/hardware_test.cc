@@ -245,7 +245,7 @@ TEST(HardwareTest, WhatIsWrittenReadsTheSame) {
   EXPECT_EQ(again.network->between.ring_bytes_per_s, all.network->between.ring_bytes_per_s);
   EXPECT_THAT(text, HasSubstr("  inside:\n    ring_bytes_per_s: 1.0\n"));
 
-  // What nobody wrote stays unwritten; a network without a number is there.
+  // Values that the file does not have stay unwritten; a network without a number is kept.
   Hardware bare;
   bare.name = "b: #1";
   bare.device = Hardware::Device::kCpu;

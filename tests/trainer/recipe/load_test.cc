@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:19: optimizer.name: want `adamw` or `sgd`, got 3"},
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
-        // What is known and not in this version.
+        // Names that are known and not in this version.
         {"LaterState", "optimizer: {state_dtype: 8bit}",
          "r.yaml:3:26: optimizer.state_dtype: `8bit`: not in this version (want `fp32` or "
          "`bf16`)"},
@@ -329,7 +329,7 @@ INSTANTIATE_TEST_SUITE_P(
     }),
     [](const auto& info) { return info.param.name; });
 
-// Those about model and data, which kGood has already.
+// Mistakes about model and data, which kGood has already.
 TEST(LoadRecipe, ModelAndDataMistakes) {
   const auto model = [](const std::string& fields) {
     return MistakesOf("model: {family: gpt2, " + fields + "}\ndata: {train: {paths: [x]}}\n");
@@ -770,7 +770,7 @@ TEST(LoadRecipe, OfManyMistakesTheFirstThousandAreListed) {
   }
 }
 
-// Of each kind as many: none is compared with all others.
+// As many mistakes of each kind: none may be compared with all others.
 TEST(LoadRecipe, ManyMistakesTakeSeconds) {
   constexpr int kMany = 30000;
   const auto number = [](int i) { return std::to_string(i); };
@@ -997,7 +997,7 @@ TEST(LoadRecipe, DropoutsAreTheRecipesOrTheFiles) {
   EXPECT_EQ(ShapeOf(WithShape(llama, theirs).model), ModelShape(theirs));
 }
 
-// What an op does not compute is a mistake of the recipe, at the key that says so.
+// A setting that no op computes is a mistake of the recipe, at its key.
 TEST(LoadRecipe, TheOpsLimitsAreTheRecipes) {
   const auto set = [](const std::string& override) { return MistakesOf(kGood, {override}); };
   const auto mistake = [](const std::string& override, const std::string& message) {

@@ -59,7 +59,7 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].key, "data.train[1].weight");
   EXPECT_EQ(differences[0].now, "2.0");
-  // What one of the two does not have at all.
+  // A key that one of the two does not have at all.
   const Recipe two = mixed("{paths: [y]}"), one = With({"data.train=[{paths: [x]}]"});
   for (const auto& found : {ResumeDifferences(two, one), ResumeDifferences(one, two)}) {
     ASSERT_EQ(found.size(), 1u);
@@ -74,7 +74,7 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_EQ(Differences({"data={packing: samples, too_long: cut}", "data.train.eot=0"}),
             "data.train.eot null -> 0; data.packing windows -> samples; data.too_long error -> "
             "cut; ");
-  // What takes the place of something of another form is named once, whole.
+  // A value that replaces one of another form is named once, whole.
   EXPECT_EQ(Differences({"train.ema={decay: 0.5}"}), "train.ema null -> {decay: 0.5}; ");
   EXPECT_EQ(
       Differences({"optimizer.groups=[{match: x, frozen: true}]"}),

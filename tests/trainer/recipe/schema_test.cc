@@ -198,7 +198,7 @@ TEST(Schema, AgreesWithTheLoaderOnEveryKey) {
       }
       const std::string mistakes = MistakesOf(recipe);
       if (Allows(schema, recipe)) {
-        // What is left are settings against each other.
+        // The rest are rules that join several settings.
         for (const char* words : {"want ", "unknown key", "not in this version", "required"}) {
           EXPECT_EQ(mistakes.find(words), std::string::npos)
               << key << ": " << value << ": " << mistakes;
@@ -322,7 +322,7 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
 void Reconcile(Json& recipe) {
   auto& model = recipe["model"];
   if (model["family"].is_null() && model["init_from"].is_null()) model["family"] = "gpt2";
-  // Of all families and scalings, each field could be wrong: most get their turn as a GPT-2.
+  // Any field of any family or scaling may be wrong: most are drawn with a GPT-2.
   const bool llama = model["family"] == "llama";
   if (!llama && !model["family"].is_null()) model["family"] = "gpt2";
   const ModelFamily& family = *FindFamily(llama ? "llama" : "gpt2");
@@ -480,7 +480,7 @@ void Reconcile(Json& recipe) {
   name += "x";
 }
 
-// Of a text for `paths` the list that it stands for.
+// The list that a text for `paths` stands for.
 void SpellOutPaths(Json& value) {
   for (auto& [key, inner] : value.items()) {
     if (key == "paths" && inner.is_string()) inner = Json::array({inner});
@@ -498,7 +498,7 @@ TEST(Print, ReadsBackToTheSameRecipe) {
     SCOPED_TRACE(drawn.dump());
     Recipe recipe;
     ASSERT_NO_THROW(recipe = ParseRecipe({{"drawn", drawn.dump()}})) << MistakesOf(drawn);
-    // What was drawn is what was read ...
+    // The recipe drawn is the recipe read ...
     SpellOutPaths(drawn);
     Json written = WriteRecipe(recipe);
     Json& limit = drawn["run"]["memory_limit"];

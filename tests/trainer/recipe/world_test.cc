@@ -1,4 +1,4 @@
-// What a recipe comes to in a world of so many ranks.
+// Recipes checked against the number of ranks.
 #include <gtest/gtest.h>
 
 #include <cstdint>
