@@ -103,8 +103,8 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
   belongs_to(Source::kClicks, "planted", source.planted.has_value());
   const bool cuts = source.crop == Crop::kCenter || source.crop == Crop::kRandom;
   rules.Require(!source.size || cuts, {key + ".size", key + ".crop"},
-                "is of crop `center` and `random`, not of `" + std::string(Name(source.crop)) +
-                    "`, which resizes to model.image_size at once");
+                "belongs to crop `center` and `random`; crop `" + std::string(Name(source.crop)) +
+                    "` resizes to model.image_size at once");
   rules.Require(!source.date || ParseJinjaDate(*source.date), {key + ".date"},
                 "`" + source.date.value_or("") + "` is no day, such as 2026-11-26");
   rules.Require(!source.eot || source.source != Source::kChat, {key + ".eot", key + ".source"},
@@ -425,7 +425,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 "directory there");
   rules.Require(offload.optimizer_share == 0 || offload.optimizer,
                 {"fsdp.cpu_offload.optimizer_share", "fsdp.cpu_offload.optimizer"},
-                "fsdp.cpu_offload.optimizer_share is of the updates that leave the device with "
+                "fsdp.cpu_offload.optimizer_share divides the updates of "
                 "fsdp.cpu_offload.optimizer, which is false: set that, too");
   rules.Require(
       !recipe.fsdp.reshard_after_forward || recipe.fsdp.sharding_strategy == Strategy::kFullShard ||
@@ -447,7 +447,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   const DType reduced = recipe.fsdp.mixed_precision.reduce_dtype;
   rules.Require(!reduces || reduced == DType::kFloat32,
                 {"fsdp.quantize.reduce", "fsdp.mixed_precision.reduce_dtype"},
-                "what is quantised is in no reduce_dtype, which is `" + std::string(Name(reduced)) +
+                "quantised reductions replace reduce_dtype, which is `" + std::string(Name(reduced)) +
                     "`: leave it out, or set fsdp.quantize.reduce to none");
 }
 

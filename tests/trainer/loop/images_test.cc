@@ -218,7 +218,7 @@ TEST(Images, SettingsAreJudgedWithTheRecipe) {
             "data.train.size: a square of model.image_size, 6, is cut out of images whose shorter "
             "side has 5 pixels");
   EXPECT_EQ(mistake(paths + "size: 8"),
-            "data.train.size: is of crop `center` and `random`, not of `none`, which resizes to "
+            "data.train.size: belongs to crop `center` and `random`; crop `none` resizes to "
             "model.image_size at once");
   EXPECT_EQ(
       mistake("paths: [x], tokenizer: bytes", {"data.train={source: text, paths: [x]}"}),

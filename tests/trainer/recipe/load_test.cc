@@ -305,7 +305,7 @@ INSTANTIATE_TEST_SUITE_P(
          "set fsdp.quantize.reduce to none, or another fsdp.sharding_strategy"},
         {"QuantizedReductionInADtype",
          "fsdp: {mixed_precision: {reduce_dtype: bf16}, quantize: {reduce: int8}}",
-         "r.yaml:3:66: fsdp.quantize.reduce: what is quantised is in no reduce_dtype, which is "
+         "r.yaml:3:66: fsdp.quantize.reduce: quantised reductions replace reduce_dtype, which is "
          "`bf16`: leave it out, or set fsdp.quantize.reduce to none"},
         {"QuantizedReductionOfAnotherForm", "fsdp: {quantize: {reduce: fp8}}",
          "r.yaml:3:27: fsdp.quantize.reduce: want `none`, `int8` or `int4`, got the text `fp8`"},
