@@ -447,7 +447,8 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   const DType reduced = recipe.fsdp.mixed_precision.reduce_dtype;
   rules.Require(!reduces || reduced == DType::kFloat32,
                 {"fsdp.quantize.reduce", "fsdp.mixed_precision.reduce_dtype"},
-                "quantised reductions replace reduce_dtype, which is `" + std::string(Name(reduced)) +
+                "quantised reductions replace reduce_dtype, which is `" +
+                    std::string(Name(reduced)) +
                     "`: leave it out, or set fsdp.quantize.reduce to none");
 }
 

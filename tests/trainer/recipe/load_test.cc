@@ -264,15 +264,11 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:29: fsdp.cpu_offload.spill: fsdp.cpu_offload.spill takes what the host updates "
          "to a disk, but fsdp.cpu_offload.optimizer is false: set that, too"},
         {"ShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: 0.5}}",
-         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share is of "
-         "the "
-         "updates that leave the device with fsdp.cpu_offload.optimizer, which is false: set that, "
-         "too"},
+         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share divides "
+         "the updates of fsdp.cpu_offload.optimizer, which is false: set that, too"},
         {"AutomaticShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: auto}}",
-         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share is of "
-         "the "
-         "updates that leave the device with fsdp.cpu_offload.optimizer, which is false: set that, "
-         "too"},
+         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share divides "
+         "the updates of fsdp.cpu_offload.optimizer, which is false: set that, too"},
         {"ShareOfAnotherWord", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: foo}}",
          "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want `auto` or a number from 0 to 1, got "
          "the text `foo`"},
