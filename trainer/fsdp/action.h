@@ -1,5 +1,5 @@
-// One action of a schedule: what it does, what it reads and writes, by name and slot, and what it
-// waits for.
+// One action of a schedule: its kind, the memory that it reads and writes, by name and slot, and
+// its waits.
 // Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_ACTION_H_
 #define FSDP_TRAIN_TRAINER_FSDP_ACTION_H_
@@ -13,7 +13,8 @@
 
 namespace fsdp {
 
-// kReplicate: of hybrid strategies alone; those behind it of offload, the last two of spilling.
+// Only hybrid strategies use kReplicate. Only offload uses the streams behind it, and only spilling
+// the last two.
 enum class StreamId {
   kCompute,
   kGather,
@@ -29,73 +30,74 @@ enum class StreamId {
 constexpr int kNumStreams = 10, kOffloadStreams = 3, kSpillStreams = 2;
 
 enum class ActionKind {
-  kBegin,          // compute   Clears the step's scalars, behind all steps before.
+  kBegin,          // compute   Clears the step's scalars, behind all earlier steps.
   kLoad,           // data      A micro-batch into batch slot micro_batch % 2.
-  kHostWait,       // the host  Enqueues nothing more before what it waits for has passed.
-  kMove,           // any       What it reads, to where it writes, in the form that it has there.
-  kGather,         // gather    All-gather of a unit's shard, or of what lies in its place already,
+  kHostWait,       // the host  Enqueues nothing more before its waits have passed.
+  kMove,           // any       Moves what it reads to where it writes, in the form used there.
+  kGather,         // gather    All-gather of a unit's shard, which may lie in its place already,
                    //           into its slot; with F = 1 a cast.
   kRun,            // compute   The model's code for one segment and pass.
-  kSumBatch,       // reduce    In the run before it: all-reduce of what a batch norm asks for.
-  kFree,           // compute   The unit's parameters have no address any more.
+  kSumBatch,       // reduce    Inside the run before it: all-reduce of a batch norm's sums.
+  kFree,           // compute   The unit's parameters lose their address.
   kClear,          // compute   Zeroes the unit's gradient.
   kReduce,         // reduce    Reduce-scatter of the gradient; with F = 1 an all-reduce.
-  kAccumulate,     // reduce    gradient shard += what kReduce left in the staging buffer.
+  kAccumulate,     // reduce    gradient shard += the staging buffer that kReduce has filled.
   kAllReduce,      // replicate Sums the gradient shard over its replicas, once a step.
   kSumSquares,     // compute   Adds the squares of the unit's gradient shard; with offload: leave.
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
   kClip,           // compute   Gradient norm and coefficient.
-  kOptimizer,  // compute   Updates the unit's shard; of units on the host: update, a host's stream.
-  kTableTurn,  // reduce    Of embedding tables, as the next: table_actions.h says what they do.
-  kTableFetch,   // reduce
-  kTableRoute,   // data
-  kTableAgree,   // reduce
-  kTableClear,   // compute
-  kTableCheck,   // compute
-  kTableSend,    // reduce
-  kTableUpdate,  // reduce
-  kDrop,         // compute   Activations that have left give their memory back.
-  kEnd           // compute   Publishes the scalars to the host.
+  kOptimizer,      // compute   Updates the unit's shard; on the host: update, a host's stream.
+  kTableTurn,      // reduce    Embedding tables, down to kTableUpdate: see table_actions.h.
+  kTableFetch,     // reduce
+  kTableRoute,     // data
+  kTableAgree,     // reduce
+  kTableClear,     // compute
+  kTableCheck,     // compute
+  kTableSend,      // reduce
+  kTableUpdate,    // reduce
+  kDrop,           // compute   Activations that have left the device give their memory back.
+  kEnd             // compute   Publishes the scalars to the host.
 };
 
 // Memory that actions read, write, take and give back. Two uses of one memory on two streams need a
-// wait. kComputeShard is what is gathered: the masters themselves, their copy in another dtype, or
-// the average that is evaluated in their place. Only updates touch masters, and they write the
-// compute shard with them, so the waits are the same whether or not the two are one memory.
+// wait. kComputeShard is the shard that is gathered: the masters themselves, their copy in another
+// dtype, or the average that is evaluated in their place. Only updates touch masters, and they
+// write the compute shard, too. The waits are therefore the same whether or not the two are one
+// memory.
 enum class Resource {
   kMaster,
   kState,    // The optimizer's.
   kAverage,  // The masters', in fp32.
   kComputeShard,
-  kConstant,         // Either of them, of what no update changes.
-  kAverageInUse,     // With F = 1, in the form that is computed with.
+  kConstant,         // A master or compute shard that no update changes.
+  kAverageInUse,     // The average with F = 1, in the form that is computed with.
   kSecondary,        // This rank's part of the secondary copy.
   kValue,            // A unit as it is computed with.
-  kGradient,         // Backward adds to it, where that is not the shard itself.
+  kGradient,         // Backward adds to it. Only where it is not the shard itself.
   kGradientShard,    // Updates on the device read it.
-  kShard,            // A gradient's, on its way to host memory.
+  kShard,            // A gradient's shard, on its way to host memory.
   kHostGradient,     // Updates on the host read it.
-  kUpdated,          // An update on the host leaves it for the device, in another dtype.
+  kUpdated,          // The result of a host's update for the device, in another dtype.
   kSpilled,          // A part, on a disk.
   kSpillSlot,        // A part in host memory, while it is updated or read.
-  kSpillCopy,        // There, too: what kUpdated is of it.
-  kFactors,          // The step's, in host memory.
+  kSpillCopy,        // In host memory: the part's kUpdated.
+  kFactors,          // The step's factors, in host memory.
   kActivations,      // A segment keeps them for backward.
   kHostActivations,  // In host memory, or on a disk.
   kGatherWire,       // A value as it travels.
   kWire,             // A gradient as it travels.
-  kArrived,          // What has come of others' gradients, where it is summed afterwards.
-  kInsideSum,        // Of a host's gradients, where reductions take two hops.
+  kArrived,          // Gradients that came from others, where they are summed afterwards.
+  kInsideSum,        // The sum of a host's gradients, where reductions take two hops.
   kReplicaWire,      // A gradient's shard, between replicas.
-  kReplicaArrived,   // What has come of others' shards, where it is summed afterwards.
+  kReplicaArrived,   // Shards that came from others, where they are summed afterwards.
   kStaging,
-  kTableRows,      // This rank's, and what their updates keep.
+  kTableRows,      // This rank's rows, and the state of their updates.
   kTableVectors,   // The rows that the step asks for.
   kTableGradient,  // The sums of their gradients.
-  kTableRound,     // What travels of a round.
+  kTableRound,     // The data of a round that travels.
   kTableRounds,    // How many rounds each rank needs.
-  kRoute,          // Where the ids of the step lead,
-  kNextRoute,      // and in host memory those of the next.
+  kRoute,          // Where the step's ids lead,
+  kNextRoute,      // and those of the next step, in host memory.
   kScalars,
   kBatch
 };
@@ -104,7 +106,7 @@ constexpr int kNumResources = static_cast<int>(Resource::kBatch) + 1;
 struct Use {
   Resource what = Resource::kScalars;
   int of = 0;     // The unit or segment.
-  int slot = -1;  // Whoever uses a slot uses one memory; -1: it has its own.
+  int slot = -1;  // All uses of a slot use one memory; -1: it has its own.
   int part = -1;  // A part of the unit that is spilled; -1: all of it.
 
   bool operator==(const Use&) const = default;
@@ -112,30 +114,31 @@ struct Use {
 
 struct Wait {
   int action = 0;
-  // Orders no memory by itself: backward_prefetch, kHostWait; or memory that the plan gives out, of
-  // which the list knows no use: of activations.
+  // A wait that orders no memory of the list: for backward_prefetch and kHostWait. Or it orders
+  // activations: the plan gives out their memory, and the list knows no use of it.
   bool pacing = false;
-  bool step_before = false;  // An action of the training step before, if that is what was before.
+  bool step_before = false;  // An action of the training step before, if a training step was
+                             // before.
   bool operator==(const Wait&) const = default;
 };
 
 struct Action {
   ActionKind kind = ActionKind::kRun;
   StreamId stream = StreamId::kCompute;
-  int unit = -1;               // Where it is about one.
-  int segment = -1;            // kRun, and of activations.
+  int unit = -1;               // For an action on one unit.
+  int segment = -1;            // For kRun and actions on activations.
   Pass pass = Pass::kForward;  // kRun.
   int micro_batch = -1;
   std::vector<Use> reads = {}, writes = {};  // kMove: from the first to the first.
-  // Memory that is the unit's from here on, or until here: of a slot, or of an allocator.
+  // Memory that becomes the unit's here, or stops being the unit's: from a slot or an allocator.
   std::vector<Use> takes = {}, gives = {};
-  bool signals = false;  // A later action waits for it, of this step or the next.
+  bool signals = false;  // A later action of this step or the next waits for it.
   std::vector<Wait> waits = {};
 
-  // The first of all it uses that is one of these; null where there is none.
+  // The action's first use of one of these; null where there is none.
   const Use* Find(std::initializer_list<Resource> any) const;
-  int slot() const;     // A gather's, gradient's or batch's; -1: it is about no such slot.
-  Group group() const;  // Over whom a collective goes.
+  int slot() const;     // The gather, gradient or batch slot; -1: the action uses none.
+  Group group() const;  // The group of a collective.
   bool secondary() const { return Find({Resource::kSecondary}) && kind == ActionKind::kGather; }
   bool operator==(const Action&) const = default;
 };

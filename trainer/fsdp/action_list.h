@@ -1,6 +1,6 @@
-// The actions of a schedule as they are listed, and the waits that each needs: no more than order
-// two uses of the same memory which nothing else orders. Two steps may be listed, one behind the
-// other: a wait of the second may then be for an action of the first.
+// Lists the actions of a schedule and gives each its waits: only those that order two uses of the
+// same memory which nothing else orders. Two steps may be listed, one behind the other: a wait of
+// the second may then be for an action of the first.
 // Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
 #define FSDP_TRAIN_TRAINER_FSDP_ACTION_LIST_H_
@@ -17,34 +17,35 @@ namespace fsdp {
 // Vector clocks over streams, as the stream checker keeps them over bytes.
 class ActionList {
  public:
-  // `one_queue`: what belongs to the reduce stream goes to the gather stream. `caching`: what an
-  // action takes on the device is other memory each time.
+  // `one_queue`: actions of the reduce stream go to the gather stream. `caching`: an action takes
+  // other device memory each time.
   ActionList(bool one_queue, bool caching) : one_queue_(one_queue), caching_(caching) {}
 
-  // The index of the action, which waits for what it reads and writes, and for `pacing` besides.
+  // Adds an action, which waits for the earlier uses of what it reads and writes, and for `pacing`.
+  // Returns its index.
   int Add(Action action, const std::vector<int>& pacing = {});
 
-  // `wait`, a kHostWait, was listed right before `held`: it is pacing where that one's own waits
+  // `wait`, a kHostWait, was listed right before `held`. It becomes pacing if the waits of `held`
   // already order all that it waits for.
   void Settle(int wait, int held);
 
-  // What follows is the second step, of the same actions.
+  // Begins the second step, which has the same actions.
   void NextStep();
 
-  // The last step's, which signal what the same step behind it would wait for.
+  // The last step's actions. They signal what an equal step behind them would wait for.
   std::vector<Action> Take();
 
  private:
-  // Entry s: the actions of stream s with an index below it are done. The host's waits are one
-  // more: what it has waited for is done before all that it enqueues from then on.
+  // Entry s: the actions of stream s with an index below it are done. The host has an entry, too:
+  // what it has waited for is done before all that it enqueues from then on.
   static constexpr int kHost = kNumStreams;
   using Clock = std::array<int, kNumStreams + 1>;
   struct Users {
-    int write = -1;  // Of nobody: what was before the first step has ended.
+    int write = -1;  // -1: none; all work before the first step has ended.
     std::vector<int> reads;
   };
 
-  // The same for all that use one memory.
+  // Equal for all uses of one memory.
   using Key = std::tuple<Resource, bool, int, int>;
 
   static Key KeyOf(const Use& use);
@@ -58,11 +59,11 @@ class ActionList {
   const bool one_queue_, caching_;
   std::vector<Action> actions_;
   int begin_ = 0;              // Where the last step begins.
-  std::vector<Clock> clocks_;  // Of each action, when it is done.
+  std::vector<Clock> clocks_;  // By action: the clock when it is done.
   std::array<Clock, kNumStreams + 1> streams_{};
   std::map<Key, Users> users_;
-  // Of the last kHostWait: what it waits for to order memory, and what the stream that it holds
-  // back knew before.
+  // For the last kHostWait: the actions that it waits for to order memory, and what the held-back
+  // stream knew before.
   std::vector<int> needed_;
   Clock held_{};
 };

@@ -1,7 +1,7 @@
 // Sums over ranks that batch norms ask for in the middle of a run (train.batch_norm: sync). They
 // are listed behind their run and done where the model's code asks for them; the compute stream
-// waits for each. The list says how many there are and in which order on the stream of reductions,
-// behind whose earlier work they come on every rank.
+// waits for each. The list fixes their number and their order on the stream of reductions, behind
+// whose earlier work they come on every rank.
 // Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_BATCH_SUMS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_BATCH_SUMS_H_
@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// Those of a run that has just been listed. A recompute takes what forward has summed.
+// Adds the sums of a run that has just been listed. A recompute takes forward's sums.
 inline void AddBatchSums(const ScheduleOptions& options, const ScheduledRun& run,
                          ActionList& list) {
   const bool none = run.pass == Pass::kRecompute;

@@ -1,6 +1,6 @@
 // `buffers: caching`, the paper's way: all device memory of a rank comes from a caching allocator,
-// at the time of use. What a unit has only while it is in use is taken for the stream that fills it
-// and freed behind its last use on others; activations belong to the compute stream.
+// at the time of use. Memory that a unit needs only while it is in use is taken for the stream that
+// fills it and freed behind its last use on others. Activations belong to the compute stream.
 // Tests: tests/trainer/engine/paper_runtime_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_CACHING_BUFFERS_H_
@@ -24,46 +24,45 @@ namespace fsdp {
 
 class CachingBuffers final : public PhasedAllocator {
  public:
-  // `limit`: bytes of device memory, at most; allocations throw MemoryError above it. Where the
-  // device is the CPU, or simulates it, host memory is the same memory, and so counts against the
-  // limit and in the peaks. `spill`: what is allocated of a disk; only simulated devices have
-  // addresses for that. `ceiling`: what is reserved, and pooled, is held against it; nothing is
-  // given back because of it.
+  // `limit`: the most bytes of device memory; allocations throw MemoryError above it. On a CPU
+  // device, real or simulated, host memory is the same memory: it counts against the limit and in
+  // the peaks. `spill`: the source of disk memory; a simulated device has addresses without it.
+  // `ceiling`: checked against reserved and pooled bytes; it makes nothing go back to the device.
   explicit CachingBuffers(Device& device, std::optional<int64_t> limit = std::nullopt,
                           std::unique_ptr<SpillMemory> spill = nullptr,
                           const MemoryCeiling& ceiling = {});
 
-  // For the compute stream; other memory than the device's is pooled by size.
+  // Device memory is for the compute stream; other memory is pooled by size.
   void Begin(Phase) override {}
   std::byte* Allocate(int64_t bytes, MemoryUse use) override;
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
   CachingBuffers* caching() override { return this; }
   SpillMemory* spill() override { return spill_.get(); }
 
-  // By StreamId, null where there is none. Before memory is taken for them, and with an empty list
-  // before they end.
+  // Attaches streams, by StreamId, null where there is none. Call it before memory is taken for
+  // them, and with an empty list before they end.
   void Attach(const std::vector<std::unique_ptr<Stream>>& streams);
-  // Bytes, of kind kUnsharded, for what `stream` is about to enqueue. Empty for none.
+  // Bytes of kind kUnsharded for the next work of `stream`. Empty for 0 bytes.
   View Take(int64_t bytes, StreamId stream);
-  // Which `users` have used besides, with what they have enqueued so far. Nothing for none.
+  // Gives Take()'s bytes back, which the work that `users` have enqueued so far has used, too. Does
+  // nothing for an empty view.
   void Release(const View& bytes, std::initializer_list<StreamId> users = {});
 
   const CachingStatistics& statistics() const { return caching_.statistics(); }
-  // Since the last call, or the beginning.
+  // Statistics since the last call, or the beginning.
   CachingStatistics TakePeaks();
-  // What has been in use so far: of the device's memory what was reserved (of the CPU's so much
-  // that all places come to the peak), of other places what was pooled, and of each kind the most
-  // that there was of it at a time.
+  // The memory in use so far. Device memory counts what was reserved, or on a CPU as much as brings
+  // all places to the peak. Other places count what was pooled. Each kind counts its peak.
   MemoryPlan Used() const;
 
  private:
   void Count(int64_t bytes, MemoryUse use);
   void CheckCeiling() const;
-  int64_t Pooled() const;  // Of host memory.
+  int64_t Pooled() const;  // Host memory.
 
-  const bool one_memory_;  // Of the device and the host.
+  const bool one_memory_;  // Device and host share it.
   CachingAllocator caching_;
-  CachingStatistics taken_;  // All that TakePeaks() has returned.
+  CachingStatistics taken_;  // The sum of all that TakePeaks() has returned.
   const std::unique_ptr<SpillMemory> spill_;
   const MemoryCeiling ceiling_;
   PooledAllocator pooled_;

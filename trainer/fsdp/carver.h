@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Takes views from bytes, one behind the other, each at a multiple of 64.
+// Cuts views from bytes, one behind the other, each at a multiple of 64 bytes.
 class Carver {
  public:
   explicit Carver(const View& bytes) : next_(bytes.data) {}

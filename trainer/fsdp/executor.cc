@@ -44,7 +44,7 @@ std::unique_ptr<TableExchange> MakeTables(Device& device, PhasedAllocator& alloc
       model.Inputs(options.sample_length), mesh.position(), communicators.Over(Group::kWorld));
 }
 
-// Of what goes over the world.
+// Collectives over the world.
 StreamId WorldStream(const ExecutorOptions& options) {
   return options.communicators == 1 ? StreamId::kGather : StreamId::kReduce;
 }
@@ -73,7 +73,7 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
       parameters_(layout_.flat_parameters.size()),
       tables_(MakeTables(device, allocator, model, options, communicators)),
       copied_(layout_.units.size()) {
-  if (device.type() != DeviceType::kSim) {  // What a dropped load leaves is in bounds.
+  if (device.type() != DeviceType::kSim) {  // A dropped load leaves values in bounds.
     for (const ExecutorMemory::StagedBatch& batch : memory_.batches) {
       std::memset(batch.host_bytes.data, 0, batch.host_bytes.bytes());
     }

@@ -1,4 +1,4 @@
-// What each action of a schedule enqueues.
+// The work that each action of a schedule enqueues.
 // Tests: tests/trainer/fsdp/executor_test.cc
 #include <algorithm>
 #include <cstring>
@@ -94,7 +94,7 @@ void Executor::Load(const Action& action) {
                                                                  const View& bytes) {
     try {
       load(m, host);
-    } catch (...) {  // What a GPU runs behind the failure stays in bounds.
+    } catch (...) {  // Work that a GPU runs behind the failure stays in bounds.
       std::memset(bytes.data, 0, bytes.bytes());
       throw;
     }

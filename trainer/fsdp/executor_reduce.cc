@@ -1,4 +1,4 @@
-// What the actions that sum over ranks enqueue.
+// The work that actions enqueue which sum over ranks.
 // Tests: tests/trainer/engine/quantized_reduce_test.cc
 #include "trainer/core/check.h"
 #include "trainer/fsdp/executor.h"

@@ -1,4 +1,4 @@
-// What an executor is told of a step, and what it tells when the step is done.
+// The executor's input for a step, and its account when the step is done.
 // Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_STEP_H_
@@ -22,38 +22,41 @@ namespace fsdp {
 
 struct ExecutorStep {
   Mode mode = Mode::kTrain;
-  int64_t number = 0;      // For Where(): the training step it is, or that an evaluation follows.
+  int64_t number = 0;      // For Where(): the training step, or the one that an evaluation follows.
   double lr = 0;           // kTrain: the learning rate.
-  float target_scale = 1;  // Of each target's loss; kTrain: 1 / T0.
+  float target_scale = 1;  // Factor of each target's loss; kTrain: 1 / T0.
   float mean_scale = 1;    // T0 / T: exactly 1 when every target counts.
   float stop = 0;          // This rank's wishes; all ranks see the sums.
   float save = 0;
   // Writes a micro-batch into the host's memory. Called on a stream's thread.
   std::function<void(int micro_batch, const Batch& batch)> load;
-  // kTrain, may be null: enqueues what the updates have in common, before them. `inputs`:
+  // kTrain, may be null: enqueues the work that all updates share, before them. `inputs`:
   // StepInputs (ops/step_parameters.h). `coefficient` [1] multiplies the gradient; NaN means that
   // nothing may change.
   std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
-  // kTrain: enqueues the update on `stream`. It writes the copy, too.
+  // kTrain: enqueues the update on `stream`. The update writes the copy, too.
   std::function<void(Stream& stream, const ShardUpdate& update)> optimize;
   // kTrain: enqueues the update of a round of rows of embedding tables on `stream`.
   std::function<void(Stream& stream, const RowUpdate& update)> update_rows;
-  // kTrain: as `load`, of the next step, whose ids this one reads. Null: nobody knows it yet.
+  // kTrain: `load` for the next step, whose ids this one reads. Null: the next step is not known
+  // yet.
   std::function<void(int micro_batch, const Batch& batch)> load_next;
-  // kEval: shards to gather in place of the master weights', as NewShards() made them, cast on
-  // the way where another dtype is computed with. Null: those.
+  // kEval: shards from NewShards() to gather in place of the master weights', cast on the way where
+  // another dtype is computed with. Null: the master weights'.
   const std::vector<View>* weights = nullptr;
-  // kEval: the model adds the second sum of its eval_metric(), where training has squares.
+  // kEval: the model adds the second sum of its eval_metric(), in the scalar that holds squares in
+  // training.
   bool second_sum = false;
   // kEval: what to run on the micro-batch instead of the loss (memory phase kGenerate).
   std::function<void(Tape& tape, const Batch& batch)> forward;
 };
 
-// Of one rank.
+// One rank's account of a step.
 struct StepAccount {
   StepTimes times;
-  int64_t table_rounds = 0;  // Of an exchange of rows of embedding tables; 0: there are none.
-  TrafficBytes traffic;      // What other ranks have taken of this one for what the step issued.
+  int64_t table_rounds = 0;  // Rounds of the exchange of embedding rows; 0: no tables.
+  TrafficBytes traffic;      // Bytes that other ranks have taken from this one for the step's
+                             // collectives.
   // Peaks of a caching allocator from the step's first action to its last, which the host enqueues
   // at most two steps ahead of the device. Empty: memory is planned.
   std::optional<CachingStatistics> memory;

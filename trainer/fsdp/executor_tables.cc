@@ -1,4 +1,4 @@
-// What the actions of embedding tables enqueue.
+// The work that actions of embedding tables enqueue.
 // Tests: tests/trainer/engine/tables_test.cc
 #include <optional>
 

@@ -1,12 +1,12 @@
-// Which free the host waits for before a gather, with `limiter: host`. As the paper's runtime has
-// it, it counts frees and nothing else: units that are kept after forward, and parameters that are
-// neither sharded nor fetched from the host, know no limit. With slots, which are as many as
-// limit_all_gathers says, it is the free of the gather's slot. With a caching allocator it is a
-// window over frees: once so many are outstanding, each gather waits for the oldest, across steps
-// as within them.
-//   Where gradients leave for the host with nothing sharded, a caching allocator would have those
-// of all units and micro-batches there at a time. They have a window of their own: before one is
-// cleared, or fetched to be added to, the host waits for the copy of an earlier one.
+// Finds the free that the host waits for before a gather, with `limiter: host`. Like the paper's
+// runtime, the limiter counts frees and nothing else: units that are kept after forward, and
+// parameters that are neither sharded nor fetched from the host, have no limit. With slots, as many
+// as limit_all_gathers, the gather waits for the free of its own slot. With a caching allocator the
+// limiter is a window over frees: once so many are outstanding, each gather waits for the oldest,
+// across steps as within them.
+//   Where gradients leave for the host with nothing sharded, a caching allocator would hold those
+// of all units and micro-batches at a time. Gradients therefore have a window of their own: before
+// one is cleared, or fetched to be added to, the host waits for the copy of an earlier one.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
 
@@ -18,7 +18,7 @@
 
 namespace fsdp {
 
-// Of actions, as indices in a list.
+// Actions are indices in a list.
 class HostLimiter {
  public:
   static constexpr int kLongAgo = -1;
@@ -45,7 +45,7 @@ class HostLimiter {
     return oldest;
   }
 
-  // A unit that was freed in a pass.
+  // A unit was freed in a pass.
   void OnFree(int slot, int action) {
     if (off_) return;
     if (slots_) {

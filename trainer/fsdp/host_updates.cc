@@ -45,7 +45,7 @@ HostUpdates::HostUpdates(const ScheduleOptions& options, ActionList& list)
       parts_.push_back({.what = Resource::kSpilled, .of = u, .part = part});
     }
   }
-  // Of a unit as most are: the largest, with a table in it, may be a third of the model.
+  // Sized for a typical unit: the largest, with a table in it, may be a third of the model.
   std::ranges::nth_element(sizes, sizes.begin() + std::ssize(sizes) / 2);
   const int64_t ahead = o_.cpu_offload.spill_ahead * sizes[sizes.size() / 2];
   ahead_ = static_cast<size_t>(ahead);
@@ -107,7 +107,7 @@ void HostUpdates::UpdateInMemory(int unit) {
   if (!fetched) AddReturn(unit, copied ? copy : master);
 }
 
-// What comes back to the device is in the slot, too.
+// The slot also holds what comes back to the device.
 void HostUpdates::UpdateSpilled(size_t n, bool copied) {
   ReadAheadOf(n);
   const Use& on_disk = parts_[n];

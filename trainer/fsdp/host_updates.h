@@ -1,5 +1,5 @@
-// The part of a step in which the host updates what is offloaded; and what of that is spilled, on
-// its way from the disk and back.
+// The part of a step in which the host updates offloaded units, and in which spilled parts come
+// from the disk and go back.
 // Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// Units as the next forward reads them.
+// The units in the order in which the next forward reads them.
 std::vector<int> OrderOfUpdates(const ScheduleOptions& options, const std::set<int>& units);
 
 // Lists actions of one step. Keeps references.
@@ -25,12 +25,12 @@ class HostUpdates {
   int update_slots() const { return update_slots_; }
   int spill_slots() const { return spill_slots_; }
 
-  // Of a training step: the reads from the disk that wait for no update of it.
+  // For a training step: lists the reads from the disk that wait for no update of the step.
   void Begin() { ReadAheadOf(0); }
-  // The update of a unit, which begins when the norm is known, and its way back; the reads of those
-  // behind it before that. In the order of OrderOfUpdates().
+  // Lists the update of a unit, which begins when the norm is known, and its way back, with the
+  // reads of later units before it. Call it in the order of OrderOfUpdates().
   void Update(int unit);
-  // Of a step without updates: a part of what is spilled of a unit, into the slot that it returns.
+  // For a step without updates: reads a spilled part of a unit into the slot that it returns.
   Use ReadSpilled(int unit, int part);
 
  private:
@@ -38,7 +38,7 @@ class HostUpdates {
   void AddReturn(int unit, const Use& from);
   void UpdateInMemory(int unit);
   void UpdateSpilled(size_t n, bool copied);
-  // What is to be on its way when the `n`-th part, from 0 on, is updated.
+  // Lists the reads that must be on their way when the `n`-th part, from 0 on, is updated.
   void ReadAheadOf(size_t n);
 
   const ScheduleOptions& o_;
@@ -48,7 +48,7 @@ class HostUpdates {
   size_t ahead_ = 0;               // Parts.
   std::vector<Use> parts_;         // On the disk, in the order of their updates.
   std::map<int, int> first_part_;  // By unit.
-  std::vector<Use> in_memory_;     // Where the parts are that have been read so far.
+  std::vector<Use> in_memory_;     // Where the parts read so far are.
 };
 
 }  // namespace fsdp

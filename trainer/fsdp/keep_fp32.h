@@ -1,5 +1,5 @@
-// Parameters that stay fp32 in a mixed-precision run, by name: master, gathered values, gradients
-// and what travels. They are flat parameters of their own in their unit.
+// Parameters that stay fp32 in a mixed-precision run, by name: their masters, gathered values,
+// gradients and wire data. They are flat parameters of their own in their unit.
 // Tests: tests/trainer/engine/mixed_precision_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_KEEP_FP32_H_
 #define FSDP_TRAIN_TRAINER_FSDP_KEEP_FP32_H_
@@ -12,12 +12,13 @@
 
 namespace fsdp {
 
-// Globs are over the names of slices (those of the Hugging Face file): `*` stands for any run of
-// characters, `?` for one, `[...]` for one of a set. One that matches a slice keeps the parameter.
+// Globs match the names of slices (those of the Hugging Face file): `*` stands for any run of
+// characters, `?` for one, `[...]` for one of a set. A parameter is kept if a glob matches one of
+// its slices.
 bool KeptInFp32(const std::vector<std::string>& globs, const Parameter& parameter);
 
-// What is wrong with globs[glob]: it matches no parameter, or some slices of a matrix that another
-// slice is put into and which no glob matches. By glob.
+// The fault of globs[glob]: it matches no parameter, or it matches slices of a matrix that has
+// other slices which no glob matches.
 struct KeepMistake {
   size_t glob = 0;
   std::string message;

@@ -15,8 +15,9 @@ int64_t NumParameters(const SegmentShape& segment) {
   return n;
 }
 
-// The unit of each segment: 0 is the root, the others count up in forward order. What segments in
-// the middle share is there from the first segment to the last, and back: these are the root's.
+// The unit of each segment: 0 is the root, the others count up in forward order. Parameters that
+// segments in the middle share are needed from the first segment to the last, and back: they belong
+// to the root.
 std::vector<int> Wrap(const std::vector<SegmentShape>& segments, const WrapPolicy& policy) {
   std::vector<int> unit(segments.size(), 0);
   int last = 0;

@@ -1,10 +1,10 @@
-// Where every parameter lies: units, flat parameters, offsets, shards. A pure function of names,
-// shapes, wrapping and F, so ranks agree on it without talking, and a checkpoint can be read at any
-// F.
+// The layout of all parameters: units, flat parameters, offsets, shards. A pure function of names,
+// shapes, wrapping and F, so ranks agree on the layout without talking, and a checkpoint can be
+// read at any F.
 //
-// Unit (arXiv 2304.11277, section 3.2.1): what is gathered, freed and reduced together. Its
-// parameters lie end to end in flat parameters: one for those that train, one for the frozen, and
-// of each kind one for every choice of dtypes.
+// A unit (arXiv 2304.11277, section 3.2.1) is gathered, freed and reduced together. Its parameters
+// lie end to end in flat parameters: one for those that train and one for the frozen, each split
+// again by choice of dtypes.
 // Offsets count elements and are the same for every dtype: each parameter starts at a multiple of
 // 64 (a cache line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never
 // straddles two ranks). Padding is zero in parameters, gradients and state, by construction.
@@ -24,37 +24,38 @@ namespace fsdp {
 constexpr int64_t kParameterAlignment = 64;  // Elements.
 constexpr int64_t kShardAlignment = 256;     // Elements.
 
-// What a flat parameter is kept, computed and summed in: five choices, none implied by another.
-// fp32 where nothing else is said.
+// The dtypes in which a flat parameter is kept, computed and summed: five choices, none implied by
+// another. fp32 by default.
 struct DTypes {
-  DType master = DType::kFloat32;   // What the optimizer updates and a checkpoint holds.
-  DType state = DType::kFloat32;    // Of the optimizer.
-  DType compute = DType::kFloat32;  // What is gathered, and seen by the model's code.
-  DType grad = DType::kFloat32;     // What backward adds to, before it is reduced.
-  DType reduce = DType::kFloat32;   // What of that travels.
+  DType master = DType::kFloat32;   // The optimizer updates it, a checkpoint holds it.
+  DType state = DType::kFloat32;    // The optimizer's.
+  DType compute = DType::kFloat32;  // Gathered, and seen by the model's code.
+  DType grad = DType::kFloat32;     // Backward adds to it, before the reduction.
+  DType reduce = DType::kFloat32;   // The gradient as it travels.
   bool quantized = false;           // Matrices travel in blocks that share a scale.
 
   bool operator==(const DTypes&) const = default;
 };
 
 struct ParameterShape {
-  std::string name;  // Of its Hugging Face file, or of what several tensors of it are put into.
+  std::string name;  // From the Hugging Face file, or a name for several of its tensors in one.
   Shape shape;
   bool frozen = false;
   DTypes dtypes = {};
-  bool shared = false;  // Other segments read it, too: it is the root's.
+  bool shared = false;  // Other segments read it, too: it belongs to the root.
 };
 
-// Stretches of a model's forward pass, in order: the embedding, the blocks, the head. The
-// parameters of a segment are those it alone uses; what two segments use is listed in one of them:
-// as shared, or (a tied embedding) in one that is neither a block nor a unit of its own, and so
-// ends up in the root.
+// A stretch of a model's forward pass: the embedding, a block, the head. A segment lists the
+// parameters that it alone uses. A parameter of two segments is listed in one of them: as shared,
+// or (a tied embedding) in a segment that is neither a block nor a unit of its own and so ends up
+// in the root.
 struct SegmentShape {
   std::string name;
   bool is_block = false;
   std::vector<ParameterShape> parameters;
-  bool own_unit = false;      // Not joined with others: an untied embedding. With kUnits alone.
-  bool reads_shared = false;  // What several segments share.
+  bool own_unit = false;      // Not joined with others, such as an untied embedding. With kUnits
+                              // alone.
+  bool reads_shared = false;  // Reads parameters that several segments share.
 };
 
 struct Placement {
@@ -69,8 +70,8 @@ struct FlatParameter {
   std::string name;
   std::vector<Placement> parameters = {};
   int64_t size = 0;        // Elements, with padding: shards * shard_size.
-  int64_t shard_size = 0;  // Elements of one rank.
-  bool frozen = false;     // All its parameters are: no gradient, no optimizer state.
+  int64_t shard_size = 0;  // Elements of one rank's shard.
+  bool frozen = false;     // All its parameters are frozen: no gradient, no optimizer state.
   DTypes dtypes = {};
 
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
@@ -78,10 +79,10 @@ struct FlatParameter {
 
 // A block's trainable parameters and its frozen ones are flat parameters of their own (the latter
 // named with ".frozen"), because only the former have gradients. The second and later ones of a
-// kind, whose dtypes are others, have a number: ".2".
+// kind, with other dtypes, have a number: ".2".
 struct Unit {
   std::vector<int> flat_parameters;  // Indices. Not empty; those that train come first.
-  int trainable = 0;                 // How many do.
+  int trainable = 0;                 // The number that train.
 };
 
 struct Layout {
@@ -89,14 +90,14 @@ struct Layout {
   std::vector<FlatParameter> flat_parameters;  // By unit.
   std::vector<Unit> units;                     // [0] is the root: all that no other unit holds.
   std::vector<int> unit_of_segment;            // Parallel to the segments.
-  std::vector<bool> reads_root;                // Likewise: it reads what several share.
+  std::vector<bool> reads_root;                // Parallel to the segments: reads shared parameters.
 
   int64_t NumParameters() const;  // Without padding.
-  int64_t NumTrained() const;     // Of those, the ones that are not frozen.
+  int64_t NumTrained() const;     // Those that are not frozen.
   // Indices of the unit's flat parameters that train; empty where everything in it is frozen.
   std::span<const int> TrainableFlatParameters(int unit) const;
-  // Of a unit's flat parameters, one after the other: gathered, in `compute`; and the gradients of
-  // those that train, in `grad`.
+  // Bytes of a unit's flat parameters, one after the other: gathered, in `compute`; and the
+  // gradients of those that train, in `grad`.
   int64_t GatheredBytes(int unit) const;
   int64_t GradientBytes(int unit) const;
 };
@@ -109,8 +110,8 @@ struct ShardPart {
   int flat = 0;
   int64_t begin = 0, count = 0;
 };
-// A shard in parts of `elements`, but for the last; and those of a unit's flat parameters that
-// train, one after the other.
+// A shard in parts of `elements`, the last one shorter. PartsOfUnit() has the parts of all of a
+// unit's flat parameters that train, one after the other.
 std::vector<ShardPart> Parts(int flat, int64_t shard_size, int64_t elements);
 std::vector<ShardPart> PartsOfUnit(const Layout& layout, int unit, int64_t elements);
 
@@ -121,7 +122,7 @@ struct Piece {
   int64_t begin = 0, count = 0, at = 0;
 };
 std::vector<Piece> PiecesOfShard(const FlatParameter& flat, int shard);
-// The same of elements [begin, end) of the flat parameter.
+// The pieces of elements [begin, end) of the flat parameter.
 std::vector<Piece> PiecesBetween(const FlatParameter& flat, int64_t begin, int64_t end);
 
 }  // namespace fsdp

@@ -1,9 +1,10 @@
-// fp16 over many ranks, so that a loss scale stands for what it does in PyTorch's FSDP2. There a
-// rank's gradient is that of the mean over its own rows, and ranks' gradients are averaged (FSDP2
-// divides about half of it before the sum and the rest behind, torch/distributed/fsdp/_fully_shard/
-// _fsdp_collectives.py). Here it is that of the mean over all rows, and ranks' gradients are
-// summed. With P for the largest power of two that is at most the number of ranks, this one times P
-// is as large as that one, or up to twice as small; a power of two moves no other bit.
+// Makes a loss scale mean over many ranks what it means in PyTorch's FSDP2. In FSDP2 a rank's
+// gradient is that of the mean over its own rows, and ranks' gradients are averaged (FSDP2 divides
+// about half of it before the sum and the rest behind, torch/distributed/fsdp/_fully_shard/
+// _fsdp_collectives.py). Here a rank's gradient is that of the mean over all rows, and ranks'
+// gradients are summed. Let P be the largest power of two that is at most the number of ranks. Our
+// gradient times P is as large as FSDP2's, or up to twice as small; a power of two moves no other
+// bit.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_LOSS_SCALE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_LOSS_SCALE_H_
 
@@ -14,8 +15,8 @@
 
 namespace fsdp {
 
-// P: 1, 2, 2, 4, 4, 4, 4, 8, ... Also what a sum over replicas is divided by before it, where it is
-// rounded to fp16, so that it overflows where the mean does, and multiplied by behind.
+// P: 1, 2, 2, 4, 4, 4, 4, 8, ... A sum over replicas that is rounded to fp16 is also divided by P
+// before it and multiplied by P behind it, so that it overflows where the mean does.
 inline int RanksToScaleBy(int ranks) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
 }

@@ -22,65 +22,67 @@
 
 namespace fsdp {
 
-// kPersistent: what lives as long as the run. The others are what one micro-batch allocates and
-// frees; they follow one another on one stream, so they share their place in the arena.
+// kPersistent: memory that lives as long as the run. The other phases are the memory that one
+// micro-batch allocates and frees. They follow one another on one stream, so they share their place
+// in the arena.
 enum class Phase { kPersistent, kTrain, kEval, kGenerate };
 constexpr int kNumPhases = 4;
 
-// What a block takes of its place: up to where the next one may begin.
+// Bytes that a block takes of its place: up to where the next one may begin.
 int64_t AlignedBytes(int64_t bytes, MemoryUse use);
 
 struct MemoryPlan {
   struct Block {
-    int64_t bytes = 0;   // As asked for.
+    int64_t bytes = 0;   // As requested.
     int64_t offset = 0;  // Into the arena of its place.
     MemoryUse use = MemoryKind::kActivations;
   };
   std::array<std::vector<Block>, kNumPhases> blocks;  // In order of allocation.
-  std::array<int64_t, kNumMemoryPlaces> arenas{};     // Bytes of each place's.
-  // Of each place, by kind; kActivations includes what the phases share.
+  std::array<int64_t, kNumMemoryPlaces> arenas{};     // Each place's bytes.
+  // Bytes of each place, by kind; kActivations includes the memory that the phases share.
   std::array<std::array<int64_t, kNumMemoryKinds>, kNumMemoryPlaces> kinds{};
 
-  // Where device memory is not planned, but was taken from a caching allocator while steps ran in
-  // simulated time: then there are no blocks, the device's arena is what was reserved, and of each
-  // kind it is known how much there was at most.
+  // Set where device memory is not planned, but was taken from a caching allocator while steps ran
+  // in simulated time. There are then no blocks, the device's arena is the reserved memory, and
+  // each kind has its peak.
   std::optional<CachingStatistics> caching = {};
 
-  // CPU threads of the run's streams, whose stacks are in no place; and those of them that multiply
-  // matrices, whose packing memory (ops/cpu/gemm.h) is in none either.
+  // threads: CPU threads of the run's streams. multiplying: those that multiply matrices. No place
+  // counts their stacks and packing memory (ops/cpu/gemm.h).
   int threads = 0, multiplying = 0;
 
-  int64_t bytes() const;  // Of all places but the disk.
+  int64_t bytes() const;  // All places but the disk.
   int64_t bytes(MemoryPlace place) const { return arenas[static_cast<int>(place)]; }
   int64_t bytes(MemoryKind kind, MemoryPlace place) const {
     return kinds[static_cast<int>(place)][static_cast<int>(kind)];
   }
-  int64_t bytes(MemoryKind kind) const;  // Likewise.
+  int64_t bytes(MemoryKind kind) const;  // All places but the disk.
 };
 
 class CachingBuffers;
 
 class PhasedAllocator : public Allocator {
  public:
-  // Starts a phase, or the same one again: its k-th allocation is then expected to be as before.
-  // What the last phase allocated, unless persistent, has been freed.
+  // Starts a phase, or the same one again: its k-th allocation must then be as before. All memory
+  // of the last phase, unless persistent, must have been freed.
   virtual void Begin(Phase phase) = 0;
   // Not null: all device memory comes from a caching allocator (caching_buffers.h), and units take
-  // theirs from it when they are used.
+  // theirs when they are used.
   virtual CachingBuffers* caching() { return nullptr; }
-  // Whose addresses blocks on the disk have. Null where there are none, or they are only numbers.
+  // The memory whose addresses blocks on the disk have. Null where there are no such blocks, or
+  // their addresses are only numbers.
   virtual SpillMemory* spill() { return nullptr; }
 };
 
 // Gives out addresses that are only numbers, so the device must be a simulated one.
 class PlanRecorder final : public PhasedAllocator {
  public:
-  // The plan cannot take less than what is there at a time, which is held against the ceiling.
+  // Compares the bytes that are there at a time with the ceiling: a plan cannot take less.
   explicit PlanRecorder(const MemoryCeiling& ceiling = {}) : ceiling_(ceiling) {}
 
   void Begin(Phase phase) override;
-  // Throws MemoryError above the ceiling, and where all that was ever asked for comes to more than
-  // 2^62 bytes.
+  // Throws MemoryError above the ceiling, and where all requests so far add up to more than 2^62
+  // bytes.
   std::byte* Allocate(int64_t bytes, MemoryUse use) override;
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
@@ -108,8 +110,8 @@ class PlanRecorder final : public PhasedAllocator {
 
 class PlannedAllocator final : public PhasedAllocator {
  public:
-  // Takes the whole arena of each place from the device; `spill` is the disk's, which only
-  // simulated devices have addresses for. Throws MemoryError.
+  // Takes the whole arena of each place from the device. `spill`: the disk's arena; only simulated
+  // devices have addresses for a disk without it. Throws MemoryError.
   PlannedAllocator(Device& device, MemoryPlan plan, std::unique_ptr<SpillMemory> spill = nullptr);
 
   void Begin(Phase phase) override;
@@ -128,8 +130,9 @@ class PlannedAllocator final : public PhasedAllocator {
   size_t next_ = 0;
 };
 
-// Offsets for blocks that live in [born, died): large ones first, each at the lowest place that no
-// block alive at the same time has. Multiples of `alignment` bytes. Returns the end of the highest.
+// Finds offsets for blocks that live in [born, died): large ones first, each at the lowest place
+// that no block alive at the same time has. Offsets are multiples of `alignment` bytes. Returns the
+// end of the highest block.
 struct Lifetime {
   int64_t bytes = 0;
   int64_t born = 0, died = 0;

@@ -1,6 +1,7 @@
 // A model's buffers on one rank (nn/buffer.h): their values between steps, and a copy that forward
-// writes. A training step begins with the copy and takes it over at its end, so what an evaluation
-// or a save reads is never half a step's, and a step that changes no weights changes no buffer.
+// writes. A training step begins with the copy and takes it over at its end. An evaluation or a
+// save therefore never reads half a step's values, and a step that changes no weights changes no
+// buffer.
 // Tests: tests/trainer/engine/buffers_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
@@ -18,37 +19,39 @@ namespace fsdp {
 
 class ModelBuffers {
  public:
-  // Gives elements [begin, begin + n) of a buffer, in the host's memory, of its dtype.
+  // Writes elements [begin, begin + n) of a buffer to `values`, host memory of the buffer's dtype.
   using Fill = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
 
   // Throws std::invalid_argument where two of the model's tensors have one name.
   explicit ModelBuffers(const Model& model);
 
-  // Takes device memory, and with it as many fp32 as the step's scalars are: they lie right behind
-  // the statistics that forward writes, so one sum over ranks takes both.
+  // Takes device memory, and returns memory for `scalars` fp32 values, the step's scalars. They lie
+  // right behind the statistics that forward writes, so one sum over ranks takes both.
   View Place(PhasedAllocator& allocator, int64_t scalars);
 
-  // In the order of the model's segments; the values each of its buffer's shape.
+  // In the order of the model's segments. Each value has its buffer's shape.
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   const std::vector<View>& values() const { return values_.parts; }
 
-  // By way of `upload`, host memory. `fill` may be null: each has its initial value.
+  // Copies through `upload`, host memory. `fill` may be null: each buffer then has its initial
+  // value.
   void Initialize(Stream& stream, const View& upload, const Fill& fill) const;
 
-  // Of a step, in this order; the last three of a training step's alone. All enqueue, on `stream`.
+  // The calls of a step, in this order; only training steps make the last three. All enqueue on
+  // `stream`.
   void Bind(Mode mode) const;
   void Begin(Stream& stream) const;
-  View WithStatistics(const View& scalars) const;  // The scalars, with what lies before them.
+  View WithStatistics(const View& scalars) const;  // The scalars, with the statistics before them.
   // `coefficient` as in TakeUnlessNaN() (ops/running_statistics.h); statistics are sums of `ranks`.
   void Take(Stream& stream, const ConstView& coefficient, int ranks);
 
-  // Whoever copies values() on a stream of its own: the next Take() waits for it, as does what
-  // calls WaitForCopies().
+  // For copies of values() on a stream of their own: the next Take() waits for `copied`, and so
+  // does a stream in WaitForCopies().
   void Hold(const EventPtr& copied) { copied_ = copied; }
   void WaitForCopies(Stream& stream);
 
  private:
-  // Those of a dtype side by side, each at a multiple of 64 bytes.
+  // Buffers of one dtype side by side, each at a multiple of 64 bytes.
   struct Values {
     View statistics, counts;  // fp32, int64. Without data: there are none.
     std::vector<View> parts;

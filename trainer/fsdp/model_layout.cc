@@ -156,7 +156,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
         RowOfUnit(options, layout, u, schedule, on_host.contains(u), fetched.contains(u)));
   }
   schedule.backward_from = FirstTrainable(model);
-  // What the last segments keep is needed again at once.
+  // Backward needs the last segments' activations again at once.
   const int last = static_cast<int>(model.segments().size()) - 2;
   const bool offloads =
       options.activation_offload != ActivationOffload::kNone && mode == Mode::kTrain;

@@ -1,5 +1,5 @@
-// What the options of a job make of a model: its shapes, the mesh of ranks, the schedule. Pure
-// functions, the same on every rank.
+// A model's shapes, mesh of ranks and schedule under a job's options. Pure functions, the same on
+// every rank.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_MODEL_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_MODEL_LAYOUT_H_
 
@@ -21,25 +21,26 @@
 
 namespace fsdp {
 
-// What a parameter is kept, computed and summed in. A function of what all ranks know.
+// The dtypes in which a parameter is kept, computed and summed. Depends only on what all ranks
+// know.
 using DTypeRule = std::function<DTypes(const Parameter&)>;
 
-// What the step's schedule and memory follow from, for one rank of a job.
+// Options that determine the step's schedule and memory, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
   ActivationOffload activation_offload = ActivationOffload::kNone;
-  DTypeRule dtypes = nullptr;           // Null: what mixed_precision and state_dtype say.
-  DType state_dtype = DType::kFloat32;  // Of the optimizer, but for what is kept in fp32.
+  DTypeRule dtypes = nullptr;           // Null: from mixed_precision and state_dtype.
+  DType state_dtype = DType::kFloat32;  // The optimizer's, except for parameters kept in fp32.
 
   int64_t micro_batch_size = 1;                         // Rows of a micro-batch.
-  int64_t sample_length = 1;                            // What Model::Inputs() is asked with.
+  int64_t sample_length = 1;                            // Argument of Model::Inputs().
   bool documents = true;                                // Rows of a batch may have several.
-  AttentionBackend attention = AttentionBackend::kOwn;  // Of a CUDA device.
-  int micro_batches = 1;                                // Of a training step.
+  AttentionBackend attention = AttentionBackend::kOwn;  // On a CUDA device.
+  int micro_batches = 1;                                // Per training step.
   float max_norm = 0;                                   // Clipping; 0 = off.
   bool batch_norm_sync = false;                         // Over all ranks' micro-batches.
-  int threads = 1;                                      // Of the compute stream.
-  std::optional<int64_t> memory_limit = {};             // Bytes of the device's, at most.
+  int threads = 1;                                      // The compute stream's.
+  std::optional<int64_t> memory_limit = {};             // Most bytes of device memory.
   int64_t spill_part = int64_t{1} << 19;                // Elements that go to a disk at once.
   int inside = 0;       // Neighbours on a host that reduce together first: see Mesh's inside_size.
   bool poison = false;  // Fills freed gather slots with NaN.
@@ -49,19 +50,19 @@ struct ExecutorOptions : FsdpOptions {
   std::function<void(Moves& moves)> add_moves = nullptr;
 };
 
-// The units whose updates are on the host: of those that train, in the order of the model, all but
-// a share of `optimizer_share`, spread evenly. Empty without cpu_offload.optimizer.
+// The units that the host updates: all units that train, in the order of the model, except a share
+// of `optimizer_share`, spread evenly. Empty without cpu_offload.optimizer.
 std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout);
-// Those whose shards lie in host memory when they are gathered, in a step of `mode`.
+// The units whose shards lie in host memory when they are gathered, in a step of `mode`.
 std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout, Mode mode);
 
 std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
 
-// The model as `shards` ranks hold it, wrapped and in the dtypes that the options say.
+// The model's layout over `shards` ranks, with the options' wrapping and dtypes.
 Layout LayoutFor(const ExecutorOptions& options, const Model& model, int shards);
 
-// The ranks of a world as the strategy shards over them. Hybrid strategies want a shard_size.
-// `ranks`: by position, as Mesh takes them. Throws std::invalid_argument as Mesh does.
+// The mesh of a world's ranks for the strategy. Hybrid strategies need a shard_size. `ranks`: by
+// position, as Mesh takes them. Throws std::invalid_argument as Mesh does.
 Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<int> ranks = {});
 
 // The schedule of `mode`, the same for all ranks of the mesh. In kEval there is one micro-batch.

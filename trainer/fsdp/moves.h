@@ -1,4 +1,4 @@
-// How elements get from one place and form to another: a table.
+// A table of moves: how elements get from one place and form to another.
 // Tests: tests/trainer/engine/storage_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_MOVES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_MOVES_H_
@@ -16,17 +16,17 @@
 
 namespace fsdp {
 
-// Elements, where they are.
+// Elements, with their place and form.
 struct Located {
   View view;
   MemoryPlace place = MemoryPlace::kDevice;
   int code = 0;
-  const QuantizedTable* table = nullptr;  // kQuantizedCode, kSummandsCode: of one of them.
+  const QuantizedTable* table = nullptr;  // kQuantizedCode, kSummandsCode: one rank's table.
 
   bool Is(MemoryPlace at, Form form) const { return place == at && Form{view.dtype, code} == form; }
 };
 
-// A move works with it: memory of its stream, and the disk (null on a simulated device).
+// Resources of a move: memory of its stream, and the disk (null on a simulated device).
 struct MoveContext {
   UnitMemory& memory;
   StreamId stream = StreamId::kCompute;
@@ -35,18 +35,18 @@ struct MoveContext {
 
 class Moves {
  public:
-  // Enqueues the move of as many elements on a stream of either end: of the host's, unless one end
-  // is the device's. Views do not overlap.
+  // Enqueues the move on a stream: the device's if one end lies on the device, otherwise the
+  // host's. Both views have the same number of elements and do not overlap.
   using Move = std::function<void(const MoveContext& context, Stream& stream, const Located& from,
                                   const Located& to)>;
 
-  // Copies and casts between the device, pinned memory and a disk; what is cast on its way from
-  // the host goes through Scratch::kFetch piece by piece, what goes between device and disk through
-  // Scratch::kLeaving and kComing.
+  // Begins with copies and casts between the device, pinned memory and a disk. Casts on the way
+  // from the host go through Scratch::kFetch piece by piece. Moves between device and disk go
+  // through Scratch::kLeaving and kComing.
   Moves();
 
-  // From one place and code to another; `cast`: also into another dtype. Takes the place of what
-  // was there.
+  // The ends of a move: from one place and code to another; `cast`: also into another dtype. Set()
+  // replaces an earlier move with these ends.
   struct Ends {
     MemoryPlace from, to;
     int from_code = 0, to_code = 0;

@@ -1,6 +1,6 @@
-// The recipe's section fsdp, declared once: a recipe has one, executors and schedules are given it.
-// The members are the section's keys, the initialisers its defaults; ranges, meanings and
-// documentation are in recipe/sections.cc. Enumerators are in the order of their names in recipe.h.
+// The recipe's section fsdp, declared once: recipes, executors and schedules share this type. The
+// members are the section's keys, the initialisers its defaults; ranges, meanings and documentation
+// are in recipe/sections.cc. Enumerators are in the order of their names in recipe.h.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_
@@ -16,11 +16,11 @@
 namespace fsdp {
 
 enum class Strategy { kFullShard, kShardGradOp, kHybridShard, kHybridShardGradOp, kNoShard };
-// Sharded in groups of ranks that hold the same shards as other groups do.
+// Whether ranks shard in groups, each of which holds the same shards.
 constexpr bool IsHybrid(Strategy strategy) {
   return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardGradOp;
 }
-// kBranch is kTransformerBlock of a model whose blocks are residual branches (models/family.h).
+// kBranch is kTransformerBlock for models whose blocks are residual branches (models/family.h).
 enum class AutoWrap { kTransformerBlock, kBranch, kSize, kNone };
 enum class BackwardPrefetch { kPre, kPost, kNone };
 enum class Accumulation { kSharded, kUnsharded };
@@ -51,10 +51,10 @@ struct FsdpOptions {
     DType master_dtype = DType::kFloat32;
     DType buffer_dtype = DType::kFloat32;
     std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see keep_fp32.h.
-    CastIn cast = CastIn::kOptimizer;         // Who makes what param_dtype is of, from the masters.
+    CastIn cast = CastIn::kOptimizer;         // Who casts the masters to param_dtype.
     LossScalerOptions scaler = {};
 
-    // Whether anything can overflow that fp32 holds.
+    // Whether a value that fp32 holds can overflow.
     bool ScalesLoss() const {
       constexpr DType kHalf = DType::kFloat16;
       return param_dtype == kHalf || grad_dtype == kHalf || reduce_dtype == kHalf;
@@ -64,12 +64,13 @@ struct FsdpOptions {
   struct CpuOffload {
     bool params = false;  // With `optimizer`.
     bool optimizer = false;
-    // Of the units, whose updates stay on the device. Empty: `auto`, which counts as none until the
-    // run has measured (engine/update_share.h).
+    // The share of units whose updates stay on the device. Empty: `auto`, which counts as 0 until
+    // the run has measured (engine/update_share.h).
     std::optional<double> optimizer_share = 0.0;
-    int64_t threads = 0;  // Of the host's updates; 0: as many as compute with the CPU.
-    std::optional<std::string> spill = {};  // A directory, for what only the host's updates read.
-    int64_t spill_ahead = 2;                // Units read before the one that is updated.
+    int64_t threads = 0;  // For the host's updates; 0: as many as compute on the CPU.
+    std::optional<std::string> spill = {};  // A directory for state that only the host's updates
+                                            // read.
+    int64_t spill_ahead = 2;                // Units read ahead of the one that is updated.
     bool operator==(const CpuOffload&) const = default;
   };
 
@@ -104,7 +105,7 @@ struct FsdpOptions {
   bool fake_all_gather = false;  // See fake_collectives.h.
   bool fake_reduce = false;
 
-  // The weights are nobody's.
+  // The resulting weights are meaningless.
   bool fake() const { return fake_all_gather || fake_reduce; }
 
   bool operator==(const FsdpOptions&) const = default;

@@ -1,5 +1,5 @@
-// Memory for work that has no plan because its shapes change from pass to pass, generation, and
-// host memory beside a caching allocator's.
+// Memory for generation, which has no plan because its shapes change from pass to pass, and host
+// memory beside a caching allocator's.
 // Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_POOLED_ALLOCATOR_H_
 #define FSDP_TRAIN_TRAINER_FSDP_POOLED_ALLOCATOR_H_
@@ -16,12 +16,12 @@
 
 namespace fsdp {
 
-// Freed blocks are kept and given out again for requests of their size: never back to the device,
-// whose streams may still use them. Throws MemoryError.
+// Freed blocks are kept for requests of their size. They never go back to the device, whose streams
+// may still use them. Throws MemoryError.
 class PooledAllocator final : public PhasedAllocator {
  public:
-  // `spill`: blocks of a disk are cut from it, and FSDP_CHECKed to fit; it outlives the allocator.
-  // Null where the device, a simulated one, has addresses of them.
+  // `spill`: memory for blocks on a disk, which are FSDP_CHECKed to fit; it outlives the allocator.
+  // Null: the device, a simulated one, gives out their addresses.
   explicit PooledAllocator(Device& device, SpillMemory* spill = nullptr)
       : device_(device), spill_(spill) {}
 
@@ -42,12 +42,12 @@ class PooledAllocator final : public PhasedAllocator {
   }
   SpillMemory* spill() override { return spill_; }
 
-  // What Allocate() would add to bytes(use.place).
+  // Bytes that Allocate() would add to bytes(use.place).
   int64_t Missing(int64_t bytes, MemoryUse use) const {
     const auto free = free_.find({use.place, bytes});
     return free == free_.end() || free->second.empty() ? AlignedBytes(bytes, use) : 0;
   }
-  // What all blocks so far take of the place, those that are free among them.
+  // Bytes that all blocks so far, free ones included, take of the place.
   int64_t bytes(MemoryPlace place) const { return taken_[static_cast<int>(place)]; }
 
  private:
@@ -65,7 +65,7 @@ class PooledAllocator final : public PhasedAllocator {
   Device& device_;
   SpillMemory* const spill_;
   std::vector<Buffer> blocks_;
-  size_t count_ = 0;  // Of blocks, those of a disk among them.
+  size_t count_ = 0;  // Blocks, those of a disk included.
   std::array<int64_t, kNumMemoryPlaces> taken_{};
   std::map<std::pair<MemoryPlace, int64_t>, std::vector<std::byte*>> free_;  // By place and size.
 };

@@ -1,5 +1,5 @@
 // Gathers of weights in blocks that share a scale (qwZ of ZeRO++, Wang et al. 2023,
-// arXiv:2306.10209, section 3.1): what travels of a flat parameter, and in what order.
+// arXiv:2306.10209, section 3.1): which elements of a flat parameter travel, and in what order.
 // Tests: tests/trainer/engine/quantize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_GATHER_H_
 #define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_GATHER_H_
@@ -22,7 +22,7 @@ struct QuantizedGather {
 QuantizedGather LayOutGather(const FlatParameter& flat, int shard,
                              const FsdpOptions::Quantize& quantize);
 
-// Bytes of that over all ranks; 0 where the flat parameter travels as it is.
+// Bytes of the quantised value over all ranks; 0 where the flat parameter travels as it is.
 int64_t QuantizedBytes(const FlatParameter& flat, const FsdpOptions::Quantize& quantize);
 
 }  // namespace fsdp

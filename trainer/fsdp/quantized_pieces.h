@@ -1,4 +1,4 @@
-// What of a flat parameter is quantised where it travels in blocks that share a scale.
+// The pieces of a flat parameter that are quantised where it travels in blocks that share a scale.
 // Tests: tests/trainer/engine/quantize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_PIECES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_PIECES_H_

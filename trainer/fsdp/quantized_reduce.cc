@@ -42,7 +42,7 @@ QuantizedPart ReplicaPart(const FlatParameter& flat, int shard, int replica, int
   return PartOf(flat, shard, from, ReplicaBegin(flat, replica + 1, replicas), from, quantize);
 }
 
-// Of each rank's part, in any copy.
+// Every rank's part, in any copy.
 int64_t ReplicaStride(const FlatParameter& flat, int replicas,
                       const FsdpOptions::Quantize& quantize) {
   int64_t largest = 0;

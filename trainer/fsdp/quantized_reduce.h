@@ -1,12 +1,12 @@
 // Reductions of gradients in blocks that share a scale (qgZ of ZeRO++, Wang et al. 2023,
-// arXiv:2306.10209, section 3.3): what travels of a flat parameter, and in what order.
+// arXiv:2306.10209, section 3.3): which elements of a flat parameter travel, and in what order.
 //
-//   A rank's gradient is quantised and goes, in an all-to-all, to the ranks of its host, each of
-//   which sums what arrives, in fp32 and in the order of ranks: of index l of a host, the shards of
-//   all ranks of index l. Sums of hosts are quantised again and go, in a second all-to-all, to
-//   these, which sum again. A copy's sum is rounded twice, however many ranks there are; in one hop
-//   once. Between copies each rank sums a part of the shard and gives it, quantised, to all others
-//   and itself: so copies have the same bits.
+//   A rank's gradient is quantised and goes, in an all-to-all, to the ranks of its host. The rank
+//   of index l on the host sums the shards of all ranks of index l, in fp32 and in the order of
+//   ranks. Sums of hosts are quantised again and go, in a second all-to-all, to the ranks of these
+//   shards, which sum again. A copy's sum is thus rounded twice, however many ranks there are, and
+//   once with one hop. Between copies each rank sums a part of the shard and gives it, quantised,
+//   to all others and itself: copies have the same bits.
 // Tests: tests/trainer/engine/quantized_reduce_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_REDUCE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_REDUCE_H_
@@ -19,21 +19,21 @@
 
 namespace fsdp {
 
-// Whether any of the flat parameter's gradient is quantised. Not where there is one shard.
+// Whether any of the flat parameter's gradient is quantised. False with one shard.
 bool ReducesQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quantize);
 
-// For these, between the ranks that share a copy, `inside` of them on a host:
+// Layouts for the hops between the ranks that share a copy, `inside` of them on a host:
 struct QuantizedReduce {
   QuantizedLayout sent;    // The whole gradient, as the first hop sends it.
-  QuantizedLayout inside;  // What the first hop leaves to be summed: a shard for each host.
+  QuantizedLayout inside;  // The first hop's sums: a shard for each host.
   QuantizedLayout own;     // This rank's shard.
 };
 QuantizedReduce LayOutReduce(const FlatParameter& flat, int shard, int inside,
                              const FsdpOptions::Quantize& quantize);
 int64_t QuantizedReduceBytes(const FlatParameter& flat,
-                             const FsdpOptions::Quantize& quantize);  // Of `sent`.
+                             const FsdpOptions::Quantize& quantize);  // Bytes of `sent`.
 
-// Between `replicas` copies:
+// Layouts for the exchange between `replicas` copies:
 struct QuantizedReplicas {
   QuantizedLayout shard;  // All of the shard, a part for each copy.
   QuantizedLayout own;    // The part that this copy's rank sums.
@@ -41,7 +41,7 @@ struct QuantizedReplicas {
 };
 QuantizedReplicas LayOutReplicas(const FlatParameter& flat, int shard, int replica, int replicas,
                                  const FsdpOptions::Quantize& quantize);
-// Of QuantizedReplicas::shard, the same for all shards.
+// Bytes of QuantizedReplicas::shard, the same for all shards.
 int64_t QuantizedReplicaBytes(const FlatParameter& flat, int replicas,
                               const FsdpOptions::Quantize& quantize);
 

@@ -1,5 +1,5 @@
-// The tables by which a rank packs and unpacks what it sends of flat parameters in blocks that
-// share a scale.
+// Tables by which a rank packs and unpacks flat parameters that travel in blocks that share a
+// scale.
 // Tests: tests/trainer/engine/quantized_reduce_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_TABLES_H_
@@ -18,7 +18,7 @@
 
 namespace fsdp {
 
-// Of a flat parameter; what does not travel so has none.
+// A flat parameter's tables; empty for data that does not travel so.
 struct QuantizedTables {
   // quantized_gather.h
   struct Gather {
@@ -26,14 +26,14 @@ struct QuantizedTables {
   };
   Gather gather;
 
-  // quantized_reduce.h: what is quantised in each hop, and what arrives of each rank.
+  // quantized_reduce.h: the data quantised in each hop, and the data that arrives from each rank.
   struct Hop {
     Group group = Group::kInside;
     QuantizedTable sent, arrived;
   };
   std::vector<Hop> hops;
 
-  // The same between copies: QuantizedReplicas.
+  // Between copies: QuantizedReplicas.
   struct Replicas {
     QuantizedTable shard, own;
     int64_t begin = 0;

@@ -1,8 +1,8 @@
 // How rows of tables are dealt over ranks. Pure arithmetic.
 //
 // The tables' rows count through, table after table: row g lies on the rank at position g mod W,
-// as that rank's row g / W. So rows that are often asked for, and tables of a few rows, are spread
-// over all ranks, and each rank has ceil(rows / W), the last of which may be nobody's.
+// as that rank's row g / W. This spreads frequent rows and small tables over all ranks. Each rank
+// has ceil(rows / W) rows, the last of which may be no table's.
 // Tests: tests/trainer/fsdp/table_route_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
 #define FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
@@ -15,7 +15,7 @@ namespace fsdp {
 
 struct RowDeal {
   int world = 1;
-  std::vector<int64_t> first_row = {0};  // By table, and behind the last: where its rows begin.
+  std::vector<int64_t> first_row = {0};  // Where each table's rows begin, and the end of all.
 
   void AddTable(int64_t rows) { first_row.push_back(first_row.back() + rows); }
 
@@ -26,7 +26,7 @@ struct RowDeal {
     int table = 0;
     int64_t row = 0;
   };
-  // What a rank's row is; empty: nobody's.
+  // The table and row of a rank's row; empty: no table's.
   std::optional<Row> At(int position, int64_t own_row) const;
   // A rank's rows of a table, which lie side by side: the first, and how many.
   struct Stretch {

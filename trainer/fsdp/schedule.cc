@@ -321,7 +321,7 @@ class Builder {
     TakeGradient(next, m);
   }
 
-  // What the micro-batches before have left for the host, to add to it.
+  // The sum that earlier micro-batches have left on the host, to add to it.
   void FetchGradient(int u, int m, const Use& to) {
     Add(ActionKind::kMove, StreamId::kFetch, u, m,
         {.reads = {{Resource::kHostGradient, u}}, .writes = {to}, .takes = {to}});
@@ -448,7 +448,7 @@ class Builder {
   const bool sharded_;            // Parameters are gathered.
   const bool reduced_;            // There are peers to sum with.
   const bool hybrid_;             // Their shards, over replicas, too.
-  const bool offloads_;           // Of some units the updates.
+  const bool offloads_;           // The updates of some units.
   const bool freed_;              // Units other than the root take slots in turn.
   const bool slotted_gradients_;  // So do their gradients.
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;

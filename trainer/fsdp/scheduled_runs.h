@@ -1,4 +1,4 @@
-// The model's code in the order of a step: what a schedule is built around.
+// The runs of the model's code in the order of a step, around which a schedule is built.
 // Tests: tests/trainer/fsdp/schedule_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SCHEDULED_RUNS_H_
@@ -14,7 +14,7 @@ struct ScheduledRun {
   int micro_batch, segment, unit;
   Pass pass;
   bool backward() const { return pass != Pass::kForward; }
-  // The first of its segment on the way back.
+  // Whether this is its segment's first run on the way back.
   bool comes_back(const ScheduleOptions& options) const {
     return pass == Pass::kRecompute ||
            (pass == Pass::kBackward && !options.segments[segment].recomputed);
@@ -29,25 +29,25 @@ class ScheduledRuns {
   size_t size() const { return runs_.size(); }
   const ScheduledRun& operator[](size_t r) const { return runs_[r]; }
 
-  // Whether the run reads parameters of its unit, or of another.
+  // Whether the run reads parameters of its unit, or of `unit`.
   bool Reads(const ScheduledRun& run) const { return Reads(run, run.unit); }
   bool Reads(const ScheduledRun& run, int unit) const {
     if (unit == 0 && options_.segments[run.segment].reads_root) return true;
     if (run.unit != unit) return false;
     return run.pass != Pass::kBackward || options_.segments[run.segment].read_in_backward;
   }
-  // Nothing in the step reads the unit's parameters after run r. With `outside: root` the root is
-  // in use until the step's last run, as PyTorch FSDP has it.
+  // Whether nothing in the step reads the unit's parameters after run r. With `outside: root` the
+  // root is in use until the step's last run, as in PyTorch FSDP.
   bool IsLastUse(size_t r, int unit) const;
-  // The unit of forward run r is read again on the way back, in its micro-batch.
+  // Whether the unit of forward run r is read again on the way back, in its micro-batch.
   bool IsReadBackward(size_t r) const;
-  // Of the next run after r of another unit that takes part in prefetching, in the same pass
-  // direction of the same micro-batch; -1 if there is none.
+  // The unit of the next run after r whose unit is another one and takes part in prefetching, in
+  // the same pass direction of the same micro-batch; -1 if there is none.
   int NextUnit(size_t r) const;
-  // Of the next backward run after r of another unit that trains, in the same micro-batch; with a
-  // run forward, of any such unit. -1 if there is none.
+  // The unit of the next backward run after r whose unit trains and is another one, in the same
+  // micro-batch; after a forward run, any unit that trains. -1 if there is none.
   int NextGradient(size_t r) const;
-  // Of run r no later one of its micro-batch is of its unit.
+  // Whether no later run of the micro-batch has run r's unit.
   bool IsLastOfUnit(size_t r) const;
 
  private:

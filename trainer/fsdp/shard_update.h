@@ -1,4 +1,4 @@
-// What the executor asks of an optimizer.
+// The updates that the executor asks of an optimizer.
 // Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
@@ -10,23 +10,23 @@
 
 namespace fsdp {
 
-// Of the shard of a flat parameter that trains, or of a part of it: its update.
+// The update of a trainable flat parameter's shard, or of a part of the shard.
 struct ShardUpdate {
   int flat = 0;
   View master;
   ConstView gradient;
   ConstView coefficient;  // [1], fp32: multiplies the gradient; NaN there changes nothing at all.
-  View copy = {};         // What is computed with; empty where that is the master itself.
-  int part = 0;           // Of SpilledShards::PartsOf().
-  // Where that part of its other shards is; null: they are whole, and where they always are.
+  View copy = {};         // The copy to compute with; empty where that is the master.
+  int part = 0;           // Index in SpilledShards::PartsOf().
+  // Where that part of another shard lies; null: shards are whole, in their usual place.
   std::function<View(const View& shard)> in_memory = nullptr;
 
-  // Of NewShards(): what is updated.
+  // The memory to update of a shard from NewShards().
   View Shard(const View& shard) const { return in_memory ? in_memory(shard) : shard; }
 };
 
-// Of the rows of embedding tables that this rank has: what a round of an exchange has brought for
-// them, as ops/row_adagrad.h takes it.
+// The update of this rank's embedding rows by one round of an exchange, as ops/row_adagrad.h takes
+// it.
 struct RowUpdate {
   ConstView ids;
   View gradients, table, sums;

@@ -62,7 +62,7 @@ class InTurn {
       : takes_(std::move(takes)), n_(n), ring_(ring) {}
 
   int64_t size() const { return std::ssize(takes_); }
-  int64_t looks() const { return size() * (2 * n_ - 1); }  // Of Place(), at most.
+  int64_t looks() const { return size() * (2 * n_ - 1); }  // Passes of Place(), at most.
 
   // The largest sum of n that follow one another: nothing is less.
   int64_t Least() const {
@@ -172,8 +172,8 @@ int64_t PlaceInTurn(const std::vector<int64_t>& takes, int slots, bool wraps,
 SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout) {
   if (schedule.gather_slots == 0) return {};
   auto [takes, streams] = TakesOf(schedule, layout, Resource::kValue, &Layout::GatheredBytes);
-  // What is frozen waits for no update. Where two streams fill the slots as well, one may be ahead
-  // of what the other has waited for, where a step begins: only slots of one size are safe then.
+  // Frozen units wait for no update. If two streams fill the slots as well, one may begin a step
+  // ahead of what the other has waited for: only slots of one size are safe then.
   const ScheduleOptions& o = schedule.options;
   const bool wraps =
       !std::ranges::all_of(o.units, &UnitRow::trains) || o.Any(&UnitRow::cast_frozen);

@@ -1,13 +1,13 @@
-// Where in the memory of slots each unit lies that takes one. Slots are taken in turn (schedule.h),
-// so of n slots the units of n takes that follow one another are there together, and no others:
-// they lie apart, and share no more than that. So units of unequal size need the largest sum of
-// neighbours, not as many times the largest unit.
+// Places in the memory of slots for the units that take one. Slots are taken in turn (schedule.h),
+// so only the units of n successive takes are in n slots together, and only these must lie apart.
+// Units of unequal size therefore need the largest sum of n successive ones, not n times the
+// largest unit.
 //
-// Why a take may lie where any but the n - 1 before it lay: it waits for all uses of the n-th
-// before it, and units are used one after the other in the order in which they take slots. Over
-// steps, too: the first takes of a step follow the last ones of the step before, unless they wait
-// for its updates, and so for all that it did with slots. Tests:
-// tests/trainer/fsdp/slot_places_test.cc
+// A take may overlap all earlier takes but the n - 1 before it: it waits for all uses of the n-th
+// before it, and units are used one after the other in the order in which they take slots. This
+// holds over steps, too: the first takes of a step follow the last ones of the step before, unless
+// they wait for that step's updates, and so for all its uses of slots.
+// Tests: tests/trainer/fsdp/slot_places_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SLOT_PLACES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SLOT_PLACES_H_
 
@@ -20,16 +20,16 @@
 namespace fsdp {
 
 struct SlotPlaces {
-  int64_t bytes = 0;                  // Of all slots; 0: there are none.
-  std::vector<int64_t> offsets = {};  // By action, of what it takes; -1: it takes no slot.
+  int64_t bytes = 0;                  // For all slots; 0: there are none.
+  std::vector<int64_t> offsets = {};  // By action: the offset of its slot; -1: none.
 };
 
 SlotPlaces PlacesOfGathers(const Schedule& schedule, const Layout& layout);
 SlotPlaces PlacesOfGradients(const Schedule& schedule, const Layout& layout);
 
-// The same for a step's takes of `slots` slots, in order, each of a multiple of 64 bytes; `offsets`
-// is by take. `wraps`: the last are followed by the first. The bytes of all: at most `slots` times
-// the largest take; for two slots the largest sum of two that follow one another.
+// Places a step's takes of `slots` slots, in order, each a multiple of 64 bytes, and sets
+// `offsets`, by take. `wraps`: the first takes follow the last. Returns the bytes of all: at most
+// `slots` times the largest take; for two slots the largest sum of two successive takes.
 int64_t PlaceInTurn(const std::vector<int64_t>& takes, int slots, bool wraps,
                     std::vector<int64_t>& offsets);
 

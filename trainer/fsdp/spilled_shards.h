@@ -1,5 +1,5 @@
-// What of the training state lies on a disk, and the slots in host memory where parts of it are
-// while they are updated.
+// The training state that lies on a disk, and the slots in host memory for the parts that are being
+// updated.
 // Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SPILLED_SHARDS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SPILLED_SHARDS_H_
@@ -19,18 +19,20 @@
 
 namespace fsdp {
 
-// A slot holds a part of one flat parameter's shards: the same elements of each that is spilled,
-// and, where what is computed with goes back to the device in another dtype, of that.
+// A slot holds a part of one flat parameter's shards: the same elements of each spilled shard, and
+// of the copy that goes back to the device in another dtype, if there is one.
 class SpilledShards {
  public:
-  // Parts of at most so many elements. All other flat parameters have one part, all of the shard.
+  // Spilled shards have parts of at most so many elements. Other flat parameters have one part, the
+  // whole shard.
   SpilledShards(const Layout& layout, int64_t part_elements);
 
-  // Some of the flat parameter's shards will be; and what comes back, of this dtype, if it does.
+  // Declares that some of the flat parameter's shards will be spilled. `copy`: the dtype of the
+  // copy that goes back to the device, if one does.
   void Spill(int flat, std::optional<DType> copy);
-  // One of them, of memory on the disk. Before the slots are taken.
+  // Adds a spilled shard, memory on the disk. Call it before the slots are taken.
   void Add(int flat, const View& spilled);
-  // As many in pinned memory, if there is anything to spill; once.
+  // Takes so many slots in pinned memory, if anything is spilled. Call it once.
   void TakeSlots(PhasedAllocator& allocator, int slots);
 
   bool Holds(const View& shard) const { return spilled_.count(shard.data) > 0; }
@@ -38,13 +40,13 @@ class SpilledShards {
   const ShardPart& Part(int unit, int part) const { return unit_parts_[unit][part]; }
   std::vector<ShardPart> PartsOf(int flat) const;
 
-  // The part of the shard: in the slot, where it is spilled.
+  // The part of the shard: in the slot if the shard is spilled.
   View In(int slot, const ShardPart& part, const View& shard) const;
   Located In(int slot, const ShardPart& part, const Located& shard) const;
-  // What comes back of the part; empty, where that is the master.
+  // The part's copy for the device; empty where that is the master.
   View CopyIn(int slot, const ShardPart& part) const;
 
-  // Enqueue the way of a part of one shard into a slot and back.
+  // Enqueue the read of a shard's part into a slot, and its write back.
   void Read(Stream& stream, int slot, const ShardPart& part, const View& shard) const;
   void Write(Stream& stream, int slot, const ShardPart& part, const View& shard) const;
 
@@ -53,11 +55,11 @@ class SpilledShards {
   const int64_t part_elements_;
   std::vector<std::vector<ShardPart>> unit_parts_;  // By unit.
   std::vector<bool> spills_;                        // By flat parameter.
-  std::vector<std::vector<View>> shards_;           // Likewise.
-  std::vector<std::optional<DType>> copies_;        // Likewise.
-  std::unordered_set<const std::byte*> spilled_;    // Where they begin on the disk.
+  std::vector<std::vector<View>> shards_;           // By flat parameter.
+  std::vector<std::optional<DType>> copies_;        // By flat parameter.
+  std::unordered_set<const std::byte*> spilled_;    // Where spilled shards begin on the disk.
   std::vector<std::byte*> slots_;
-  int64_t copy_offset_ = 0;        // In a slot, behind all that is spilled of any part.
+  int64_t copy_offset_ = 0;        // In a slot, behind the spilled shards of any part.
   SpillMemory* memory_ = nullptr;  // Null on a simulated device.
 };
 

@@ -1,4 +1,4 @@
-// Where in a step an operation stands: as a tag that streams carry, and in words.
+// An operation's position in a step: as a tag that streams carry, and in words.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_STEP_POSITION_H_
 #define FSDP_TRAIN_TRAINER_FSDP_STEP_POSITION_H_
 
@@ -24,7 +24,7 @@ struct StepPosition {
 uint64_t TagOf(const StepPosition& position);
 StepPosition PositionOf(uint64_t tag);
 
-// Of a gather: the run that it is for.
+// The part of a step at a position. A gather belongs to the run that it is for.
 StepPart PartOf(const StepPosition& position, const Schedule& schedule, const Layout& layout);
 
 // "step 12, backward of unit 5 (transformer.h.4)": without the unit where the action has none.

@@ -1,5 +1,5 @@
-// Where a step's time goes, as its compute stream passes events that say what comes next: always
-// on, and the host waits for nothing.
+// Where a step's time goes, measured by events on the compute stream that say what comes next.
+// Always on; the host waits for nothing.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_STEP_TIMES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_STEP_TIMES_H_
 
@@ -10,8 +10,9 @@
 
 namespace fsdp {
 
-// Seconds on the device's clock, of one rank. The parts add up to end - begin. What overlaps with
-// compute takes no time here: data, communication and offload are what compute waited for.
+// Seconds on the device's clock, of one rank. The parts add up to end - begin. Work that overlaps
+// with compute takes no time here: data, communication and offload are the times that compute
+// waited for them.
 struct StepTimes {
   double begin = 0, end = 0;
   double data = 0;  // Waiting for a micro-batch.
@@ -20,7 +21,7 @@ struct StepTimes {
   double backward = 0;
   double optimizer = 0;      // Norm, clipping and update.
   double communication = 0;  // Waiting for a gather or a reduction.
-  double offload = 0;        // Waiting for what goes to host memory and comes from there.
+  double offload = 0;        // Waiting for moves to and from host memory.
 };
 
 class StepClock {
@@ -28,9 +29,9 @@ class StepClock {
   using Part = double StepTimes::*;
 
   void Clear() { marks_.clear(); }
-  // What is enqueued on `stream` from now on counts as `part`.
+  // Work that is enqueued on `stream` from now on counts as `part`.
   void Enter(Stream& stream, Part part);
-  void End(EventPtr end) { end_ = std::move(end); }  // Of the step, on the same stream.
+  void End(EventPtr end) { end_ = std::move(end); }  // The step's end, on the same stream.
 
   StepTimes Read() const;  // Only when the end has passed.
 
@@ -43,9 +44,9 @@ class StepClock {
   EventPtr end_;
 };
 
-// What an action on the compute stream is part of; null: of what was before it.
+// The part of a step that an action on the compute stream counts as; null: as the action before it.
 StepClock::Part PartOf(const Action& action);
-// What waiting for an action on this stream is.
+// The part that waiting for an action on this stream counts as.
 StepClock::Part WaitOf(StreamId stream);
 
 }  // namespace fsdp

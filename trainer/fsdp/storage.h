@@ -1,8 +1,8 @@
-// Where everything that is kept or made of a flat parameter lies, and in what form: a table with a
-// row for each flat parameter and each thing, which follows from the layout and the schedule alone.
-// The executor, and through it snapshots and optimizers, reads it, and moves between its rows are
-// found by place and form (moves.h). The schedule is made before, of ScheduleOptions' sets of
-// units.
+// A table of the place and form of everything that is kept or made for a flat parameter. It has a
+// row for each flat parameter and each Resource, and follows from the layout and the schedule
+// alone. The executor, and through it snapshots and optimizers, reads the table. Moves between its
+// rows are found by place and form (moves.h). The schedule is made before, from ScheduleOptions'
+// sets of units.
 // Tests: tests/trainer/engine/storage_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_STORAGE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_STORAGE_H_
@@ -19,8 +19,8 @@
 
 namespace fsdp {
 
-// How elements are written down: as they are, in a dtype, or by a code, of which Moves knows the
-// way there and back. Code 0: as they are.
+// How elements are stored: plainly in a dtype, or by a code that Moves can encode and decode. Code
+// 0: plainly.
 struct Form {
   DType dtype = DType::kFloat32;
   int code = 0;
@@ -29,21 +29,22 @@ struct Form {
 };
 
 inline constexpr int kQuantizedCode = 1;  // Bytes of ops/quantize.h.
-inline constexpr int kSummandsCode = 2;   // The same of several ranks, [ranks, bytes]: to be added.
+inline constexpr int kSummandsCode = 2;   // Such bytes of several ranks, [ranks, bytes], to be
+                                          // added up.
 
 enum class ShardExtent {
   kShard,  // This rank's elements.
-  kPart,   // Those that it keeps of the secondary copy.
+  kPart,   // This rank's elements of the secondary copy.
   kWhole
 };
 
 enum class Home {
-  kNone,  // There is no such thing.
+  kNone,  // It does not exist.
   kRun,   // Memory of its own, as long as the run.
-  kStep,  // The same, of what is made anew in each step, before it is used.
-  kUnit,  // Its unit's, from the action that takes it to the one that gives it back.
+  kStep,  // As kRun, for values that each step makes anew before it uses them.
+  kUnit,  // Its unit's memory, from the action that takes it to the one that gives it back.
   kSlot,  // A slot in host memory.
-  kSame   // That of another thing.
+  kSame   // Another resource's memory.
 };
 
 struct StorageRow {
@@ -53,21 +54,22 @@ struct StorageRow {
   Form form = {};
   ShardExtent extent = ShardExtent::kShard;
   int64_t elements = 0;
-  int64_t offset = 0;  // kUnit, kSlot: bytes, in the memory of the unit.
+  int64_t offset = 0;  // kUnit, kSlot: bytes, in the unit's memory.
 
   int64_t bytes() const { return elements * SizeOf(form.dtype); }
 };
 
 class Storage {
  public:
-  // `train`: of a training step. `change`, for tests, may be null: of a row before memory is taken.
+  // `train`: a training step's schedule. `change`, for tests, may be null: changes a row before
+  // memory is taken.
   using Change = std::function<void(Resource what, int flat, StorageRow& row)>;
   Storage(const Layout& layout, const Schedule& train, bool averages,
           const Change& change = nullptr);
 
-  // The row of the thing, or of that whose memory it shares.
+  // The row of the resource, or of the one whose memory it shares.
   const StorageRow& At(Resource what, int flat) const;
-  // As it was declared: kSame, too.
+  // The row as declared, kSame included.
   const StorageRow& Declared(Resource what, int flat) const {
     return rows_[flat][static_cast<int>(what)];
   }
@@ -77,14 +79,14 @@ class Storage {
   // Where the flat parameter is updated: on the device, or by the host in pinned memory.
   MemoryPlace UpdatePlace(int flat) const;
 
-  // kUnit, kSlot: of all flat parameters of the unit, one behind the other at multiples of 64; and
-  // of the unit that has most.
+  // kUnit, kSlot: bytes of all flat parameters of the unit, one behind the other at multiples of
+  // 64. LargestBytes(): those of the unit that has most.
   int64_t BytesOf(Resource what, int unit) const;
   int64_t LargestBytes(Resource what) const;
-  // The same of one flat parameter, that which has most: for things that are there one at a time.
+  // Bytes of the unit's largest flat parameter: for resources that exist one at a time.
   int64_t LargestRow(Resource what, int unit) const;
-  // Elements in which what comes from the host in another form is cast, piece by piece: at most so
-  // many at a time. 0: nothing is.
+  // The most elements that are cast at a time on the way from the host, piece by piece. 0: nothing
+  // is cast there.
   int64_t FetchElements() const { return fetch_elements_; }
 
  private:

@@ -1,19 +1,19 @@
-// What a step does with embedding tables outside FSDP (table_exchange.h), around its runs.
+// The actions of a step on embedding tables outside FSDP (table_exchange.h), around its runs.
 //
-//   begin     reduce   turn: the route that the step before has made becomes this step's.
+//   begin     reduce   turn: the route made in the step before becomes this step's.
 //             reduce   fetch: ids go to the ranks of their rows, rows come back, once a step.
 //   the last micro-batch, with its first run
-//             data     route: the next step's ids are read, and where they lead.
-//             reduce   agree, behind its forward: on the rounds of the next step.
+//             data     route: reads the next step's ids and makes their route.
+//             reduce   agree, behind its forward: ranks agree on the rounds of the next step.
 //   before the first backward of segment 0
-//             compute  clear: the sums of gradients.
+//             compute  clear: zeroes the sums of gradients.
 //   behind the last run
-//             compute  check: whether they are finite.
-//             reduce   send: those of the first round, beside the norm.
+//             compute  check: whether the sums are finite.
+//             reduce   send: sends the sums of the first round, beside the norm.
 //   behind the norm
-//             reduce   update: of the rows that this rank has, round by round.
+//             reduce   update: updates the rows that this rank has, round by round.
 //
-// Runs of segment 0 read the rows, their backward adds to the sums. An evaluation has turn and
+// Runs of segment 0 read the rows, and their backward adds to the sums. An evaluation has turn and
 // fetch alone.
 // Tests: tests/trainer/fsdp/table_actions_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_TABLE_ACTIONS_H_
@@ -31,7 +31,8 @@ class TableActions {
   TableActions(const ScheduleOptions& options, ActionList& list) : o_(options), list_(list) {}
 
   void Begin();
-  // Of a run that is about to be listed as `action`: what comes before it, and what it uses itself.
+  // Lists the actions before a run that is about to be listed as `action`, and adds the run's own
+  // uses to `action`.
   void Before(const ScheduledRun& run, Action& action);
   void Behind(const ScheduledRun& run);
   void BeforeNorm();

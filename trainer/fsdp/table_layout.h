@@ -1,5 +1,5 @@
-// Whose the rows of a model's embedding tables are, and how many of them a rank asks for at a time:
-// what all ranks know of nn/table.h's tables. Pure arithmetic.
+// The owners of the rows of embedding tables (nn/table.h), and the number of rows that a rank asks
+// for at a time. All ranks know it. Pure arithmetic.
 // Tests: tests/trainer/fsdp/table_route_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_TABLE_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_TABLE_LAYOUT_H_
@@ -15,20 +15,20 @@ namespace fsdp {
 
 struct TableLayout : RowDeal {
   std::vector<EmbeddingTable> tables;
-  std::vector<int32_t> first_slot = {0};  // As first_row, of a sample's ids.
-  int64_t batch_rows = 1;                 // Of a micro-batch.
-  int64_t micro_batches = 1;              // Of a training step.
+  std::vector<int32_t> first_slot = {0};  // By table, and the end: where its ids begin in a sample.
+  int64_t batch_rows = 1;                 // A micro-batch's rows.
+  int64_t micro_batches = 1;              // Per training step.
 
   int64_t width() const { return tables.front().width; }
   DType dtype() const { return tables.front().dtype; }
   int64_t slots() const { return first_slot.back(); }
 
-  // The most ids of a rank: in a micro-batch, and in a step, in which each row is asked for once.
+  // The most ids of a rank: in a micro-batch, and in a step, which asks for each row once.
   int64_t batch_ids() const { return batch_rows * slots(); }
   int64_t step_ids() const { return batch_ids() * micro_batches; }
-  // C: what a rank asks each other for in a round, and is asked for by each: of W ranks together
-  // `capacity` times a rank's own ids. kLeastRows where ids are so few that chance would rule, but
-  // never more than there are.
+  // C: the rows that each rank asks of each other rank in a round. C of W ranks together is
+  // `capacity` times a rank's own ids. At least kLeastRows, because with few ids chance would rule,
+  // but never more than there are ids.
   int64_t round_rows() const;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kAbsent = ~uint64_t{0};
 
-// What Carver takes for so many.
+// Bytes that Carver takes for so many.
 int64_t Carved(int64_t elements, DType dtype) { return RoundUp(elements * SizeOf(dtype), 64); }
 
 // 1 / kRowKeyFactor modulo 2^64, by Newton's iteration: each doubles the bits that are right.
@@ -109,7 +109,7 @@ void TableRouteMaker::Finish() {
     route_.places.As<int32_t>()[ids_[i].at] = place;
   }
   while (owner < layout_.world) owners[++owner] = place + 1;
-  // What is behind the last is copied along.
+  // Elements behind the last are copied along.
   std::fill(route_.rows.As<int64_t>() + place + 1, route_.rows.As<int64_t>() + layout_.step_ids(),
             -1);
   int32_t* const order = route_.order.As<int32_t>();

@@ -1,5 +1,5 @@
-// The rows that the ids of one rank's step name: each once, by the rank that has it, in the order
-// in which rounds ask for them (ops/row_order.h). Made on the host, of ids alone.
+// The rows that the ids of one rank's step name: each once, by owning rank, in the order in which
+// rounds ask for them (ops/row_order.h). Made on the host, from ids alone.
 // Tests: tests/trainer/fsdp/table_route_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_
@@ -11,16 +11,17 @@
 
 namespace fsdp {
 
-// One in memory: what kernels read of it, end to end.
+// A route in memory: the arrays that kernels read, end to end.
 struct TableRoute {
-  View rows;    // int64 [step_ids]: rows of their owners, by owner and RowKey().
-  View owners;  // int32 [W + 1]: where each owner's begin, and the end of all.
-  // int32 [micro_batches, batch_ids], by micro-batch. places: of each id its row's place in `rows`,
-  // or -1. order: as PoolBagsBackward() wants it of one micro-batch.
+  View rows;    // int64 [step_ids]: row numbers at their owners, sorted by owner and RowKey().
+  View owners;  // int32 [W + 1]: where each owner's rows begin, and the end of all.
+  // int32 [micro_batches, batch_ids], by micro-batch. places: the index in `rows` of each id's row,
+  // or -1. order: a micro-batch's, as PoolBagsBackward() wants it.
   View places, order;
-  View log2_rounds;  // int32 [1]: of the fewest rounds in which no owner is asked for more.
+  View log2_rounds;  // int32 [1]: log2 of the fewest rounds in which no owner is asked for more
+                     // than C rows.
 
-  // Those of micro-batch m, [rows, slots] and [batch_ids].
+  // Micro-batch m's places, [rows, slots], and order, [batch_ids].
   View PlacesOf(const TableLayout& layout, int64_t m) const;
   View OrderOf(const TableLayout& layout, int64_t m) const;
 };
@@ -33,7 +34,7 @@ void ForEachAddress(TableRoute& route, const Visit& visit) {
 int64_t TableRouteBytes(const TableLayout& layout);
 TableRoute CarveTableRoute(const TableLayout& layout, const View& bytes);
 
-// Makes one: Add() for each micro-batch from 0 on, then Finish(). Works in `work`, uint8
+// Makes a route: Add() for each micro-batch from 0 on, then Finish(). Works in `work`, uint8
 // [TableRouteWorkBytes()], and allocates nothing.
 int64_t TableRouteWorkBytes(const TableLayout& layout);
 class TableRouteMaker {
@@ -52,7 +53,7 @@ class TableRouteMaker {
   const TableLayout& layout_;
   const TableRoute route_;
   Id* const ids_;
-  int64_t count_ = 0;  // Of those that are present.
+  int64_t count_ = 0;  // Ids that are present.
   int64_t next_ = 0;   // Micro-batch.
 };
 

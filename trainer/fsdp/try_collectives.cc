@@ -18,11 +18,11 @@ void Add(const Communicator::Size& size, std::vector<Communicator::Size>& sizes)
   sizes.push_back(size);
 }
 
-// What reduces a flat parameter's gradient in blocks that share a scale.
+// The calls that reduce a flat parameter's gradient in blocks that share a scale.
 template <typename AddSize>
 void AddQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quantize,
                   const Mesh& mesh, const AddSize& add) {
-  // What a hop sends to each rank: of all shards, then of those of one rank of a host.
+  // Bytes that a hop sends to each rank: of all shards, then of those of one rank of a host.
   int64_t bytes = QuantizedReduceBytes(flat, quantize);
   for (const Group hop : {Group::kInside, Group::kAcross}) {
     const int ranks = mesh.SizeOf(hop);

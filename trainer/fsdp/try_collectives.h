@@ -1,4 +1,4 @@
-// The largest collectives of a job, made once before there is a step.
+// The largest collectives of a job, tried once before the first step.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_TRY_COLLECTIVES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_TRY_COLLECTIVES_H_
 
@@ -14,13 +14,13 @@
 
 namespace fsdp {
 
-// Of each group the largest call of a kind and dtypes, over all flat parameters. The step's scalars
+// By group: the largest call of each kind and dtypes, over all flat parameters. The step's scalars
 // are left out.
 std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
                                                                     const ExecutorOptions& options,
                                                                     const Mesh& mesh);
 
-// Has each communicator try those of its groups: see Communicator::Try().
+// Makes each communicator try its groups' largest calls: see Communicator::Try().
 void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
                     const MeshCommunicators& communicators);
 

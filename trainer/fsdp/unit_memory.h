@@ -1,5 +1,6 @@
-// The device memory of what units have only while they are in use, and of what one action works in:
-// planned, as slots and places of their own, or taken from a caching allocator at the time of use.
+// Device memory that units have only while they are in use, and scratch memory of single actions.
+// It is planned, as slots and places of their own, or taken from a caching allocator at the time of
+// use.
 // Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_UNIT_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_FSDP_UNIT_MEMORY_H_
@@ -16,28 +17,27 @@
 namespace fsdp {
 
 enum class Scratch {
-  kGatherWire,      // A value as it travels, where that is another form.
-  kWire,            // A gradient as it travels, where that is another form.
-  kArrived,         // What comes of gradients, where it is summed afterwards.
-  kInsideSum,       // Of a host's gradients, between two hops.
+  kGatherWire,      // A value as it travels, if in another form.
+  kWire,            // A gradient as it travels, if in another form.
+  kArrived,         // Gradients that arrive and are summed afterwards.
+  kInsideSum,       // The sum of a host's gradients, between two hops.
   kReplicaWire,     // A shard, on its way between replicas.
-  kReplicaArrived,  // What comes of shards, where it is summed afterwards.
-  kFetch,           // A cast behind the way from the host.
+  kReplicaArrived,  // Shards that arrive and are summed afterwards.
+  kFetch,           // For a cast of data from the host.
   kLeaving,         // Pinned: activations on their way to a disk.
-  kComing           // Pinned: and back.
+  kComing           // Pinned: activations on their way back.
 };
 constexpr int kNumScratch = 9;
 
-// Bytes are empty views where there are none to be had of that kind.
+// Calls return an empty view where there is no memory of that kind.
 class UnitMemory {
  public:
   virtual ~UnitMemory() = default;
-  // For what action `index` of the schedule of `mode` takes on `stream`.
+  // Memory for a use that action `index` of the schedule of `mode` takes on `stream`.
   virtual View Take(const Use& use, int64_t bytes, Mode mode, size_t index, StreamId stream) = 0;
-  // `user` has used it, too, with what it has enqueued so far.
+  // The work that `user` has enqueued so far has used the memory, too.
   virtual void Give(const View& bytes, StreamId user) = 0;
-  // At least so many bytes, or as many as there are, for what is enqueued on `stream` until they
-  // are given back.
+  // At least so many bytes, or as many as there are, for work enqueued on `stream` until Return().
   virtual View Borrow(Scratch what, int64_t bytes, StreamId stream) = 0;
   virtual void Return(Scratch what, const View& bytes) = 0;
   // Another schedule takes the place of this mode's, with the same slots.
@@ -48,8 +48,8 @@ class UnitMemory {
 View NewPersistent(PhasedAllocator& allocator, int64_t elements, MemoryUse use, DType dtype);
 View NewBytes(PhasedAllocator& allocator, int64_t bytes, MemoryUse use);
 
-// Memory of the allocator, taken here. `eval`: uses slots of `train`. `pieces`: of kLeaving and
-// kComing, bytes; 0: nothing goes between the device and a disk. Keeps references.
+// Takes memory from the allocator. `eval` uses slots of `train`. `pieces`: bytes of kLeaving and
+// kComing each; 0: nothing goes between the device and a disk. Keeps references.
 std::unique_ptr<UnitMemory> MakeUnitMemory(PhasedAllocator& allocator, const Layout& layout,
                                            const Storage& storage, const Schedule& train,
                                            const Schedule& eval, int64_t pieces);
