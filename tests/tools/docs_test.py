@@ -247,7 +247,8 @@ class Docs(unittest.TestCase):
                              [f"{bytes_ / 2**30:.1f}" for bytes_ in want], setting)
 
     def test_what_was_measured_is_what_is_planned(self):
-        table = self.pages["docs/fsdp.md"].split("## Time and memory, measured")[1].split("\n## ")[0]
+        page = self.pages["docs/benchmarks/sharding.md"]
+        table = page.split("## Time and memory, measured")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `([^`]+)` \|.*\| (\d+) \| \d+ \|$", table, flags=re.M)
         self.assertGreaterEqual(len(rows), 14)
         for setting, planned in rows:

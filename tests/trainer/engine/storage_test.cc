@@ -27,15 +27,15 @@ using testing::Train;
 constexpr std::pair<Resource, const char*> kThings[] = {
     {Resource::kMaster, "master"},
     {Resource::kState, "optimizer state"},
-    {Resource::kComputeShard, "what is gathered"},
-    {Resource::kValue, "what is computed with"},
-    {Resource::kSecondary, "secondary copy"},
-    {Resource::kGradient, "what backward adds to"},
-    {Resource::kWire, "what travels of it"},
-    {Resource::kStaging, "a micro-batch's sum"},
-    {Resource::kShard, "the sum, on its way to the host"},
-    {Resource::kGradientShard, "the sum that is updated with"},
-    {Resource::kUpdated, "the update, on its way back"}};
+    {Resource::kComputeShard, "shard to gather"},
+    {Resource::kValue, "gathered parameter"},
+    {Resource::kSecondary, "part kept after forward"},
+    {Resource::kGradient, "gradient of backward"},
+    {Resource::kWire, "gradient as sent"},
+    {Resource::kStaging, "reduced gradient of a micro-batch"},
+    {Resource::kShard, "reduced gradient, leaving for the host"},
+    {Resource::kGradientShard, "gradient shard of the update"},
+    {Resource::kUpdated, "updated parameters, returning"}};
 
 std::string NameOfThing(Resource what) {
   for (const auto& [thing, name] : kThings) {
@@ -51,7 +51,7 @@ std::string Cell(const StorageRow& row) {
     case Home::kNone:
       return "";
     case Home::kSame:
-      return "is: " + NameOfThing(row.same);
+      return "same as " + NameOfThing(row.same);
     default:
       break;
   }
@@ -59,7 +59,7 @@ std::string Cell(const StorageRow& row) {
                            std::string(Name(row.form.dtype)) + ", " +
                            kExtents[static_cast<int>(row.extent)];
   return row.home == Home::kUnit   ? text + ", in use"
-         : row.home == Home::kSlot ? text + ", slot"
+         : row.home == Home::kSlot ? text + ", reused"
                                    : text;
 }
 
