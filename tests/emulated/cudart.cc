@@ -196,7 +196,7 @@ struct Mark {
 
 }  // namespace
 
-// A guess that explains what was seen: see docs/cuda.md, "Rules".
+// A guess that explains what was seen: see docs/contributing.md, "GPU rules".
 constexpr int kBlockingEntries = 5;
 
 struct CUevent_st {

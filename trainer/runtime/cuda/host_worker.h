@@ -1,6 +1,6 @@
 // The thread of a CUDA stream that does the host's work in the stream's order. The stream writes a
 // word in pinned memory when the thread's turn has come. The thread makes no CUDA call: the driver
-// may hold a lock for a call that waits for this very work (docs/cuda.md, "Rules").
+// may hold a lock for a call that waits for this very work (docs/contributing.md, "GPU rules").
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_HOST_WORKER_H_

@@ -1,8 +1,8 @@
 // Limits how far the host runs ahead of a stream. The driver holds about 1,024 operations of a
 // stream. A launch that finds no room waits inside the driver, and other threads' calls may then
-// wait for its lock (docs/cuda.md, "Rules"), even those of the thread whose host work the stream
-// waits for. The host therefore waits earlier, outside CUDA: for the operation kAhead before, by a
-// word in pinned memory that the stream writes every kBetweenMarks operations.
+// wait for its lock (docs/contributing.md, "GPU rules"), even those of the thread whose host work
+// the stream waits for. The host therefore waits earlier, outside CUDA: for the operation kAhead
+// before, by a word in pinned memory that the stream writes every kBetweenMarks operations.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_RUN_AHEAD_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_RUN_AHEAD_H_
