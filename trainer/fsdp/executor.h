@@ -44,8 +44,8 @@ class Executor final : public SegmentHooks {
   void ReplaceSchedule(Mode mode, Schedule schedule);
   const Mesh& mesh() const { return communicators_.mesh(); }
   int shard_rank() const { return shard_rank_; }
-  // The stream for work between steps. That work comes behind all earlier work, and the next step
-  // begins behind it on every stream.
+  // The stream for work between steps. It comes behind all earlier work, and before the next step's
+  // work on every stream.
   Stream& compute();
   Stream& host();  // The same for work on host memory.
   // The place where a flat parameter is updated and its gradient lies (pinned memory for updates on
@@ -96,8 +96,7 @@ class Executor final : public SegmentHooks {
   // else; Result() then has that step's scalars.
   void Run(const Step& step);
   int64_t steps() const { return steps_; }  // Enqueued so far.
-  // Scalars of step `index`, from 0, one of the last two. Blocks until it is done; throws its
-  // error.
+  // Scalars of step `index`, from 0, one of the last two. Blocks until done; throws its error.
   StepScalars Result(int64_t index);
   StepAccount Account(int64_t index);  // The account of such a step.
   void Synchronize();                  // Blocks until everything enqueued is done.
