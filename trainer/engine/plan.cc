@@ -403,52 +403,52 @@ std::string PlanToText(const RunPlan& plan) {
 
 std::string PlanTerms() {
   return R"(memory of a rank (1 KiB is 1024 B):
-  parameters      its shards: the master copy, and the one to compute with where dtypes differ
-  gradients       its shards of them
-  optimizer       its shards of the optimizer's state: moments, a moving average
-  unsharded       blocks gathered whole (units of fsdp.auto_wrap), and their gradients
-  secondary       what stays of a block after forward, with fsdp.reshard_after_forward
-  activations     what one micro-batch keeps for backward, and what its kernels work in
+  parameters      parameter shards: masters, and a copy in param_dtype where dtypes differ
+  gradients       gradient shards
+  optimizer       optimizer state shards: moments, moving average
+  unsharded       units in use, gathered whole (fsdp.auto_wrap), and their gradients
+  secondary       parts of units kept after forward (fsdp.reshard_after_forward)
+  activations     what a micro-batch keeps for backward, and workspaces of its kernels
   snapshot        the copy that checkpoint.async writes while training goes on
-  allocated       with fsdp.buffers: caching, the bytes in use at the peak
-  active          those, and what is freed but still waits for a stream
-  reserved        those, and what the allocator keeps for later: what the device has given
-  retries         how often a full device makes the allocator give its kept memory back
-  planned         the sum: nothing else is allocated while training
+  allocated       with fsdp.buffers: caching, bytes in use at the peak
+  active          allocated, and freed memory that a stream may still use
+  reserved        active, and memory that the allocator keeps for later
+  retries         how often a full device makes the allocator give kept memory back
+  planned         the sum: training allocates nothing else
   limit           run.memory_limit
-  outside         what is not planned: the program, its threads, libraries, connections
-  code            held back for code of kernels that is loaded later
-  free            what a rank gets of its GPU's memory
-  available       what a rank gets of its host's memory
+  outside         not planned: the program, its threads, libraries, connections
+  code            held back for code of kernels, which is loaded later
+  free            memory of the GPU that a rank gets
+  available       memory of the host that a rank gets
   on the disk     state that fsdp.cpu_offload.spill keeps in files
-  fits            whether planned and outside are no more than there is
+  fits            whether planned and outside are at most what there is
 sent by a rank in a step:
-  all-gather      shards of parameters, to make blocks whole
+  all-gather      parameter shards, to make units whole
   reduce-scatter  gradients, summed over the ranks that share a copy
-  all-reduce      the same between copies, and the step's few scalars
+  all-reduce      gradient shards, summed over the copies, and the step's few scalars
   all-to-all      ids, rows and gradients of embedding tables, in one round of each exchange
 with fsdp.cpu_offload, in a step of a rank:
-  kernels         what is computed, recomputation included
+  kernels         FLOPs, recomputation included
   to the host     gradients and activations that leave the device
   to the device   parameters and activations that return
-  updates move    what the optimizer reads and writes of the host's memory
+  updates move    host memory that the optimizer reads and writes
   from the disk   spilled state, read ahead of its update
-  to the disk     the same, written behind it
+  to the disk     spilled state, written behind its update
 with --hardware, a step in time:
-  step            from the end of a step to the end of the next
-  data            of it the device waits for a batch
-  forward         and computes forward,
-  recompute       again what it did not keep,
-  backward        backward,
+  step            from the end of one step to the end of the next
+  data            the device waits for a batch
+  forward         the device computes forward
+  recompute       the device computes again what forward did not keep
+  backward        the device computes backward
   optimizer       the norm and the update
-  communication   it waits for collectives, and computes nothing
-  offload         it waits for what goes to the host and comes from there
-  host            it waits for the host, which enqueues
+  communication   the device waits for collectives and computes nothing
+  offload         the device waits for transfers to and from the host
+  host            the device waits for the host to enqueue
   floor           products and bytes at the machine's rates: no step is shorter
-  samples/s       of all ranks
-  targets/s       the same in targets of the loss
-  TFLOP/s         products of forward and backward, of each device
-  of hardware     all products, computed again or masked ones too
+  samples/s       samples a second, of all ranks
+  targets/s       targets of the loss a second, of all ranks
+  TFLOP/s         products of forward and backward, per device
+  of hardware     all products, recomputed and masked ones included
   set from        a published number that the machine's file was set from
 )";
 }
