@@ -32,7 +32,7 @@ struct Page {
 Page ReadPage() {
   static const std::regex heading("(##+) ([A-Za-z]+)"), row("\\| `([^`]+)` \\| ([^|]*?) *\\|.*"),
       type("(text|integer|number|list of text)( or null)?(, optional)?"),
-      text_tag("`([a-z]+)` \\(");
+      text_tag("`([a-z]+)` \\("), key("`([a-z_.]+)`");
   Page page;
   std::ifstream file("docs/metrics.md");
   std::string line, section, kind;
@@ -50,8 +50,13 @@ Page ReadPage() {
       const Described described{cell[1], cell[2].matched, cell[3].matched};
       EXPECT_TRUE(page.kinds[kind].emplace(match[1], described).second) << "twice: " << line;
     } else if (std::regex_match(line, match, row)) {
-      const std::string from = match[2];
-      EXPECT_TRUE(page.tags.emplace(match[1], from.substr(1, from.size() - 2)).second) << line;
+      // "| `time/` | `step.time.data`, ... |": a tag is the prefix and the key's last part.
+      const std::string prefix = match[1], keys = match[2];
+      for (std::sregex_iterator at(keys.begin(), keys.end(), key), end; at != end; ++at) {
+        const std::string from = (*at)[1];
+        const std::string tag = prefix + from.substr(from.rfind('.') + 1);
+        EXPECT_TRUE(page.tags.emplace(tag, from).second) << line;
+      }
     } else if (line.starts_with("Under *Text*: ")) {
       for (std::sregex_iterator at(line.begin(), line.end(), text_tag), end; at != end; ++at) {
         page.texts.insert((*at)[1]);
