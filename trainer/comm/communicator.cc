@@ -113,7 +113,7 @@ int64_t BytesTaken(const CollectiveCall& call, int rank, int size) {
   const int64_t others = size - 1;
   int64_t elements = others * call.n;
   if (call.kind == Collective::kBroadcast && rank != call.root) elements = 0;
-  if (call.kind == Collective::kAllReduce) {  // Of a slice its sum, of the others this rank's part.
+  if (call.kind == Collective::kAllReduce) {  // The sum of one slice, a part of the others.
     const int64_t slice = call.n * (rank + 1) / size - call.n * rank / size;
     elements = call.n - slice + others * slice;
   }

@@ -22,11 +22,11 @@ inline constexpr int kCollectives = 5;
 
 const char* Name(Collective kind);  // "all_gather", ...: also the operation's name on the stream.
 
-// What one rank does in a collective of `n` elements (as in the comments below: n per rank, the
-// whole tensor for kAllReduce and kBroadcast). Links are priced as rings of size - 1 rounds, the
-// schedule of least volume: all-gather, reduce-scatter and all-to-all send (size - 1) / size of the
-// full tensor, an all-reduce is the first two in turn, a pipelined broadcast forwards it once.
-// `result`: of a reduce-scatter's shard.
+// The cost of one rank's part in a collective of `n` elements: n per rank, as in the comments
+// below, or the whole tensor for kAllReduce and kBroadcast. Links are priced as rings of size - 1
+// rounds, the schedule of least volume: all-gather, reduce-scatter and all-to-all send (size - 1) /
+// size of the full tensor, an all-reduce is the first two in turn, a pipelined broadcast forwards
+// it once. `result`: dtype of a reduce-scatter's shard.
 Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype, DType result);
 
 struct CommOptions {
@@ -39,15 +39,15 @@ struct CommOptions {
 // One collective of one rank, checked: all that a transport needs to know.
 struct CollectiveCall {
   Collective kind = Collective::kAllGather;
-  Collective counts_as = kind;     // Where its bytes are counted.
+  Collective counts_as = kind;     // The kind that its bytes count as.
   DType dtype = DType::kFloat32;   // On the wire.
-  DType result = DType::kFloat32;  // Of `out`: another one than `dtype` only for kReduceScatter.
+  DType result = DType::kFloat32;  // The dtype of `out`: another one only for kReduceScatter.
   int root = 0;
   int64_t n = 0;
   uint64_t sequence = 0;  // Counts the calls of this communicator from 0.
   const std::byte* in = nullptr;
   std::byte* out = nullptr;    // The same as `in` for kAllReduce and kBroadcast.
-  Traffic* traffic = nullptr;  // Of this rank's process. Null: nobody counts.
+  Traffic* traffic = nullptr;  // Counts this rank's bytes. Null: nobody counts.
 
   int64_t bytes() const { return n * SizeOf(dtype); }
 };
@@ -59,8 +59,8 @@ void ForEachAddress(CollectiveCall& call, const Visit& visit) {
 }
 
 // Bytes of a rank that the others take in a call: what a transport counts (traffic.h). In an
-// all-reduce each rank adds up one slice, as equal as whole elements allow: of a size that the
-// ranks do not divide they give away unequally much.
+// all-reduce each rank adds up one slice, and slices are as equal as whole elements allow. Ranks
+// give away unequal numbers of bytes where they do not divide the size.
 int64_t BytesTaken(const CollectiveCall& call, int rank, int size);
 
 // Collectives, enqueued on the caller's stream like any op. Sum only: a caller scales. CPU
@@ -86,11 +86,11 @@ class Communicator {
   const RankGroup& group() const { return group_; }  // By their numbers in the job.
 
   // full[r * n + i] = shard[i] of rank r. In place if `shard` is slice rank() of `full`.
-  // `counts_as`, here and below: of which collective this is a part, in counts of bytes.
+  // `counts_as`, here and below: the collective that the bytes of this one count as.
   void AllGather(Stream& stream, ConstView shard, View full,
                  Collective counts_as = Collective::kAllGather);
-  // shard[i] = sum over ranks of full[rank() * n + i]. full, what travels: fp32, bf16 or fp16;
-  // shard: of that dtype, and then in place as above, or fp32 and apart.
+  // shard[i] = sum over ranks of full[rank() * n + i]. `full` travels, in fp32, bf16 or fp16.
+  // `shard` has that dtype, and may be in place as above, or is fp32 and apart from `full`.
   void ReduceScatter(Stream& stream, ConstView full, View shard);
   // data[i] = sum over ranks of data[i], in place. fp32, bf16 or fp16.
   void AllReduce(Stream& stream, View data);
@@ -100,10 +100,10 @@ class Communicator {
   // data[i] = data[i] of rank `root`, in place.
   void Broadcast(Stream& stream, View data, int root);
 
-  // The largest calls that will come. A transport that makes connections, or takes memory, when a
-  // call of a kind and size is the first one does so here, in memory of the device's that is given
-  // back: before a run measures what is free. All ranks call it alike, before any collective, and
-  // meet behind it. Blocks. Throws CommError, MemoryError.
+  // Tries the largest calls that will come, so that a transport makes connections and takes memory
+  // before a run measures what is free, and not at the first call of a kind and size. The memory
+  // tried on is the device's, and is given back. All ranks call Try() alike, before any collective,
+  // and meet behind it. Blocks. Throws CommError, MemoryError.
   struct Size {
     Collective kind = Collective::kAllGather;
     DType dtype = DType::kFloat32, result = DType::kFloat32;  // As in CollectiveCall.
@@ -115,20 +115,21 @@ class Communicator {
     (void)device;
     (void)sizes;
   }
-  // What is in flight and everything later fails with CommError, here and on the peers; `why` is in
-  // its message. A collective for which all ranks have arrived already may still complete. From any
+  // Calls in flight and all later ones fail with CommError, here and on the peers; `why` is in its
+  // message. A collective for which all ranks have arrived already may still complete. From any
   // thread, at any time; the first reason counts.
   virtual void Abort(const std::string& why) = 0;
 
-  // Calls issued from now on count there what others take of this rank, when it moves. Null: nobody
-  // counts. It outlives those calls.
+  // Calls issued from now on count in `traffic` the bytes that others take of this rank, when these
+  // move. Null: nobody counts. `traffic` outlives those calls.
   void CountIn(Traffic* traffic) { traffic_ = traffic; }
 
   // Sum of BytesTaken() of all calls so far that count as this kind.
   int64_t bytes_given(Collective kind) const { return bytes_given_[static_cast<int>(kind)]; }
 
  protected:
-  // `device`: whose memory it is for. What is the host's is in reach of any device's host work.
+  // `device`: the type of device whose memory the tensors are in. Host work of any device reaches
+  // the host's memory.
   Communicator(const RankGroup& group, DeviceType device);
 
  private:

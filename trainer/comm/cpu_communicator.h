@@ -1,4 +1,4 @@
-// What the CPU transports share on the way from a stream to their bytes.
+// The way from a stream to bytes that all CPU transports share.
 // Tests: tests/trainer/comm/thread_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_CPU_COMMUNICATOR_H_
@@ -18,10 +18,10 @@ class Transport {
   // On a stream's worker: blocks until the collective is done. Throws CommError. One at a time.
   virtual void Run(const CollectiveCall& call) = 0;
   virtual void Abort(const std::string& why) = 0;  // From any thread.
-  virtual void Leave() = 0;                        // The same, and says that this rank has left.
+  virtual void Leave() = 0;                        // An Abort() that says that this rank has left.
 };
 
-// Of the host's memory: the CPU device's, and on a stream of CUDA what is pinned.
+// A communicator for the host's memory: the CPU device's, and pinned memory on a stream of CUDA.
 std::unique_ptr<Communicator> MakeCpuCommunicator(const RankGroup& group,
                                                   std::shared_ptr<Transport> transport);
 

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// Over whom a step's collectives go.
+// The ranks that a collective of a step goes over.
 enum class Group {
   kGather,     // All-gathers: neighbours who together hold one copy of everything.
   kSecondary,  // All-gathers of secondary copies: neighbours among those.
@@ -30,15 +30,15 @@ class Mesh {
     int replicate = 0, shard = 0;
     bool operator==(const Coordinate&) const = default;
   };
-  // A group's ranks are so many, so many positions apart, all of which differ in that digit of
-  // their position alone: another axis is another row of AxisOf().
+  // A group has `size` ranks, `stride` positions apart: they differ in that digit of their position
+  // alone. Another axis is another case of AxisOf().
   struct Axis {
     int size = 1, stride = 1;
   };
 
   // `shard_size` is F, a divisor of `world_size`. `ranks[p]`: the world rank at position p, each
-  // once; empty: they are the same. `secondary_size`, `inside_size`: of groups kSecondary and
-  // kInside, divisors of F. 0 for the latter is F: reductions take one hop. Throws
+  // once; empty: they are the same. `secondary_size`, `inside_size`: sizes of groups kSecondary and
+  // kInside, divisors of F. An inside_size of 0 is F: reductions take one hop. Throws
   // std::invalid_argument otherwise.
   Mesh(int world_rank, int world_size, int shard_size, std::vector<int> ranks = {},
        int secondary_size = 1, int inside_size = 0);
@@ -55,15 +55,15 @@ class Mesh {
   Coordinate CoordinateOf(int world_rank) const;
   int RankOf(const Coordinate& coordinate) const;
 
-  // In order of position. A rank's number in it is coordinate().shard, the same modulo
-  // secondary_size() or inside_size(), the same over inside_size(), coordinate().replicate or
-  // position().
+  // In order of position. With s = coordinate().shard a rank's number in the group is s (kGather,
+  // kReduce), s modulo secondary_size() (kSecondary), s modulo inside_size() (kInside), s /
+  // inside_size() (kAcross), coordinate().replicate (kReplicate) or position() (kWorld).
   RankGroup RanksOf(Group group) const;
   Axis AxisOf(Group group) const;
   int SizeOf(Group group) const { return AxisOf(group).size; }
 
   int position() const { return position_; }
-  // Which part of the samples is this rank's, of data_size() parts.
+  // The part of the samples that is this rank's, of data_size() parts.
   int data_coordinate() const { return position_; }
   int data_size() const { return world_size_; }
 

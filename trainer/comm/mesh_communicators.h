@@ -33,8 +33,8 @@ class MeshCommunicators {
   // All of them: see Communicator::CountIn().
   void CountIn(Traffic* traffic) const;
 
-  // The groups that communicators of their own are made for, each for those after it as well that
-  // have its ranks.
+  // The groups that get communicators of their own. Groups after them with the same ranks share
+  // these.
   static std::vector<Group> Connected(const Mesh& mesh, int queues);
 
  private:

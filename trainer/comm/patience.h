@@ -8,14 +8,15 @@
 
 namespace fsdp {
 
-// Counts the time in which this process was running. One that was itself stopped (SIGSTOP, a
-// debugger, a virtual machine that was paused) may have been stopped together with those that it
-// waits for, and has not given them any time meanwhile. One that goes on running notices a peer
-// that does not as it would by a clock.
+// Counts the time in which this process was running. A process that was itself stopped (SIGSTOP, a
+// debugger, a paused virtual machine) may have been stopped together with those that it waits for,
+// and has given them no time meanwhile. A process that goes on running notices a stopped peer as
+// soon as by a clock.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
-  // To be asked this often. What lies between two questions counts for no more than kLongest.
+  // over() is to be asked this often. The time between two questions counts for no more than
+  // kLongest.
   static constexpr std::chrono::milliseconds kTick{100};
   static constexpr std::chrono::milliseconds kLongest{1000};
 

@@ -57,7 +57,7 @@ PinnedCommunicator::~PinnedCommunicator() {
 // Elements, as `n` of a call. All ranks find the same.
 int64_t PinnedCommunicator::LargestPiece(const CollectiveCall& call) const {
   const int64_t element = SizeOf(call.dtype);
-  int64_t bytes = element;  // Of an element of `n`, of all tensors.
+  int64_t bytes = element;  // Bytes of an element of `n` in all tensors.
   switch (call.kind) {
     case Collective::kAllGather:
       bytes = size() * element;

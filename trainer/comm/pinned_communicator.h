@@ -13,10 +13,10 @@ namespace fsdp {
 // Pinned memory of a communicator, however large the tensors are.
 inline constexpr int64_t kPinnedStagingBytes = 8 << 20;
 
-// `over`: of CPU memory, by any transport. It gives its bits, its errors and its counts of what
-// others take: a call larger than the staging memory is several of `over`, the same on all ranks,
-// and a message's number counts those. `device`, of CUDA, outlives it; all ranks give as many
-// `staging_bytes`.
+// `over`: a communicator for CPU memory, by any transport. Its bits, its errors and its counts of
+// bytes are also those of the result. A call larger than the staging memory is several calls of
+// `over`, the same on all ranks, and the number of a call in a message counts those. `device`, of
+// CUDA, outlives the result; all ranks give as many `staging_bytes`.
 //   End  The destructor waits for the copies of what it has aborted, one second at most: while they
 //        still go on, it leaves them their memory.
 // Throws MemoryError.

@@ -18,7 +18,7 @@ class RankGroup {
 
   int rank() const { return rank_; }  // This one's number here.
   int size() const { return static_cast<int>(ranks_.size()); }
-  int NameOf(int rank) const { return ranks_[rank]; }  // In the world.
+  int NameOf(int rank) const { return ranks_[rank]; }  // Its number in the world.
   const std::vector<int>& ranks() const { return ranks_; }
 
   bool operator==(const RankGroup&) const = default;

@@ -34,9 +34,9 @@ void SumTwoFloats(const std::byte* a, const std::byte* b, int64_t n, std::byte* 
   for (int64_t i = 0; i < n; ++i) out[i] = x[i] + y[i];
 }
 
-// Sums of numbers of 16 bits, which gcc 12 rounds and packs one by one and widens so where they are
-// fp16. 16 at a time: of bf16 those at even places and those at odd ones, which then take a shift
-// or a mask each way, of fp16 the first and the last eight.
+// Sums of 16-bit numbers, 16 at a time. gcc 12 would round and pack them one by one, and widen fp16
+// one by one. bf16 is taken apart into even and odd places, which take a shift or a mask each way;
+// fp16 into the first and the last eight.
 template <typename T>
 struct Sixteen;
 
@@ -124,7 +124,7 @@ void SumSixteens(std::span<const std::byte* const> from, int64_t n, bool around,
 template <typename T, typename Result>
 void SumHalves(std::span<const std::byte* const> from, int64_t n, bool around, std::byte* to) {
   Result* const out = reinterpret_cast<Result*>(to);
-  const int64_t whole = from.size() > 1 ? n / 16 * 16 : 0;  // What one rank has is not added up.
+  const int64_t whole = from.size() > 1 ? n / 16 * 16 : 0;  // One rank's numbers are not added up.
   around = around && reinterpret_cast<uintptr_t>(to) % sizeof(__m256) == 0;
   from.size() == 2 ? SumSixteens<2, T>(from, whole, around, out)
                    : SumSixteens<0, T>(from, whole, around, out);

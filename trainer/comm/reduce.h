@@ -10,12 +10,12 @@
 
 namespace fsdp {
 
-// Nothing if both are the same address; otherwise they must not overlap. A plain vector loop: glibc
-// 2.36's memcpy (rep movsb) takes 3 to 6 times as long for 128 to 256 KB on Zen 3.
+// Does nothing if both are the same address; otherwise they must not overlap. A plain vector loop:
+// glibc 2.36's memcpy (rep movsb) takes 3 to 6 times as long for 128 to 256 KB on Zen 3.
 void CopyBytes(std::byte* to, const std::byte* from, int64_t bytes);
 
-// The same with stores that go around the caches, which saves reading what is overwritten: for a
-// result that is larger than they are. In other threads' sight after an atomic store or a system
+// CopyBytes() with stores that go around the caches, which saves reading what is overwritten: for a
+// result that is larger than the caches. Other threads see it after an atomic store or a system
 // call, as always.
 void StreamBytes(std::byte* to, const std::byte* from, int64_t bytes);
 

@@ -59,21 +59,21 @@ class Member {
   // CommError where the group was aborted before the last rank came, and aborts it when a peer is
   // dead, silent for timeout_s, or about to do something else than `call`.
   void Begin(const CollectiveCall& call);            // The first meeting of a collective.
-  void BeginUncompared(const CollectiveCall& call);  // For who compares by CallOf().
+  void BeginUncompared(const CollectiveCall& call);  // For callers that compare by CallOf().
   // A later one. `patience_s` more than timeout_s, where peers may still wait for somebody else.
   void Meet(double patience_s = 0);
   // A later one between threads, which cannot die alone and only copy in between: it passes even
   // when aborted, so that nobody leaves memory that a peer still reads.
   void MeetSurely();
 
-  // What `rank` brought to Begin(); valid until the next Begin() but one.
+  // The call that `rank` brought to Begin(). Valid until the next Begin() but one.
   const CollectiveCall& CallOf(int rank) const;
 
   // From here on from any thread.
   void Abort(const std::string& why);
   void Leave();  // An abort that says that this rank has left.
   bool aborted() const { return shared_.gate_.aborted(); }
-  std::string Reason(const std::string& otherwise = "aborted") const;  // Of the abort.
+  std::string Reason(const std::string& otherwise = "aborted") const;  // The abort's.
   // Who has not begun call `sequence`, and what they did last: "rank 1 has not arrived (its last
   // was all_reduce #2), ...". Empty: all have.
   std::string LateFor(uint64_t sequence) const;

@@ -30,8 +30,8 @@ Socket Connect(const std::string& host, int port, std::chrono::steady_clock::tim
 using Deadline = std::function<std::chrono::steady_clock::time_point()>;
 Socket Connect(const std::string& host, int port, const Deadline& deadline);
 
-// So that a host that vanished without a word is noticed, in about a minute; and small messages are
-// sent at once.
+// Has a host that vanished without a word noticed in about a minute, and small messages sent at
+// once.
 void ConfigureConnection(int fd);
 
 }  // namespace fsdp

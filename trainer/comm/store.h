@@ -62,15 +62,15 @@ class Store {
   const double timeout_s_;
 };
 
-// What follows involves `size` ranks that all call it, each with its own `rank`. A `name` is used
-// once in the life of a store: std::invalid_argument otherwise. Ranks that do not come within the
-// store's timeout: CommError naming them.
+// All `size` ranks call the functions below, each with its own `rank`. A `name` is used once in the
+// life of a store: std::invalid_argument otherwise. Ranks that do not come within the store's
+// timeout: CommError naming them.
 
 // Blocks until all are here.
 void Barrier(Store& store, const std::string& name, int rank, int size);
 
-// Before all ranks throw the same: waits until each of them is about to, so that none hears of
-// another's end instead. Where some do not come, they have ended: it returns.
+// For ranks that are all about to throw the same: waits until each has come, so that none hears of
+// another's end instead. Returns also where some do not come: they have ended.
 void BeforeAllThrow(Store& store, const std::string& name, int rank, int size);
 
 // Everybody's values, by rank.

@@ -17,7 +17,7 @@ inline constexpr size_t kTagBytes = 32;
 // Random bytes of the system, good for one connection.
 std::string NewNonce();
 
-// What a rank says of itself when it asks to join.
+// A rank's words about itself when it asks to join.
 struct JoinClaim {
   int64_t rank = 0, size = 0;
   int64_t generation = 0;  // How often the job has been started again.
@@ -44,7 +44,8 @@ class StoreKey {
   std::array<unsigned char, 32> key_;
 };
 
-// In a time that does not depend on where they differ. False where a length is not kTagBytes.
+// Compares in a time that does not depend on where they differ. False where a length is not
+// kTagBytes.
 bool SameTag(std::string_view a, std::string_view b);
 
 }  // namespace fsdp

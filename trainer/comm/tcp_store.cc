@@ -185,7 +185,7 @@ class TcpStore final : public Store {
 
   struct GivenUp {};
 
-  // Asks, until that is so. Who gives up has something to say, as long as there may be a store.
+  // Asks until the rank gives up. It then has something to say, as long as there may be a store.
   bool GivesUp() {
     if (given_up_ || !ask_) return given_up_.has_value();
     GiveUp answer = ask_();
@@ -361,8 +361,8 @@ class TcpStore final : public Store {
     return *answer;
   }
 
-  // What cannot be sent by the deadline ends the connection: the rest of it could not be told from
-  // the next message. The reader sees that end, and says so.
+  // A message that cannot be sent by the deadline ends the connection: its rest could not be told
+  // from the next message. The reader sees that end, and says so.
   void SendAll(wire::Writer message, Clock::time_point deadline) {
     const std::string frame = std::move(message).Frame();
     std::lock_guard lock(send_mutex_);

@@ -19,15 +19,15 @@ namespace fsdp {
 // Who may join.
 struct StoreAccess {
   // Any bytes, the same on all ranks. Both ends prove that they know them (store_proof.h); they are
-  // never sent. What is said afterwards is neither encrypted nor signed: the secret keeps out who
-  // can reach the port, not who can change the traffic.
+  // never sent. Later messages are neither encrypted nor signed: the secret keeps out those who can
+  // reach the port, not those who can change the traffic.
   std::string secret;
   // How often the job has been started again. A rank and a store of different generations do not
   // join: the older of the two fails, the newer goes on waiting for its like.
   int64_t generation = 0;
 };
 
-// What the server holds at most. Together with the table that is all that grows.
+// The most that the server holds. Nothing of it grows beyond these limits.
 struct StoreLimits {
   // Connections that have not proven themselves: kUnproven and one for each rank, but no more than
   // half of the files that `ulimit -n` leaves this process beside kOwnFiles and one for each rank.
@@ -66,15 +66,15 @@ struct SayWaiting {
 };
 
 // Holds the table, in a thread of its own, and knows the members by their connections: one that
-// closes without having left fails the job for all others. Who does not know the secret, and what
-// is not a well-formed message, closes its connection and nothing else, without an answer; from a
-// member that is a failure.
+// closes without having left fails the job for all others. A stranger that does not know the secret
+// or sends a malformed message loses its connection without an answer, and nothing else happens. A
+// malformed message from a member is a failure.
 class TcpStoreServer {
  public:
   // Listens on the loopback device only where `host` names it, otherwise on all addresses. Port 0
-  // is any free one. Ranks that have not joined when `join_timeout_s`, or the patience of a rank
-  // that has, is over fail the job for those that have. Throws CommError where the port cannot be
-  // had.
+  // is any free one. Ranks that have not joined when `join_timeout_s` is over, or the patience of a
+  // rank that has joined, fail the job for those that have. Throws CommError where the port cannot
+  // be had.
   TcpStoreServer(const std::string& host, int port, int size, double join_timeout_s,
                  const StoreAccess& access = {}, const StoreLimits& limits = {},
                  const SayWaiting& waiting = {});
@@ -85,7 +85,7 @@ class TcpStoreServer {
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
   int port() const;
-  void Gone(int rank);  // It cannot come any more: nobody waits for it, to tell it.
+  void Gone(int rank);  // `rank` cannot come any more: nobody waits to tell it.
 
  private:
   class Loop;
@@ -102,7 +102,7 @@ std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int ra
                                        double timeout_s, const StoreAccess& access = {},
                                        const AskGiveUp& ask = {}, const SayWaiting& waiting = {});
 
-// The same, rank 0 being the server too. Its store should go last: end with a Barrier.
+// ConnectTcpStore() with rank 0 as the server, too. Its store should go last: end with a Barrier.
 std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank, int size,
                                     double timeout_s, const StoreAccess& access = {},
                                     const AskGiveUp& ask = {}, const SayWaiting& waiting = {});

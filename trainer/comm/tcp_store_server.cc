@@ -37,10 +37,10 @@ constexpr std::chrono::seconds kLingerFailed{1};  // For them to read why the jo
 constexpr std::chrono::milliseconds kNoDescriptors{100};  // Until accept() is tried again.
 constexpr std::chrono::milliseconds kTick{500};           // At most asleep, with a deadline.
 constexpr int64_t kMaxTimeout_us = int64_t{1} << 50;
-constexpr int64_t kMaxKeys = 1 << 16;     // Of one fetch.
+constexpr int64_t kMaxKeys = 1 << 16;     // In one fetch.
 constexpr size_t kMaxReason = 4 << 10;    // Bytes of why the job has failed.
-constexpr size_t kPairBytes = 128;        // What a pair of the table takes beside its bytes.
-constexpr size_t kKeyBytes = 64;          // Likewise a key of a fetch.
+constexpr size_t kPairBytes = 128;        // That a pair of the table takes beside its bytes.
+constexpr size_t kKeyBytes = 64;          // That a key of a fetch takes beside its bytes.
 constexpr size_t kReadStranger = 512;     // Bytes at a time: with a message's beginning, and what
 constexpr size_t kReadMember = 64 << 10;  // we say, less than kUnprovenBytes.
 static_assert(sizeof(uint32_t) + wire::kMaxStranger + kReadStranger < StoreLimits::kUnprovenBytes);
@@ -50,13 +50,13 @@ struct Connection {
   Socket socket;
   Clock::time_point since;
   Stage stage = Stage::kStranger;
-  int rank = -1;  // Of a member.
+  int rank = -1;  // A member's.
   uint64_t join_id = 0;
   bool left = false;
   bool closed = false;
   std::string client_nonce, server_nonce;
   std::string received, to_send;
-  size_t sent = 0;  // Of to_send.
+  size_t sent = 0;  // Bytes of to_send.
   size_t fetches = 0, fetch_bytes = 0;
 
   bool member() const { return stage == Stage::kMember; }

@@ -1,4 +1,4 @@
-// What every rank finds out by itself, and would say alike, one of them says.
+// One rank says what every rank finds out by itself and would say alike.
 // Tests: tests/trainer/comm/together_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
 #define FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
@@ -15,10 +15,10 @@ struct ToldByAnother : Error {
   explicit ToldByAnother(const Error& error) : Error(error.code(), error.what()) {}
 };
 
-// To be called by a rank that is about to end with `error`, once for a `name`; the others, where
-// they end likewise, do the same. True where this rank is the first of those that say the same but
-// for numbers (free memory, a port); what one of them ends with that has been ToldByAnother counts
-// for nothing. Waits a few seconds at most for ranks that may have no error.
+// A rank that is about to end with `error` calls it, once for a `name`; other ranks that end with
+// an error do the same. True where this rank is the first of those that say the same but for
+// numbers (free memory, a port). Ranks that end with ToldByAnother do not count. Waits a few
+// seconds at most for ranks that may have no error.
 bool TellsIt(Store& store, const std::string& name, int rank, int size, const Error& error);
 
 }  // namespace fsdp

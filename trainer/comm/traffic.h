@@ -12,19 +12,21 @@
 namespace fsdp {
 
 struct TrafficBytes {
-  // By Collective that it counts as: each copy that another rank makes of what is this rank's.
+  // Bytes of each copy that another rank makes of this rank's data, by the Collective that it
+  // counts as.
   std::array<int64_t, kCollectives> taken{};
-  // What this rank has put into sockets: a gathered shard once for each other host, however many
-  // ranks read it there. Tensors alone, without the headers of protocols or messages about calls.
+  // Bytes that this rank has put into sockets: a gathered shard once for each other host, however
+  // many ranks read it there. Tensors alone, without the headers of protocols or messages about
+  // calls.
   int64_t network = 0;
 
   int64_t of(Collective kind) const { return taken[static_cast<int>(kind)]; }
   bool operator==(const TrafficBytes&) const = default;
 };
 
-// What the calls of a step come to, whenever they run: a call carries the counter that was its
-// communicator's when it was issued (Communicator::CountIn). Any thread adds. What is read counts a
-// collective whole once its stream has done it.
+// Counts the calls of a step, whenever they run: a call carries the counter that its communicator
+// had when the call was issued (Communicator::CountIn). Any thread adds. Read() has all of a
+// collective once its stream has done it.
 class Traffic {
  public:
   void AddTaken(Collective kind, int64_t bytes) {
@@ -50,7 +52,7 @@ class Traffic {
   std::atomic<int64_t> network_{0};
 };
 
-// For transports: of the rank whose call it is.
+// For transports: counts for the rank whose call it is.
 inline void CountTaken(const CollectiveCall& call, int64_t bytes) {
   if (call.traffic) call.traffic->AddTaken(call.counts_as, bytes);
 }

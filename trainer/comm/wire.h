@@ -1,5 +1,5 @@
 // Messages of the TCP store: a frame is the length of its body in 4 bytes, then the body; numbers
-// are little-endian. What arrives is not trusted.
+// are little-endian. Nothing that arrives is trusted.
 // Tests: tests/trainer/comm/store_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_WIRE_H_
 #define FSDP_TRAIN_TRAINER_COMM_WIRE_H_
@@ -36,8 +36,8 @@ enum class Type : uint8_t {
 
 inline constexpr std::string_view kMagic = "fsdp-train store 2";
 inline constexpr size_t kMaxRequest = 2 << 20;  // Bytes of a member's body.
-inline constexpr size_t kMaxReply = 64 << 20;   // Of the store's.
-inline constexpr size_t kMaxStranger = 160;     // Of a body of who has not proven itself.
+inline constexpr size_t kMaxReply = 64 << 20;   // Bytes of the store's.
+inline constexpr size_t kMaxStranger = 160;     // Bytes of a body before the sender's proof.
 
 struct Malformed : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -58,7 +58,7 @@ class Writer {
 // Reads a body. Throws Malformed where it ends too early or says what it cannot mean.
 class Reader {
  public:
-  explicit Reader(std::string_view body);  // Of at least a type and an id.
+  explicit Reader(std::string_view body);  // It has at least a type and an id.
   Type type() const { return type_; }
   uint64_t id() const { return id_; }
   int64_t Int();

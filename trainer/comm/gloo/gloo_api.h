@@ -1,4 +1,4 @@
-/* What libfsdp_gloo.so offers: point-to-point messages over Gloo's TCP transport. In C, so that it
+/* Functions of libfsdp_gloo.so: point-to-point messages over Gloo's TCP transport. In C, so that it
  * and the binary that loads it need not agree on a C++ library. No exception crosses it.
  *
  * Where a function can fail it takes `error`, a buffer of FSDP_GLOO_ERROR bytes for a message. */

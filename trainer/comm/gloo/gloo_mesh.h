@@ -58,7 +58,7 @@ class GlooMesh {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  std::string AddressFor(int peer) const;  // What `peer` gives to its Connect(): opaque, printable.
+  std::string AddressFor(int peer) const;  // `peer` gives it to its Connect(). Opaque, printable.
   void Connect(int peer, const std::string& address);  // Blocks. Throws CommError.
 
   // A send and a receive of one tag and size meet. Throw CommError: the connection is lost.

@@ -18,13 +18,13 @@ namespace fsdp {
 
 class HostLinks {
  public:
-  static constexpr int kMaxBytes = 4096;  // Of a message.
+  static constexpr int kMaxBytes = 4096;  // The longest message.
 
-  // No links: of a rank that leads no host, which may still wait in Poll().
+  // No links, for a rank that leads no host. It may still wait in Poll().
   HostLinks();
   // One to each host but the own, `host`, whose entry holds no socket.
   HostLinks(int host, std::vector<Socket> sockets);
-  ~HostLinks();  // What was sent still arrives.
+  ~HostLinks();  // Messages that were sent still arrive.
   HostLinks(const HostLinks&) = delete;
   HostLinks& operator=(const HostLinks&) = delete;
 
@@ -48,11 +48,11 @@ class HostLinks {
   };
 
   UniqueFd wake_;
-  std::mutex mutex_;  // Of sending.
+  std::mutex mutex_;  // Guards sending.
   std::vector<Link> links_;
 };
 
-// Where a host's leader listens, and what a leader has to say to be let in.
+// Where a host's leader listens for other leaders.
 struct HostDoor {
   std::string address;
   int port = 0;
@@ -60,7 +60,7 @@ struct HostDoor {
 
 // Connects host `host` to all others: to lower ones by their doors, and higher ones come to
 // `listening`. Blocks. Throws CommError when `timeout_s` is over or the job has failed. `secret`:
-// the same on all hosts; who does not say it is sent away.
+// the same on all hosts. A peer that does not say it is sent away.
 std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening,
                                  const std::vector<HostDoor>& doors, const std::string& secret,
                                  double timeout_s);

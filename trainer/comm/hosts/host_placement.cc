@@ -86,7 +86,7 @@ int HostPlacement::Together(int group) const {
   const std::vector<int> ranks = ByHost();
   int together = 0;
   for (int first = 0, end = 0; first < size(); first = end) {
-    const int last = first / group * group + group;  // Of its group.
+    const int last = first / group * group + group;  // The group's end.
     for (end = first; end < last && HostOf(ranks[end]) == HostOf(ranks[first]);) ++end;
     if (together == 0) together = end - first;
     if (end - first != together) return 0;

@@ -18,7 +18,7 @@ class HostPlacement {
   explicit HostPlacement(const std::vector<int>& key);
   // `ranks` in the order of their numbers on hosts of `local` each; the last may have fewer.
   static HostPlacement InOrder(int ranks, int local);
-  // Of these ranks of it, numbered in this order: of a group of the world's.
+  // The placement of some of its ranks, numbered in this order: for a group of the world's ranks.
   HostPlacement Among(const std::vector<int>& ranks) const;
 
   int size() const { return static_cast<int>(host_of_.size()); }  // Ranks.
@@ -30,12 +30,13 @@ class HostPlacement {
   int LargestHost() const;  // Its number of ranks.
   int SmallestHost() const;
   std::vector<int> ByHost() const;  // All ranks: those of host 0, of host 1, ...
-  // In that order, in groups of `group` neighbours, a divisor of size(): how many of a group share
-  // a host, where those are equally many on each host of every group. 0: they are not.
+  // Takes the ranks in that order, in groups of `group` neighbours, a divisor of size(). Returns
+  // how many ranks of a group share a host where that number is the same on each host of every
+  // group; otherwise 0.
   int Together(int group) const;
 
-  // To whom `rank` sends what is for `host`, another one: its rank of the same index, counted
-  // around where it has fewer. So the ranks of a host share the work.
+  // The rank to which `rank` sends data for `host`, another host: that host's rank of the same
+  // index, counted around where it has fewer. So the ranks of a host share the work.
   int Partner(int rank, int host) const;
   std::vector<int> Served(int rank) const;  // All whose partner `rank` is, ascending.
   int MostServed() const;                   // By one rank.
@@ -50,9 +51,9 @@ class HostPlacement {
 };
 
 // All ranks call this, with a `name` used once. Two ranks share a host where one can open the
-// other's memory and finds there what it was promised: nothing that an environment says, and not
-// fooled by machines cloned from one image. Ranks of different containers or users count as of
-// different hosts. Blocks. Throws CommError as Exchange does.
+// other's memory and finds there what it was promised. No environment is asked, and machines cloned
+// from one image are told apart. Ranks of different containers or users count as of different
+// hosts. Blocks. Throws CommError as Exchange does.
 HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
-// What a rank of a job of several hosts does beside its collectives: hears what the other hosts are
-// about to do, that they fail, and who is late; and tells them.
+// A rank's watch over other hosts, beside its collectives: it hears what they are about to do, that
+// they fail, and who is late, and tells them the same of its own host.
 // Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_WATCH_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_WATCH_H_
@@ -28,20 +28,20 @@
 
 namespace fsdp {
 
-// What a rank has to reach the others by.
+// A rank's means to reach the others.
 struct Wiring {
-  LocalMemory local;  // Of this host.
+  LocalMemory local;  // This host's.
   std::unique_ptr<GlooMesh> mesh;
-  std::unique_ptr<HostLinks> links;    // Of a leader; other ranks' has none.
+  std::unique_ptr<HostLinks> links;    // A leader's; other ranks' has no links.
   std::vector<std::string> addresses;  // By host.
 };
 
-// Calls that a rank of the host has completed: the most of them. Then all of its ranks have
-// received what they wait for in those calls, and sent what they owe. In memory that they share.
+// The most calls that any rank of the host has completed. All its ranks have then received what
+// they wait for in those calls, and sent what they owe. Lies in memory that they share.
 using Completed = std::atomic<uint64_t>;
 
-// What the ranks of a host are about to do: its leader's call, and that of the first rank which is
-// about to do something else.
+// The next call of a host's ranks: its leader's, and that of the first rank which is about to make
+// another one.
 struct HostCall {
   CollectiveCall first;
   int odd_rank = -1;
@@ -59,16 +59,17 @@ class HostWatch {
 
   void Wake() { wiring_.links->Wake(); }  // There is something to see. Any thread.
 
-  void TellCall(const HostCall& call);  // Of a leader: to all hosts.
-  // Of a leader: blocks until all hosts have told theirs. By host. Throws CommError("aborted").
+  void TellCall(const HostCall& call);  // A leader tells all hosts.
+  // For a leader: blocks until all hosts have told their calls. Returns them by host. Throws
+  // CommError("aborted").
   std::vector<HostCall> AwaitCalls(const CollectiveCall& call);
 
   // From here on this rank waits for data of `peer`, or for nothing.
   void Expect(const CollectiveCall& call, int peer);
   void ExpectNothing();
 
-  // What counts where `error` has ended this rank's call: the group's reason, which may be on its
-  // way still, as a connection that ends is noticed at both ends.
+  // The reason that counts where `error` has ended this rank's call: the group's. It may still be
+  // on its way, because both ends notice a connection that ends.
   std::string ReasonFor(const std::string& error, const CollectiveCall& call);
 
  private:
@@ -77,7 +78,7 @@ class HostWatch {
   enum Frame : uint32_t { kCall, kAbort, kAsk, kAnswer };
   struct Expectation {
     CollectiveCall call;
-    int peer;  // Whose message; -1: calls of all hosts.
+    int peer;  // The sender waited for; -1: all hosts' calls.
     Patience patience;
     std::optional<Clock::time_point> asked;  // Hosts that are late have been asked who it is.
   };

@@ -16,12 +16,12 @@ namespace fsdp {
 
 // Bytes of shared memory of a host with `ranks` ranks, all of them together.
 int64_t HostsBytes(const HostPlacement& placement, int ranks);
-// The same for each rank of equal hosts, before there is a placement.
+// HostsBytes() for each rank of equal hosts, before there is a placement.
 int64_t HostsBytesPerRank(int world, int local_world);
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all have.
-// Memory of the host only. `world`: where all ranks of the job are. `address`: under which
-// other hosts reach this one (numeric).
+// Memory of the host only. `world`: where all ranks of the job are. `address`: the numeric one
+// under which other hosts reach this host.
 //   Sums     As in shared memory: every rank's own numbers reach the rank that adds them up, in
 //            fp32 and in rank order over all hosts. So the bits are those of one host.
 //   Traffic  A gathered shard crosses to each other host once, into memory that its ranks share.

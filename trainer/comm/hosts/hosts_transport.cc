@@ -10,11 +10,11 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kOutBytes = 512 << 10;        // What a rank stages for its own host, twice.
-constexpr int64_t kLeastInBytes = 2 << 20;      // What it receives from others, twice.
-constexpr int64_t kLeastSliceBytes = 16 << 10;  // Of a message, however many hosts there are.
-// Who waits for a rank of its own host gives those that wait for another host so much longer: they
-// know who is missing.
+constexpr int64_t kOutBytes = 512 << 10;        // That a rank stages for its own host, twice.
+constexpr int64_t kLeastInBytes = 2 << 20;      // That it receives from others, twice.
+constexpr int64_t kLeastSliceBytes = 16 << 10;  // In a message, however many hosts there are.
+// A rank that waits for one of its own host gives those that wait for another host this much
+// longer: they know who is missing.
 constexpr double kPatienceS = 3;
 
 // Completed lies behind the rendezvous.
@@ -204,8 +204,8 @@ void HostsTransport::Begin(const CollectiveCall& call) {
   watch_.TellCall(mine);
 }
 
-// What has been posted has arrived, on this host, for everybody to read. The first time in a call
-// all hosts have compared their calls, too.
+// Waits until all that was posted has arrived on this host, for everybody to read. The first time
+// in a call all hosts also compare their calls.
 void HostsTransport::Settle(const CollectiveCall& call) {
   if (!begun_) {
     begun_ = true;

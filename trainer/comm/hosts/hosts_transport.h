@@ -20,7 +20,7 @@ namespace fsdp {
 // Each rank's buffer is what it stages for its own host, then what it receives from others.
 class HostsTransport final : public StagedTransport {
  public:
-  // Of shared memory of a host with `ranks` ranks, where a rank serves at most `most_served`
+  // Bytes of shared memory of a host with `ranks` ranks, where a rank serves at most `most_served`
   // others.
   static int64_t Bytes(int ranks, int most_served, int largest_host);
 

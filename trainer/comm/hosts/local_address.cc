@@ -81,7 +81,7 @@ std::string AgreeOnAddress(Store& store, const std::string& name, int rank, int 
   const char* interface = std::getenv("FSDP_TRAIN_IFACE");
   std::string mine = interface != nullptr && *interface != 0 ? AddressOfInterface(interface)
                                                              : AddressTowards(master);
-  // What this rank takes the master's address to be: of use to the master where it is a real one.
+  // The master's address as this rank sees it: of use to the master where it is a real one.
   std::string theirs;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

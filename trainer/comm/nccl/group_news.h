@@ -1,5 +1,5 @@
-// What ranks of a group tell each other beside their collectives, through the store: that one has
-// failed or left, and where each of them is. Costs nothing while all is well.
+// News that ranks of a group tell each other through the store, beside their collectives: that one
+// has failed or left, and where each of them is. Costs nothing while all is well.
 // Tests: tests/trainer/comm/group_news_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_GROUP_NEWS_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_GROUP_NEWS_H_
@@ -26,14 +26,15 @@ class GroupNews {
     std::function<std::string()> position;             // This rank's, for whoever asks.
   };
 
-  // `key`: of this group alone, with which its keys in the store begin. The store outlives it.
+  // `key` is this group's alone: its keys in the store begin with it. The store outlives this
+  // object.
   GroupNews(Store& store, std::string key, const RankGroup& group, Listener listener);
   ~GroupNews() { Leave(0, ""); }
   GroupNews(const GroupNews&) = delete;
   GroupNews& operator=(const GroupNews&) = delete;
 
-  // Tell all others, who hear of a store that takes nothing any more by themselves. Who has left
-  // hears nothing from here on.
+  // Tell all others. Where the store takes nothing any more they hear of that by themselves. A rank
+  // that has left hears nothing from here on.
   void Fail(uint64_t calls, const std::string& why);
   void Leave(uint64_t calls, const std::string& why);
 

@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-// Of the toolkit's header and of the emulator's.
+// The toolkit's header and the emulator's have the same values.
 static_assert(NCCL_UNIQUE_ID_BYTES == 128 && sizeof(ncclUniqueId) == 128);
 static_assert(ncclSuccess == 0 && ncclUnhandledCudaError == 1 && ncclSystemError == 2 &&
               ncclInternalError == 3 && ncclInvalidArgument == 4 && ncclInvalidUsage == 5 &&

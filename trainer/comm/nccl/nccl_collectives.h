@@ -1,4 +1,4 @@
-// What NCCL is asked for in a collective.
+// NCCL's calls for a collective.
 // Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COLLECTIVES_H_
@@ -19,11 +19,11 @@ class NcclCollectives {
   NcclCollectives(NcclLink& link, int rank, int size, bool deterministic, const View& staging)
       : link_(link), rank_(rank), size_(size), deterministic_(deterministic), staging_(staging) {}
 
-  // Puts it on the stream. Addresses are the device's. Throws CommError, DeviceError.
+  // Puts the call on the stream. Addresses are the device's. Throws CommError, DeviceError.
   void Run(CudaStreamHandle stream, const CollectiveCall& call);
 
  private:
-  // Slices of what ranks give each other, in the staging memory: `stride` elements each.
+  // Elements of the largest slice that ranks can give each other in the staging memory.
   int64_t LargestSlice(DType dtype) const;
   void Do(CudaStreamHandle stream, const char* what, const NcclLink::Call& call);
   void Meet(CudaStreamHandle stream);
@@ -31,8 +31,8 @@ class NcclCollectives {
                  std::byte* full);
   void ReduceScatter(CudaStreamHandle stream, const CollectiveCall& call);
   void AllReduce(CudaStreamHandle stream, const CollectiveCall& call);
-  // To each peer p `n` elements of data + p * pitch elements; what they have for this rank comes
-  // into the staging memory, and is summed into `out` with its own.
+  // Sends each peer p `n` elements from data + p * pitch elements. The peers' slices for this rank
+  // come into the staging memory, and are summed into `out` with its own.
   void SumSlices(CudaStreamHandle stream, const CollectiveCall& call, const std::byte* data,
                  int64_t pitch, int64_t n, std::byte* out);
   // Every rank's `n` elements of data, summed on every rank, in place.
@@ -43,7 +43,7 @@ class NcclCollectives {
   NcclLink& link_;
   const int rank_, size_;
   const bool deterministic_;
-  const View staging_;  // Of bytes.
+  const View staging_;  // Elements are bytes.
 };
 
 }  // namespace fsdp

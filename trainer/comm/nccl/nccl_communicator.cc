@@ -41,7 +41,8 @@ constexpr double kCompareAfter_s = 5;
 constexpr double kAnswer_s = 2;  // A rank's, where it is.
 // A call that all have made ends, though one of them is gone; if not, nobody comes any more.
 constexpr double kEndedPatience_s = 3;
-// NCCL has algorithms by kind and size, and connections for each: what is tried before a run.
+// Sizes that are tried before a run: NCCL has algorithms by kind and size, and connections for
+// each.
 constexpr int64_t kSmallest = 1, kLeastBytes = 64 << 10, kMostBytes = 8 << 20;
 constexpr int64_t kAlignment = 256;
 constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
@@ -92,7 +93,7 @@ class NcclCommunicator final : public Communicator {
 
   std::string Me() const { return "rank " + std::to_string(group_.NameOf(rank())); }
 
-  int64_t BytesOf(const Size& s) const;  // That a call takes, in place where it may be.
+  int64_t BytesOf(const Size& s) const;  // Bytes that a call takes, in place where it may be.
   // Calls in the memory, one behind the other, in place where they may be. Forgotten afterwards:
   // the first call that counts is #0.
   void Rehearse(Device& device, const View& memory, const std::vector<Size>& sizes);
@@ -120,7 +121,7 @@ class NcclCommunicator final : public Communicator {
   const std::unique_ptr<NcclLink> link_;
   Buffer staging_;
   NcclCollectives collectives_;
-  // Of the thread that calls.
+  // Used by the calling thread.
   EventPtr last_;  // Behind all uses of the staging memory.
   const Stream* last_stream_ = nullptr;
 
@@ -166,7 +167,7 @@ NcclCommunicator::~NcclCommunicator() {
   for (int ms = 0; ms < 1000 && !last_->Ready(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (!last_->Ready()) new Buffer(std::move(staging_));  // What still goes on may write to it.
+  if (!last_->Ready()) new Buffer(std::move(staging_));  // Work that still goes on may write to it.
 }
 
 void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
@@ -179,7 +180,7 @@ void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
     add(Collective::kAllGather, DType::kFloat32, n);
     add(Collective::kReduceScatter, DType::kFloat32, n);
     add(Collective::kAllReduce, DType::kFloat32, n == kSmallest ? n : n * size());
-    // What travels is in the first half.
+    // The elements that travel fill half of the memory.
     if (options.into_fp32) {
       add(Collective::kReduceScatter, DType::kBFloat16, std::max<int64_t>(1, n / 2));
     }
@@ -304,7 +305,7 @@ void NcclCommunicator::FailAll(const std::string& why, bool tell) {
   calls_.clear();
 }
 
-// What that rank has done ends here by itself.
+// Calls that the rank has done end here by themselves.
 void NcclCommunicator::PeerEnded(uint64_t calls, const std::string& why) {
   {
     std::lock_guard lock(mutex_);
@@ -397,8 +398,8 @@ void NcclCommunicator::Compare(std::unique_lock<std::mutex>& lock, const CallPos
   if (!why.empty() && (there || !link_->AsyncError().empty())) FailAll(why, /*tell=*/true);
 }
 
-// What is wrong with a call, as all ranks see it; where they agree, `otherwise`, if any, and, with
-// `late`, who is.
+// The mistake in a call where ranks disagree. Where they agree: `otherwise`, if any, and with
+// `late` the ranks that are late.
 std::string NcclCommunicator::Cause(const CallPosition::Call& call, const std::string& otherwise,
                                     bool late) {
   CallPositions positions;

@@ -23,20 +23,21 @@ class NcclLibrary;  // nccl_api.h
 
 // Memory of the GPU that a communicator takes for itself, however large the tensors are.
 inline constexpr int64_t kNcclStagingBytes = 32 << 20;
-// What NCCL takes beside it, for plans of machines that are not here: an estimate, a run measures
-// it. 32 channels with a buffer of each protocol for one peer, of NCCL_BUFFSIZE (4 MiB by its
-// documentation), and of the sizes that the defaults of its init.cc come to for LL128 and LL.
+// Bytes that NCCL takes beside that memory, for plans of machines that are not here. It is an
+// estimate: a run measures it. 32 channels have a buffer of each protocol for one peer:
+// NCCL_BUFFSIZE (4 MiB by NCCL's documentation), and for LL128 and LL the sizes that the defaults
+// of its init.cc come to.
 inline constexpr int64_t kNcclBufferBytes = 32 * ((int64_t{4} << 20) + 4'915'200 + 524'288);
 
 struct NcclOptions {
   CommOptions comm = {};
-  // Sums of the CPU's transports, bit for bit: an all-to-all of slices, piece by piece, and one sum
-  // in fp32, in rank order, rounded once. Without it NCCL sums, in an order of its own, and rounds
-  // on the way to the dtype on the wire; but a sum that is to leave in fp32 what travels in bf16 or
-  // fp16 is always made like this: NCCL cannot.
+  // True: sums are those of the CPU's transports, bit for bit: an all-to-all of slices, piece by
+  // piece, and one sum in fp32, in rank order, rounded once. False: NCCL sums, in an order of its
+  // own, and rounds on the way to the dtype on the wire. NCCL cannot leave in fp32 what travels in
+  // bf16 or fp16: such a sum is always made as with true.
   bool deterministic = false;
-  // Reduce-scatters will leave in fp32 what travels in less. Without it they may, too, but the
-  // first one makes connections, and takes memory for them.
+  // Reduce-scatters will leave in fp32 what travels in less. Where this is false they may do so
+  // too, but the first one makes connections, and takes memory for them.
   bool into_fp32 = false;
   int64_t staging_bytes = kNcclStagingBytes;
 };
@@ -45,8 +46,8 @@ struct NcclOptions {
 // connected, and all-gathers, reduce-scatters and all-reduces have been tried, small and large.
 // NCCL therefore allocates its buffers for these before the first step; for other sizes that it has
 // an algorithm of its own for, Try() has it do so. Needs 8 MiB at most beside the staging memory
-// meanwhile. `device`, of CUDA, outlives it; each rank has
-// a GPU of its own. It is for tensors in the GPU's memory.
+// meanwhile. `device`, of CUDA, outlives it; each rank has a GPU of its own. The communicator is
+// for tensors in the GPU's memory.
 //   Host      Calls return at once, but the first all-to-all and broadcast, and what NCCL has an
 //             algorithm for that it has not tried: there it makes connections, and waits for the
 //             peers. So ranks make the calls of all their communicators in one order.
@@ -58,7 +59,7 @@ struct NcclOptions {
 //             fails a few seconds after it has begun.
 //   End       A communicator without a failure, and with nothing in flight, is finalized and
 //             destroyed as NCCL wants it; any other aborted.
-//   Traffic   What goes over networks is NCCL's affair, and not counted.
+//   Traffic   Bytes over networks are NCCL's affair, and not counted.
 // Throws CommError, DeviceError and MemoryError; what fails on one rank, but for want of memory,
 // all throw.
 [[gnu::weak]] std::unique_ptr<Communicator> CreateNcclCommunicator(

@@ -35,7 +35,7 @@ const char* KeepForEver(const std::string& name) {
   return names->insert(name).first->c_str();
 }
 
-// What may wait for peers that do not come is left behind then.
+// Calls end(), and leaves it behind after `patience_s`: it may wait for peers that do not come.
 void Leave(double patience_s, std::function<void()> end) {
   std::packaged_task<void()> task(std::move(end));
   const std::future<void> done = task.get_future();

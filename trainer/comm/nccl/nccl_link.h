@@ -14,9 +14,10 @@
 
 namespace fsdp {
 
-// Any thread may call any function: NCCL sees one at a time, but for an abort. It does not wait for
-// peers in a call (config.blocking = 0); but where a GPU's queue is full a launch waits for what is
-// in it, for ever if a peer has gone: then the abort comes beside that call, and ends it.
+// Any thread may call any function: NCCL sees one call at a time, but for an abort. NCCL does not
+// wait for peers in a call (config.blocking = 0). But where a GPU's queue is full a launch waits
+// for the work in it, for ever if a peer has gone. Then the abort comes beside that call, and ends
+// it.
 class NcclLink {
  public:
   // Begins to connect this rank of the thread's GPU. Throws CommError.
@@ -36,21 +37,23 @@ class NcclLink {
   using Call = std::function<ncclResult_t(const NcclLibrary& nccl, ncclComm_t comm)>;
   void Do(const char* what, const Call& call);
 
-  // What has gone wrong on the GPU or on the way to peers; empty: nothing so far, or another thread
-  // is in a call. Never blocks.
+  // The error on the GPU or on the way to peers; empty: none so far, or another thread is in a
+  // call. Never blocks.
   std::string AsyncError();
 
-  // Once, with nothing in flight and no call to come: as NCCL wants a communicator to end where all
-  // is well. Where that takes longer than kFinishPatience_s, or fails, it is aborted.
+  // Ends the communicator as NCCL wants it where all is well. To be called once, with nothing in
+  // flight and no call to come. Where the end takes longer than kFinishPatience_s, or fails, it is
+  // an abort.
   void Finish();
 
-  // Once. Ends this rank's work on the GPU; the peers' goes on waiting. NCCL says that all ranks
-  // should, so a call of it that does not return is left behind after kAbortPatience_s.
+  // Ends this rank's work on the GPU; the peers' goes on waiting. To be called once. NCCL says that
+  // all ranks should abort, so a call of NCCL that does not return is left behind after
+  // kAbortPatience_s.
   void Abort();
 
  private:
   static constexpr double kFinishPatience_s = 5, kAbortPatience_s = 10;
-  static constexpr std::chrono::milliseconds kCallPatience{500};  // Of an abort, with a call.
+  static constexpr std::chrono::milliseconds kCallPatience{500};  // An abort's, with a call.
 
   bool InProgress(const char* what);  // Throws CommError.
   std::string Describe(ncclResult_t error);

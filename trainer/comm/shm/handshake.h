@@ -15,12 +15,12 @@
 
 namespace fsdp {
 
-// What a rank shows to the others. Errors travel with the exchanges, so that every rank fails with
+// A rank's message to the others. Errors travel with the exchanges, so that every rank fails with
 // them and none waits in vain.
 struct Card {
   int pid = 0;
-  int fd = -1;        // Of memory that it has made.
-  std::string words;  // What else they need: no line break.
+  int fd = -1;        // That of memory which the rank has made.
+  std::string words;  // Further words, without a line break.
   std::string error;  // ErrorOf(); empty: none.
 
   std::string ToString() const;
@@ -28,8 +28,8 @@ struct Card {
 };
 Card MyCard();  // With this process's pid.
 
-// What the function throws of ConfigError, CommError and DeviceError, its kind with it; empty for
-// nothing.
+// The ConfigError, CommError or DeviceError that the function throws, with its kind; empty: it
+// throws nothing.
 std::string ErrorOf(const std::function<void()>& function);
 
 // Everybody's cards, by rank of the group. Throws the first rank's error, on every rank: `what`
@@ -42,8 +42,8 @@ struct LocalMemory {
   std::unique_ptr<SharedMapping> mapping;
   std::vector<PeerProcess> peers;  // By place in `locals`; nobody for this rank itself.
 };
-// `locals`: those ranks of the group, this one among them, of whom the first has made `bytes`, and
-// has them as `made`. Throws DeviceError.
+// `locals`: those ranks of the group, this one among them. The first of them has made `bytes`
+// bytes, and has them as `made`. Throws DeviceError.
 LocalMemory ReachMemory(const RankGroup& group, const std::vector<int>& locals,
                         const std::vector<Card>& cards, const UniqueFd& made, int64_t bytes);
 

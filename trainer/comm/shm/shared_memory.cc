@@ -18,7 +18,7 @@ namespace {
 
 std::string Errno(int error) { return std::generic_category().message(error); }
 
-// With who limits it.
+// Names the limit, too.
 [[noreturn]] void Refuse(const std::string& what, int error) {
   const std::string text = what + ": " + Errno(error);
   if (error == ENOMEM) throw MemoryError(text + ": see ulimit -v and the control group's limit");

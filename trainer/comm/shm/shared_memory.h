@@ -34,8 +34,8 @@ UniqueFd MakeSharedMemory(int64_t bytes);
 // Throws DeviceError.
 UniqueFd OpenSharedMemory(int pid, int remote_fd, int64_t bytes, const std::string& owner);
 
-// What /proc/<pid> means here: where two processes have the same text, the same processes (unless
-// two machines say they are one: clones of a running one do). No spaces.
+// A text for the meaning of /proc/<pid> here: processes with the same text see the same processes
+// there (unless two machines say they are one: clones of a running one do). No spaces.
 std::string ProcessSpace();
 
 // Tells a peer's process from any other, while it runs and after.

@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// Of a slice for each peer, in whole cache lines.
+// Bytes of a slice for each peer, in whole cache lines.
 int64_t SliceBytes(int size) {
   return kShmStagingBytes / std::max(1, size - 1) / Staging::kLine * Staging::kLine;
 }

@@ -159,7 +159,7 @@ void StagedTransport::Broadcast(const CollectiveCall& call) {
       });
 }
 
-// Over all ranks, this one's part being `mine`; `out` may be `mine`.
+// Sums over all ranks. This rank's part is `mine`, and `out` may be `mine`.
 void StagedTransport::Sum(const CollectiveCall& call, const std::byte* mine, int64_t count,
                           uint64_t round, std::byte* out) {
   for (int r = 0; r < size_; ++r) sources_[r] = r == rank_ ? mine : SliceOf(r, round);

@@ -26,7 +26,7 @@ class Staging {
     return ControlBytes(ranks, more) + ranks * 2 * buffer_bytes;
   }
 
-  // In Bytes() of memory. `slice_bytes`: of what one rank has for one other.
+  // In Bytes() of memory. `slice_bytes`: the bytes that one rank has for one other.
   Staging(std::byte* memory, int ranks, int64_t buffer_bytes, int64_t slice_bytes, int64_t more = 0)
       : buffers_(memory + ControlBytes(ranks, more)),
         ranks_(ranks),
@@ -36,7 +36,7 @@ class Staging {
   std::byte* Buffer(int owner, uint64_t round) const {
     return buffers_ + (2 * owner + static_cast<int64_t>(round % 2)) * buffer_bytes_;
   }
-  // Of it, the part for `reader`, another rank.
+  // The part of Buffer() for `reader`, another rank.
   std::byte* Slice(int owner, int reader, uint64_t round) const {
     return Buffer(owner, round) + (reader - owner - 1 + ranks_) % ranks_ * slice_bytes_;
   }
@@ -52,7 +52,7 @@ class StagedTransport : public Transport {
   void Run(const CollectiveCall& call) override;
 
  protected:
-  // What of a tensor is meant for a rank, or comes from it.
+  // The part of a tensor that is meant for a rank, or comes from it.
   struct Part {
     int64_t begin = 0, bytes = 0;
   };
@@ -69,11 +69,11 @@ class StagedTransport : public Transport {
   // posted can be read, under the number that the round had.
   virtual void Begin(const CollectiveCall& call) = 0;
   virtual void Settle(const CollectiveCall& call) = 0;
-  // parts[rank()].bytes of `shard` for everybody; rank r posts parts[r].bytes.
+  // Posts parts[rank()].bytes of `shard` for everybody; rank r posts parts[r].bytes.
   virtual void PostShard(const CollectiveCall& call, const std::byte* shard,
                          std::span<const Part> parts) = 0;
   virtual const std::byte* ShardOf(int from, uint64_t round) const = 0;
-  // parts[r] of `data` for rank r, of every other rank.
+  // Posts parts[r] of `data` for each other rank r.
   virtual void PostSlices(const CollectiveCall& call, const std::byte* data,
                           std::span<const Part> parts) = 0;
   virtual const std::byte* SliceOf(int from, uint64_t round) const = 0;

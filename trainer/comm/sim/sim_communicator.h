@@ -15,8 +15,8 @@
 
 namespace fsdp {
 
-// What a call between these ranks of the job takes. By where the ranks are, their links may be told
-// apart. What is charged is time alone: bytes are counted as ever.
+// The time of a call between these ranks of the job. Links may differ by where the ranks are. Time
+// alone is charged: bytes are counted as ever.
 using SimCharge = std::function<SimWork(const Stream& stream, const RankGroup& group,
                                         const CollectiveCall& call)>;
 
@@ -40,7 +40,7 @@ class SimCommunicator final : public Communicator {
 
 // For MeshCommunicators.
 std::unique_ptr<Communicator> ConnectSim(const std::string& name, const RankGroup& group);
-// The same, of calls that take what `charge` says.
+// ConnectSim() for calls that take the time that `charge` says.
 std::function<std::unique_ptr<Communicator>(const std::string& name, const RankGroup& group)>
 ConnectSimAt(SimCharge charge);
 

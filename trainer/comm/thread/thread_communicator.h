@@ -13,7 +13,7 @@ namespace fsdp {
 // Element r is for rank r. Up to 1023 ranks. Memory of the host only.
 std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(
     int size, const CommOptions& options = {});
-// Of these ranks of a world, element i for the i-th: see RankGroup.
+// Connects these ranks of a world, element i for the i-th: see RankGroup.
 std::vector<std::unique_ptr<Communicator>> CreateThreadCommunicators(
     const std::vector<int>& ranks, const CommOptions& options = {});
 
