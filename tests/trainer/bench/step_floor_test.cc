@@ -29,7 +29,7 @@ constexpr char kLlama[] =
 const std::string kHalves =
     "fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, reduce_dtype: bf16, "
     "master_dtype: bf16}";
-constexpr double kFast = 1e30;  // What has this rate takes no time.
+constexpr double kFast = 1e30;  // Work at this rate takes no time.
 
 Recipe Parse(const std::vector<std::string>& overrides = {}) {
   return ParseRecipe({{"test.yaml", kLlama}}, overrides);
@@ -68,7 +68,7 @@ TEST(StepFloor, ProductsTakeTheirFlops) {
   EXPECT_EQ(Find(floor, "linear_forward").launches.kernels, 4 * 2 * 2);
   EXPECT_EQ(Find(floor, "linear_residual_forward").launches.kernels, 4 * 2 * 2);
   EXPECT_EQ(Find(floor, "linear_backward, dw").launches.kernels, 4 * 2 * 4);
-  // Of two bf16 at their own rate.
+  // Products of two bf16 have their own rate.
   machine.fp32_flops = kFast;
   machine.bf16_flops = 1e6;
   EXPECT_NEAR(FloorOf(Parse({kHalves}), 1, machine).Seconds(), flops / 1e6, 1e-9 * flops / 1e6);
@@ -152,7 +152,7 @@ TEST(StepFloor, AllElseTakesItsBytes) {
   // A norm reads and writes 8 x 16 rows of 24, its weight, and writes a number a row.
   EXPECT_EQ(Find(floor, "rms_norm_forward").bytes,
             (2 * 2 + 1) * (4 * 8 * 16 * (2 * 24 + 1) + 4 * 4 * 24));
-  // What others could do on their way is apart.
+  // Work that others could do on their way is apart.
   EXPECT_FALSE(Find(floor, "fill").in_the_floor);
   double in = 0, beside = 0;
   for (const FloorPart& part : floor.parts) (part.in_the_floor ? in : beside) += part.seconds;
@@ -160,7 +160,7 @@ TEST(StepFloor, AllElseTakesItsBytes) {
   EXPECT_NEAR(floor.Seconds(), in, 1e-9);
 }
 
-// Of a step on a GPU: what kernels leave for each other, in time where FLOPs do not take longer.
+// A step on a GPU lists what kernels leave for each other, in time where FLOPs do not take longer.
 TEST(StepFloor, NamesWhatNoFloorNeeds) {
   Hardware machine = Machine();
   machine.device = Hardware::Device::kCuda;
@@ -222,7 +222,7 @@ TEST(StepFloor, SaysWhichRateIsMissing) {
   }
 }
 
-// What a rank sends to others is listed, and counts for nothing.
+// Bytes that a rank sends to others are listed, and count for nothing.
 TEST(StepFloor, OfSeveralRanks) {
   const StepFloor floor = FloorOf(Parse(), 2, Machine());
   EXPECT_EQ(floor.tokens, 8 * 16);
@@ -238,7 +238,7 @@ double BytesOn(const StepFloor& floor, StepResource resource) {
   return bytes;
 }
 
-// Of the model, with the padding of its flat parameters.
+// Elements of the model, with the padding of its flat parameters.
 double Elements() {
   const auto model = BuildModel(Parse(), ShapeFor(Parse()));
   int64_t elements = 0;
@@ -248,7 +248,7 @@ double Elements() {
   return static_cast<double>(elements);
 }
 
-// What is offloaded takes its bytes over the link and in the host's memory, and none of the device.
+// Offloaded state takes its bytes over the link and in the host's memory, and none of the device.
 TEST(StepFloor, OffloadIsBesideTheDevice) {
   const std::vector<std::string> offload = {"fsdp.cpu_offload.optimizer=true",
                                             "train.global_batch_size=2"};
@@ -282,7 +282,7 @@ TEST(StepFloor, HostUpdatesRunBesideOneForwardPass) {
                    1, machine);
   };
   const StepFloor floor = floor_of("0");
-  // Of four micro-batches one runs beside: its products but the head's.
+  // One of four micro-batches runs beside the updates: its products but the head's.
   double forward = 0;
   for (const char* op : {"linear_forward", "linear_residual_forward"}) {
     forward += Find(floor, op).seconds / 4;
@@ -291,7 +291,7 @@ TEST(StepFloor, HostUpdatesRunBesideOneForwardPass) {
   const double host = BytesOn(floor, StepResource::kHost) / 1e3;
   EXPECT_NEAR(floor.SecondsOf(StepResource::kHost), host, 1e-9);
   EXPECT_NEAR(floor.Seconds(), floor.SecondsOf(StepResource::kDevice) + host - forward, 1e-6);
-  // What the device updates itself the host need not.
+  // The host need not update what the device updates itself.
   const StepFloor half = floor_of("0.5");
   EXPECT_LT(BytesOn(half, StepResource::kHost), BytesOn(floor, StepResource::kHost));
   EXPECT_GT(Find(half, "adamw").bytes, 0);

@@ -100,7 +100,7 @@ TEST(StepProducts, AreOneRanksShare) {
   EXPECT_EQ(ProductFlops(StepWorkOf(Parse(kGpt2), 3)), one / 2);
 }
 
-// What a step does not compute, or computes twice, is in its products.
+// A step's products lack what it does not compute, and have twice what it computes twice.
 TEST(StepProducts, OfOtherSteps) {
   const double tokens = 8 * 16, blocks = 3 * 24 * 176, head = 101 * 24;
   const auto flops = [](const std::vector<std::string>& overrides) {

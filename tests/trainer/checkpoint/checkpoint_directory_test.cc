@@ -72,7 +72,7 @@ TEST(ListCheckpointsTest, SaysWhichCountAndWhy) {
       EXPECT_EQ(entry.complete, *want[i].why == '\0') << entry.path << entry.why;
       EXPECT_NE(entry.why.find(want[i].why), std::string::npos) << entry.why;
       EXPECT_EQ(entry.why.empty(), entry.complete) << entry.why;
-      EXPECT_EQ(entry.latest, entry.step == 12);  // What FindLatestCheckpoint says.
+      EXPECT_EQ(entry.latest, entry.step == 12);  // As FindLatestCheckpoint says.
       int64_t bytes = 0;
       for (const auto& file : fs::directory_iterator(entry.path)) {
         bytes += static_cast<int64_t>(file.file_size());

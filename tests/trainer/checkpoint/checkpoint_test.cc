@@ -123,7 +123,7 @@ TEST(CheckpointTest, AnyWorldReadsAnyOther) {
   }
 }
 
-// What is frozen has no m and no v, at any F; freezing something else is not how a run goes on.
+// Frozen parameters have no m and no v, at any F; freezing something else is not how a run goes on.
 TEST(CheckpointTest, FrozenParametersHaveNoOptimizerState) {
   World world = Of(3, 3);
   world.model[0].parameters[0].frozen = true;
@@ -355,7 +355,7 @@ TEST(CheckpointTest, FindsTheLatest) {
   // A crash between the rename and `latest`, of the first checkpoint and of any.
   fs::remove(dir + "/latest");
   EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_100");
-  // What no save leaves behind: an older one is not taken for the newest in silence.
+  // No save leaves this behind: an older one is not taken for the newest in silence.
   const auto newest = [&] { return ErrorOf([&] { FindLatestCheckpoint(dir); }); };
   const std::string others = "set checkpoint.resume to its step (complete: 9, 10";
   for (const char* text : {"../step_9", "step_010", "step_", "", "step_9.tmp", "\x1b[2Jstep_9",
@@ -530,7 +530,7 @@ TEST(CheckpointTest, WhatIsNotFiniteIsNeverPublished) {
 
 // A run that saves at every step and keeps one, and readers that come at any moment.
 TEST(CheckpointTest, ReadersHoldWhatTheyRead) {
-  constexpr int kReads = 120, kReaders = 3, kEnough = 20;  // Of each reader, at least.
+  constexpr int kReads = 120, kReaders = 3, kEnough = 20;  // Each reader's, at least.
   const std::string run = FreshDirectory("held"), dir = run + "/checkpoints";
   const World world = Of(2, 2);
   ASSERT_EQ(Save(world, dir, 1), NoErrors(2));
@@ -678,14 +678,14 @@ TEST(CheckpointTest, SavesOverTheSameStep) {
   EXPECT_EQ(LoadAndCompare(second, dir + "/step_3", 3), "");
 }
 
-// What a file system that cannot exchange directories may leave behind.
+// A file system that cannot exchange directories may leave this behind.
 TEST(CheckpointTest, CountsTheOneThatWasSetAside) {
   const std::string dir = FreshDirectory("aside");
   const World world = Of(2, 2);
   ASSERT_EQ(Save(world, dir, 3), NoErrors(2));
   fs::rename(dir + "/step_3", dir + "/step_3.old");
   EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_3.old");
-  ASSERT_EQ(Save(world, dir, 2), NoErrors(2));  // Of another step: it must survive that.
+  ASSERT_EQ(Save(world, dir, 2), NoErrors(2));  // Another step's save must leave it there.
   EXPECT_EQ(FindCheckpoint(dir, 3), dir + "/step_3.old");
   ASSERT_EQ(Save(world, dir, 3), NoErrors(2));
   EXPECT_EQ(ListSorted(dir), (Strings{"latest", "step_2", "step_3"}));

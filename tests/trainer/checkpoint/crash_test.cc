@@ -43,7 +43,7 @@ bool AllSaved(const std::vector<std::string>& errors) {
   return true;
 }
 
-// What a run that starts now would find, or what is wrong with it.
+// The checkpoint that a run would find now, or what is wrong with it.
 struct Found {
   int64_t step = -1;
   std::string error;

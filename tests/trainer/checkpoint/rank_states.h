@@ -56,8 +56,8 @@ struct World {
 
 CheckpointMeta MetaOf(int64_t step);
 
-// Saves with ranks that are threads; the salt is the step. What each rank threw, by rank, behind
-// "exit <code>: " where that is no CheckpointError; empty where it did not.
+// Saves with ranks that are threads; the salt is the step. Returns each rank's exception, "" for
+// none; behind "exit <code>: " where it is no CheckpointError.
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
                               int64_t keep_last = 0);
 // The same on a store of the caller's; another salt tells two of one step apart.

@@ -45,7 +45,7 @@ std::span<const std::byte> Bytes(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
-// What the call's Error says, or "" if it does not throw.
+// The text of the Error that the call throws, or "" if it does not throw.
 template <typename Call>
 std::string CheckpointErrorOf(Call call) {
   try {

@@ -107,7 +107,7 @@ class Shards {
   const std::vector<CheckpointState>& states() const { return states_; }
   SpillMemory* spill() { return spill_.get(); }
 
-  // What the disk holds goes to memory and back.
+  // Reads the state on the disk into memory, and returns it.
   const std::vector<std::vector<std::vector<std::byte>>>& Get() {
     Move([&](View shard, View memory) { spill_->Read(shard, memory); });
     return values_;
@@ -177,7 +177,7 @@ std::vector<SegmentShape> BigModel() {
           {"h.0", true, {{"h.0.w", Shape{1201, 2003}}}}};
 }
 
-// Of what is frozen there is a master alone.
+// Frozen parameters have a master alone there.
 std::vector<SegmentShape> FrozenModel() {
   std::vector<SegmentShape> model = OddModel();
   model[1].parameters[1].frozen = true;
@@ -188,7 +188,7 @@ const Case kCases[] = {{OddModel(), 1, 1},    {OddModel(), 2, 2}, {OddModel(), 3
                        {OddModel(), 2, 1},    {OddModel(), 4, 2}, {BigModel(), 1, 1},
                        {FrozenModel(), 2, 2}, {BigModel(), 3, 1}};
 
-// What each rank threw.
+// Each rank's exception, "" for none.
 Strings SaveAll(const Case& c, const std::string& checkpoints, int64_t step, const Spilled& spilled,
                 const std::string& spill_directory = ::testing::TempDir(),
                 const std::vector<FileIo*>& disks = {}) {

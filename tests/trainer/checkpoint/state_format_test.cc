@@ -182,7 +182,7 @@ class Part {
 
 using Change = std::function<void(int rank, std::vector<CheckpointState>&)>;
 
-// What each rank threw.
+// Each rank's exception, "" for none.
 Strings SaveAll(int world, int shards, const std::string& dir, const Change& before = nullptr) {
   const Layout layout = LayoutOf(shards);
   MemoryStore store(/*timeout_s=*/60);
@@ -425,7 +425,7 @@ Manifest InSmallChunks(const std::string& path) {
   return manifest;
 }
 
-// What bytes [begin, end) of a file hold, looked up byte by byte.
+// The elements in bytes [begin, end) of a file, looked up byte by byte.
 std::set<std::string> WhatLiesIn(const Manifest& manifest, const ManifestFile& file, int64_t begin,
                                  int64_t end) {
   std::set<std::string> found;

@@ -16,7 +16,7 @@ namespace fsdp {
 
 World TinyWorld(int world);
 
-// Of a checkpoint: the salt tells two of one step apart.
+// Names a checkpoint: the salt tells two of one step apart.
 struct Saved {
   int64_t step = 0;
   uint64_t salt = 0;
@@ -31,7 +31,7 @@ struct TinySave {
   int64_t keep_last = 0;
   bool can_exchange = true;  // As the file system does.
 
-  // What each rank threw.
+  // Each rank's exception, "" for none.
   std::vector<std::string> Run(const std::string& checkpoints) const;
   void Before(const std::string& checkpoints) const;
   testing::Answer FileSystem(const testing::FileCall& call) const;
@@ -39,12 +39,13 @@ struct TinySave {
 std::vector<TinySave> TinySaves();
 void PrintTo(const TinySave& save, std::ostream* out);  // For googletest.
 
-// What a run would go on from, by its contents; nothing where there is none. `error`: what is wrong
-// with what it finds.
+// The checkpoint that a run would go on from, by its contents; nothing where there is none.
+// `error`: what is wrong with what it finds.
 std::optional<Saved> FindSaved(const TinySave& save, const std::string& checkpoints,
                                std::string& error);
 
-// The job's next save: it works, and its checkpoint is found. What is wrong; empty where nothing.
+// The job's next save: it works, and its checkpoint is found. Returns what is wrong; empty where
+// nothing is.
 std::string NextSave(const TinySave& save, const std::string& checkpoints);
 
 }  // namespace fsdp

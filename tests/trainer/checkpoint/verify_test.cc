@@ -45,7 +45,7 @@ void FlipByte(const std::string& path, int64_t at, uint8_t mask) {
   file.put(byte);
 }
 
-// What element lies at a byte of a rank's file, in the words of a report.
+// The element at a byte of a rank's file, in the words of a report.
 std::string WhatLiesAt(const Manifest& manifest, const ManifestFile& file, int64_t at) {
   for (const ManifestSlice& slice : file.slices) {
     if (at < slice.at || at >= slice.at + 4 * slice.count) continue;

@@ -1,4 +1,4 @@
-// What every transport must do, for a test file to instantiate:
+// The promises of every transport, for a test file to instantiate:
 //   INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorSuite, SuiteCases(RunThreadRanks), SuiteCaseName);
 #ifndef FSDP_TRAIN_TESTS_TRAINER_COMM_COMMUNICATOR_SUITE_H_
 #define FSDP_TRAIN_TESTS_TRAINER_COMM_COMMUNICATOR_SUITE_H_
@@ -52,13 +52,14 @@ inline std::string SuiteCaseName(const ::testing::TestParamInfo<SuiteCase>& info
   return "Ranks" + std::to_string(info.param.size);
 }
 
-// Filling and checking are most of the work of a test and none of its subject: not instrumented,
-// which under ThreadSanitizer makes the suite ten times as fast. What collectives touch is.
+// Loops that fill and check tensors are most of the work of a test and none of its subject. They
+// are not instrumented, which makes the suite ten times as fast under ThreadSanitizer; collectives
+// are.
 #define FSDP_PLAIN_LOOP __attribute__((no_sanitize_thread))
 
 inline constexpr int64_t kLengths[] = {0, 1, 7, 4096, 100003};
 
-inline constexpr int64_t kPeriod = 31;  // Of Value() below.
+inline constexpr int64_t kPeriod = 31;  // The period of Value() below.
 
 // A tensor with a canary behind it. Starts poisoned: what a collective leaves out shows.
 class Tensor {
@@ -133,7 +134,7 @@ class Tensor {
     RequireCanary(what);
   }
 
-  FSDP_PLAIN_LOOP uint64_t Fingerprint() const {  // Of every bit.
+  FSDP_PLAIN_LOOP uint64_t Fingerprint() const {  // A hash of every bit.
     uint64_t hash = 1469598103934665603u;
     for (int64_t i = 0; i < view_.NumElements(); ++i) {
       hash = (hash ^ std::bit_cast<uint32_t>(Read(i))) * 1099511628211u;
@@ -526,10 +527,11 @@ inline void Issue(Communicator& comm, Stream& stream, Collective kind, const Vie
   }
 }
 
-// What others copy of `rank` in it, elements.
+// Elements that others copy of `rank` in it.
 inline int64_t ElementsTaken(Collective kind, int rank, int size, int64_t n) {
   const int64_t others = size - 1;
-  // Of an all-reduce each rank adds up a slice: it gets that of each other, and gives its sum.
+  // In an all-reduce each rank adds up a slice: it gets that slice from each other, and gives its
+  // sum.
   const int64_t slice = n * (rank + 1) / size - n * rank / size;
   if (kind == Collective::kAllReduce) return n - slice + others * slice;
   if (kind == Collective::kBroadcast && rank != size - 1) return 0;
@@ -677,7 +679,7 @@ TEST_P(CommunicatorSuite, GroupsOfSomeRanksKeepToThemselves) {
             return value;
           },
           "all-reduce");
-      // What ends one group ends no other, and names ranks as the world does.
+      // An abort ends no other group, and names ranks as the world does.
       if (group.rank() == group.size() - 1) comm->Abort("enough");
       comm->AllReduce(*own, shard.view());
       RequireContains(CommErrorOf(*own),
@@ -693,7 +695,7 @@ TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
   using Call = void (*)(Communicator&, Stream&, View);
   struct Disagreement {
     const char* name;
-    Call theirs, odd;  // What all but the last rank do, and what that does.
+    Call theirs, odd;  // Calls of all but the last rank, and of the last.
     const char *their_text, *odd_text;
   };
   const Call all_reduce = [](Communicator& c, Stream& s, View data) { c.AllReduce(s, data); };

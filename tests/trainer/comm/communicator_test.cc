@@ -1,5 +1,5 @@
-// What a call declares to the stream and what it costs: the same on every transport, so the
-// simulated one shows it.
+// The declarations of a call to the stream, and its cost: the same on every transport, so the
+// simulated one shows them.
 #include "trainer/comm/communicator.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ double TimeOf(Stream& stream) {
 }
 
 TEST(CollectiveCostTest, MovesTheVolumesOfFullSharding) {
-  // Of a tensor of M bytes over W ranks: (W - 1) / W * M for a gather or a reduce-scatter, twice
+  // A tensor of M bytes over W ranks moves (W - 1) / W * M for a gather or a reduce-scatter, twice
   // that for an all-reduce (arXiv:2304.11277, section 3.2).
   for (const int size : {1, 2, 3, 8}) {
     SimDevice device(LinkBytes());

@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// What a rank hears, in words.
+// The news that a rank hears, in words.
 class Heard {
  public:
   void Add(const std::string& text) {

@@ -113,7 +113,7 @@ double Now() {
 }
 
 // A rank is killed while the others wait for it. No store is asked: the survivors find out by
-// themselves. Of hosts {0, 1} and {2, 3}.
+// themselves. The hosts are {0, 1} and {2, 3}.
 class HostDeathTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(HostDeathTest, SurvivorsOfAKilledRankFailWellWithinTheTimeout) {

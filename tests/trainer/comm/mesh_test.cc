@@ -97,7 +97,7 @@ using Groups = std::vector<Group>;
 constexpr Group kGather = Group::kGather, kReduce = Group::kReduce, kReplicate = Group::kReplicate,
                 kWorld = Group::kWorld;
 
-// What each rank's communicators are made over, by name.
+// The group that a communicator is made over.
 struct Recorded : Communicator {
   explicit Recorded(const RankGroup& group) : Communicator(group, DeviceType::kSim), group(group) {}
   void Abort(const std::string&) override {}

@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(BDeterministicThreads, CommunicatorSuite,
 INSTANTIATE_TEST_SUITE_P(BNativeThreads, CommunicatorSuite,
                          ::testing::ValuesIn(Cases(RunThreads<kNative>, false)), SuiteCaseName);
 
-// Of all ranks, each of which must have returned.
+// The results of all ranks, each of which must have returned.
 std::vector<std::string> Results(const std::vector<Outcome>& outcomes) {
   std::vector<std::string> results;
   for (const Outcome& outcome : outcomes) {
@@ -205,8 +205,8 @@ TEST(NcclCommunicatorTest, AKilledRankEndsTheOthers) {
   }
 }
 
-// What another rank has done, and this one is in, may be without an end when that has gone: it does
-// not wait for as long as for one that may yet come.
+// A collective that another rank has started, and this one is in, may never end once that rank has
+// gone: the wait is shorter than for a rank that may yet come.
 TEST(NcclCommunicatorTest, WhatARankThatLeftHadDoneFailsSoon) {
   UseGpus({.nccl_strands = kTried + 2});
   const auto begin = std::chrono::steady_clock::now();
@@ -260,8 +260,8 @@ TEST(NcclCommunicatorTest, IsFinalizedWhereAllIsWellAndAbortedElsewhere) {
             std::pair(int64_t{1}, int64_t{1}));
 }
 
-// NCCL connects at the first call of a kind, and waits there for the peers. Of what steps are made
-// of that is over when a communicator is there; not so of a broadcast.
+// NCCL connects at the first call of a kind, and waits there for the peers. Collectives of steps
+// have connected when a communicator is there; a broadcast has not.
 TEST(NcclCommunicatorTest, FirstCallsOfAStepWaitForNobody) {
   for (const auto run :
        {RunThreads<kNative>, RunThreads<kDeterministic>, RunThreads<kNativeIntoFp32>}) {
@@ -567,7 +567,7 @@ TEST(NcclCommunicatorTest, WhatIsTriedFailsOnAllRanks) {
   const std::string hung =
       "[nccl] tried, rank 0: all_gather #0 (n = 1, fp32) timed out after 1 s\n";
   EXPECT_EQ(why({.nccl_hangs = 1}), hung + hung);
-  // Of staging memory, what is tried on, and a communicator for each rank.
+  // Staging memory, the communicator that is tried and one for each rank do not fit.
   const std::string full = why({.bytes = 7 << 20});
   EXPECT_NE(full.find("out of memory"), std::string::npos) << full;
 }

@@ -1,5 +1,6 @@
-// What NCCL's documentation says of calls, taken or refused, as far as one rank can ask: of the
-// emulator's, which the other tests believe, and on a GPU of the real one.
+// Rules of NCCL's documentation: which calls are taken and which refused, as far as one rank can
+// ask. The emulator's NCCL, which the other tests believe, is held to them, and on a GPU the real
+// one.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -21,7 +22,7 @@ namespace {
 // A member of the tests below: the library's function of that name.
 #define FUNCTION(name) Function<decltype(name)>(#name)
 
-constexpr size_t kCount = 12, kBytes = kCount * 8;  // Of any type.
+constexpr size_t kCount = 12, kBytes = kCount * 8;  // Elements of any type.
 
 class NcclRulesTest : public ::testing::Test {
  protected:
@@ -79,7 +80,7 @@ class NcclRulesTest : public ::testing::Test {
     EXPECT_EQ(FUNCTION(ncclGetUniqueId)(&id), ncclSuccess);
     return FUNCTION(ncclCommInitRankConfig)(&comm_, size, id, rank, &config);
   }
-  // What a call that may be in progress ends with.
+  // The result at the end of a call that may be in progress.
   ncclResult_t End(ncclResult_t result) {
     const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (result == ncclInProgress) {

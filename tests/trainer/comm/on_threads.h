@@ -10,7 +10,7 @@
 
 namespace fsdp::testing {
 
-// What each of `size` threads threw in body(its number), "" for nothing.
+// Runs body(i) on `size` threads; returns each one's exception, "" for none.
 inline std::vector<std::string> OnThreads(int size, const std::function<void(int)>& body) {
   std::vector<std::string> errors(size);
   std::vector<std::thread> threads;

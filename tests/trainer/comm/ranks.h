@@ -26,7 +26,7 @@ struct Rank {
       join_group;
   std::unique_ptr<Device> device = std::make_unique<CpuDevice>();
 
-  // Of all ranks.
+  // Joins the group of all ranks.
   std::unique_ptr<Communicator> join(const std::string& name, const CommOptions& options) const {
     return join_group(name, RankGroup::World(rank, size), options);
   }
@@ -34,7 +34,7 @@ struct Rank {
 
 struct Outcome {
   std::string error;   // what() of the exception that ended the body, or how its process ended.
-  std::string result;  // What it returned.
+  std::string result;  // The body's.
 };
 
 // A body throws where a gtest assertion would return and leave its peers waiting.

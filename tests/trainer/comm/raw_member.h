@@ -23,12 +23,12 @@ class RawMember {
   // All of it. False where the store has closed.
   bool Prove(const JoinClaim& claim);
 
-  // What does not go in now is dropped where `wait` is false.
+  // Without `wait`, drops bytes that the socket does not take now.
   bool Send(std::string_view bytes, bool wait = true);
   // The next message's body; nullopt at the end of the connection.
   std::optional<std::string> Receive();
   bool ReadToEnd();  // False where that takes more than a minute.
-  bool Closed();     // Without waiting: nothing more will come. What came is dropped.
+  bool Closed();     // True: nothing more will come. Never waits; drops what came.
   void EndWriting();
   void Reset();  // Closes so that nothing of the connection stays, not even in the kernel.
   int fd() const { return socket_.get(); }

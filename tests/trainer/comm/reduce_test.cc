@@ -59,7 +59,8 @@ TEST(ReduceTest, SumsInOrderIntoOneOfTheInputs) {
   }
 }
 
-// Of all magnitudes, subnormal ones, infinities and quiet NaNs among them; no two NaNs meet.
+// Numbers of all magnitudes, subnormal ones, infinities and quiet NaNs among them; no two NaNs
+// meet.
 template <typename T>
 T Half(size_t rank, int64_t i) {
   uint32_t bits = static_cast<uint32_t>(i) * 40503u + static_cast<uint32_t>(rank) * 7919u;
@@ -70,7 +71,7 @@ T Half(size_t rank, int64_t i) {
   return std::bit_cast<T>(static_cast<uint16_t>(bits));
 }
 
-bool SameBytes(const void* a, const void* b, size_t bytes) {  // Of none, too.
+bool SameBytes(const void* a, const void* b, size_t bytes) {  // `bytes` may be 0.
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }
 
@@ -78,7 +79,7 @@ template <typename T, typename Result>
 void ExpectSumsOf(DType dtype, DType result) {
   for (const size_t ranks : {1, 2, 3, 5}) {
     for (const int64_t n : {0, 1, 15, 16, 33, 70000}) {
-      for (const int offset : {0, 1}) {  // Of the result: from a cache line, and not.
+      for (const int offset : {0, 1}) {  // The result's: from a cache line, and not.
         std::vector<std::vector<T>> in(ranks);
         std::vector<const std::byte*> from;
         for (size_t r = 0; r < ranks; ++r) {

@@ -168,7 +168,7 @@ TEST(StoreSecret, NothingIsAnsweredBeforeTheProof) {
   EXPECT_EQ(store->Fetch({"k"}, 0)[0], std::nullopt);
 }
 
-// Of two starts of a job the older one ends.
+// The older of two starts of a job ends.
 TEST(StoreGeneration, AnOlderRankIsToldThatItIs) {
   TcpStoreServer server("localhost", 0, 1, 60, {"s", 2});
   EXPECT_EQ(ErrorOf([&] {
@@ -415,7 +415,7 @@ TEST(StoreJoin, FiveHundredAndTwelve) {
                    << exchanged << " s";
 }
 
-// --- What it holds ---
+// --- Its limits ---
 
 TEST(StoreLimits, WhoDoesNotProveItselfIsGoneSoon) {
   StoreLimits limits;
@@ -524,7 +524,7 @@ TEST(StoreLimits, AMemberThatDoesNotReadIsNotAnswered) {
   const auto store = ConnectTcpStore("localhost", server.port(), 0, 2, 60, {"s", 0});
   store->Set("k", std::string(Store::kMaxValue, 'v'));
   const int64_t before = ResidentBytes();
-  constexpr int kAsked = 500;  // Of 1 MiB each.
+  constexpr int kAsked = 500;  // Values of 1 MiB each.
   for (int i = 0; i < kAsked; ++i) {
     ASSERT_TRUE(lazy.Send(wire::Writer(Type::kFetch, 2).Int(0).Int(1).String("k").Frame()));
     if (i % 50 == 0) ExpectWorks(*store);
@@ -557,7 +557,7 @@ TEST(StoreLimits, AFullTableIsAnErrorOfWhoAdds) {
   store->Set("a", "");  // Makes room.
   store->Set("b", std::string(5000, 'b'));
   EXPECT_EQ(store->Get("b").size(), 5000u);
-  for (int i = 0; i < 10; ++i) {  // What is forgotten leaves its room.
+  for (int i = 0; i < 10; ++i) {  // Forgotten keys leave their room.
     const std::string save = "save/" + std::to_string(i) + "/";
     for (int k = 0; k < 5; ++k) store->Set(save + std::to_string(k), std::string(400, 's'));
     store->Forget(save);

@@ -16,7 +16,7 @@ namespace {
 const std::string kText = [] {
   std::string text;
   for (int i = 0; i < 100'000; ++i) text += "line " + std::to_string(i) + "\n";
-  return text;  // Of several blocks.
+  return text;  // Several blocks long.
 }();
 
 std::string Put(const std::string& text) {

@@ -72,7 +72,7 @@ TEST(JsonReader, AValueKnowsItsPlace) {
   EXPECT_TRUE(json.Has("null"));
   EXPECT_FALSE(json.Find("null"));
   EXPECT_FALSE(json.Find("x"));
-  EXPECT_FALSE(json.At("b").Find("x"));  // Of a list.
+  EXPECT_FALSE(json.At("b").Find("x"));  // A list has no keys.
   EXPECT_EQ(json.Find("b")->Elements()[0].At("c").Integer(), 3);
 }
 

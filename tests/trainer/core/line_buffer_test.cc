@@ -9,7 +9,7 @@ namespace {
 
 using Lines = std::vector<std::pair<std::string, bool>>;
 
-// What comes out when `text` arrives in pieces of `piece` bytes.
+// The lines that come out when `text` arrives in pieces of `piece` bytes.
 Lines Split(const std::string& text, size_t piece, size_t max_line = 8) {
   LineBuffer buffer(max_line);
   Lines lines;

@@ -58,7 +58,7 @@ TEST_F(MemoryLimitsTest, EveryLevelOfV2Counts) {
   EXPECT_EQ(Shared(), "31, MemAvailable of the host");
   Write(job + "/step_0/memory.max", "max\n");
   Write(job + "/step_0/memory.current", 1);
-  Write(job + "/memory.max", 20);  // Of the job, which others use too.
+  Write(job + "/memory.max", 20);  // The job's, which others use too.
   Write(job + "/memory.current", 5);
   EXPECT_EQ(Shared(), "15, memory.max of /sys/fs/cgroup/system.slice/slurm/job_1");
   Write("/sys/fs/cgroup/system.slice/memory.max", 30);
@@ -175,7 +175,7 @@ TEST_F(MemoryLimitsTest, CountsTheKernelsKillsInItsOwnGroup) {
   EXPECT_EQ(limits.OutOfMemoryKills()->count, 1);
 }
 
-// Of this machine, whatever it is.
+// The limits of this machine, whatever it is.
 TEST(MemoryLimits, OfThisProcess) {
   const MemoryLimits limits;
   ASSERT_TRUE(limits.Shared());

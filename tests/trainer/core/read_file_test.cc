@@ -80,7 +80,8 @@ TEST(ReadFileText, IsOfNothingElse) {
   EXPECT_EQ(ReadFileText(socket, 10).why, "is a socket, not a file");
 }
 
-// Of any size, but a text: a hole ends it, and no memory is taken for what it says it has.
+// Reads a text of any size: a hole ends it, and no memory is taken for the size that the file says
+// it has.
 TEST(ReadFileText, OfAnySizeEndsAtAZeroByte) {
   const std::string dir = FreshDirectory("any");
   const std::string text(3 << 20, 't');

@@ -25,7 +25,8 @@ void Limit(int resource, rlim_t most) {
   if (setrlimit(resource, &limit) != 0) _exit(99);
 }
 
-// Of a process of its own, since no limit can be taken back: ends with the error's code and words.
+// Runs in a process of its own, since no limit can be taken back: ends with the error's code and
+// words.
 [[noreturn]] void StartUnder(const std::function<void()>& limits) {
   try {
     limits();

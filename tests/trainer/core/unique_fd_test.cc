@@ -31,7 +31,7 @@ TEST(UniqueFd, OneOwnerAtATime) {
   EXPECT_FALSE(a.open());
   EXPECT_TRUE(IsOpen(number));
   b = UniqueFd(number);
-  b = UniqueFd();  // What it had is closed at once.
+  b = UniqueFd();  // The old descriptor is closed at once.
   EXPECT_FALSE(IsOpen(number));
 }
 

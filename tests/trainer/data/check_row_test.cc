@@ -29,7 +29,7 @@ Row RowOf(size_t n) {
   return row;
 }
 
-// Of what CheckRow throws; empty where it throws nothing.
+// The text that CheckRow throws; empty where it throws nothing.
 std::string ErrorOf(const Row& row, const RowLimits& limits = {.vocab_size = 11}) {
   try {
     CheckRow({row.tokens, row.targets, row.weights, row.positions}, limits, [](int64_t i) {

@@ -78,7 +78,7 @@ TEST(ClickRows, FillARowOfAnEpoch) {
   EXPECT_EQ(memory.batch.inputs[kClickWeight].As<float>()[0], 0);
 }
 
-// What has no memory is left alone: ids can be read by themselves.
+// Inputs without memory are left alone: ids can be read by themselves.
 TEST(ClickRows, FillIdsAlone) {
   const ClickRows rows(Memory::kSpec, {Whole(10)}, /*shuffle=*/false, /*seed=*/5);
   Memory memory(1);

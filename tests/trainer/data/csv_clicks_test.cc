@@ -38,7 +38,7 @@ class CsvFiles : public ::testing::Test {
                           .where_dense = "dense",
                           .where_categorical = "categorical"});
   }
-  // What is said of a file of that text, without its directory.
+  // The error about a file of that text, without its directory.
   std::string Refusal(const std::string& text, const Strings& dense = {"price"}) const {
     const std::string path = Write("a.csv", text);
     try {

@@ -290,7 +290,7 @@ TEST_F(DataFilesTest, HashesUpToAGibibyteWholeAndMoreHereAndThere) {
   EXPECT_NE(hash(large), sampled);
 }
 
-// Of 5 pages; read in pieces, as sources do.
+// The file has 5 pages; it is read in pieces, as sources do.
 TEST_F(DataFilesTest, AShortenedFileIsNamedAndKillsNobody) {
   const std::string text(5 * 4096 - 100, 'x');
   for (const size_t left : {size_t{0}, size_t{1}, size_t{4096}, size_t{3 * 4096 + 7},
@@ -310,7 +310,7 @@ TEST_F(DataFilesTest, AShortenedFileIsNamedAndKillsNobody) {
                     " bytes: put it back as it was; a run then goes on from its last checkpoint");
     }
     EXPECT_THROW(DescribeFile(file), DataError);
-    // What was lost once stays lost, though the file has its size again.
+    // Lost pages stay lost, though the file has its size again.
     std::ofstream(path, std::ios::binary) << text;
     if (left + 4096 < text.size()) {
       EXPECT_THROW(file.CheckIntact(), DataError) << left;
@@ -335,11 +335,11 @@ TEST_F(DataFilesTest, AFileThatIsReplacedOrGrowsIsIntact) {
 TEST_F(DataFilesTest, AFileThatShrinksWhileItIsCheckedHasBecomeShorter) {
   const std::string path = Write("a.txt", std::string(3 << 12, 'x'));
   const FileContents file(path);
-  behind_stat = [&] {  // What another thread may do and see.
+  behind_stat = [&] {  // Another thread may do and see this.
     fs::resize_file(path, 100);
     EXPECT_EQ(std::count(file.bytes().begin(), file.bytes().end(), 'x'), 100);
   };
-  EXPECT_NO_THROW(file.CheckIntact());  // What was read before was there.
+  EXPECT_NO_THROW(file.CheckIntact());  // The bytes that were read before were there.
   ASSERT_EQ(behind_stat, nullptr);
   try {
     file.CheckIntact();

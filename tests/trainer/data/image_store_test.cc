@@ -129,7 +129,7 @@ TEST_F(ImageStores, FoldersAreClassesInTheOrderOfTheirNames) {
   Write("a/dog/.hidden.png", png);
   Write("a/cat/7.jpeg", jpeg);
   Write("b/fish/1.png", png);
-  Write("a/readme.png", png);  // Of no class.
+  Write("a/readme.png", png);  // In no class.
   const auto store = OpenImages({{directory_ + "/a", directory_ + "/b"}, {}});
   EXPECT_EQ(store->classes(), (std::vector<std::string>{"cat", "dog", "fish"}));
   ASSERT_EQ(store->size(), 4);

@@ -381,7 +381,7 @@ TEST(TrainLoader, KeysNameTheSampleAlone) {
   std::set<std::pair<int32_t, int32_t>> different;
   for (const auto& [sample, key] : one) different.insert(key);
   EXPECT_EQ(different.size(), 16u);
-  // What dropout drops hangs on them: both words, for ever. Worked out with Python's integers.
+  // Dropout depends on them: both words, for ever. Worked out with Python's integers.
   EXPECT_EQ(one.at(5), std::pair(static_cast<int32_t>(0x9aea9597), int32_t{0x181d5a2a}));
 }
 

@@ -1,4 +1,4 @@
-// What Pillow makes of images: tests/fixtures/images, as tools/reference/images.py writes them.
+// Images as Pillow reads them: tests/fixtures/images, as tools/reference/images.py writes them.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_DATA_PILLOW_IMAGES_H_
 #define FSDP_TRAIN_TESTS_TRAINER_DATA_PILLOW_IMAGES_H_
 

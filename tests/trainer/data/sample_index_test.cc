@@ -22,7 +22,7 @@ TEST(SampleIndex, WindowsShareOneTokenAndCoverTheText) {
       }
       EXPECT_EQ(*targets.begin(), 1);
       EXPECT_EQ(*targets.rbegin(), std::ssize(targets));
-      EXPECT_LT(tokens - 1 - std::ssize(targets), seq_len);  // What no window holds.
+      EXPECT_LT(tokens - 1 - std::ssize(targets), seq_len);  // Tokens in no window.
     }
   }
 }

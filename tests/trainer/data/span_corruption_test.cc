@@ -13,8 +13,8 @@
 namespace fsdp {
 namespace {
 
-// What compute_input_and_target_lengths of transformers' run_t5_mlm_flax.py gives, which follows
-// the authors' random_spans_helper.
+// The lengths of compute_input_and_target_lengths in transformers' run_t5_mlm_flax.py, which
+// follows the authors' random_spans_helper.
 TEST(SpanCorruption, LengthsAreTheAuthors) {
   const struct {
     SpanOptions options;

@@ -247,7 +247,7 @@ TEST_F(TokenFileTest, LooksThroughManyTokensHereAndThere) {
   // Between two stretches: not seen here; the loader will.
   set((1 << 16) - 1, 1000);
   EXPECT_EQ(error(), "no error");
-  // Of another tokenizer: here and there is enough.
+  // Another tokenizer's: wrong ids here and there are enough.
   for (int64_t at = 5; at < kTokens; at += 40000) set(at, 1000);
   EXPECT_EQ(error().rfind("big, token 5: token 1000 ", 0), 0u);
 }

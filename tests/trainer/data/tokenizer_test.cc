@@ -47,7 +47,7 @@ nlohmann::json Expected() {
   return nlohmann::json::parse(file);
 }
 
-// Of the first 1024, then of twice as many, ...
+// Hashes of the first 1024, then of twice as many, ...
 void ExpectHashes(const std::vector<int32_t>& values, const nlohmann::json& hashes) {
   size_t n = 1024;
   for (const std::string hash : hashes) {

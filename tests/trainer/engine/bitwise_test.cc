@@ -92,7 +92,7 @@ TEST(Bitwise, ActivationsOnADisk) {
   }
 }
 
-// What comes back to the device passes memory that it shares with that of other units.
+// Parameters on their way back to the device share memory with those of other units.
 TEST(Bitwise, SkippedStepsOnTheHost) {
   for (const int world : {1, 2}) {
     TinyRun run;
@@ -153,12 +153,12 @@ TEST(Bitwise, ThreadsAndProcesses) {
   }
 }
 
-// What rounding may do: a run on one rank, and how far it moves when the samples of each batch come
-// in another order. That is the same mean, summed in other groups, as another world size is; so 4
-// times the largest move over 8 orders is accepted, and 1e-7 of the norm, as of the reference
-// (tools/reference/README.md). A loss or a norm may not have moved by luck; but it is a sum of
-// positive float32 numbers, one a micro-batch or unit and rank, so each addition, and the two
-// products around it, may cost it 2^-24 of itself, on either side.
+// The moves that rounding may cause: a run on one rank, and how far it moves when the samples of
+// each batch come in another order. That is the same mean, summed in other groups, as another world
+// size is; so 4 times the largest move over 8 orders is accepted, and 1e-7 of the norm, as of the
+// reference (tools/reference/README.md). A loss or a norm may not have moved by luck; but it is a
+// sum of positive float32 numbers, one a micro-batch or unit and rank, so each addition, and the
+// two products around it, may cost it 2^-24 of itself, on either side.
 class Rounding {
  public:
   explicit Rounding(TinyRun run)

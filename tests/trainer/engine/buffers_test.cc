@@ -76,7 +76,7 @@ std::vector<double> MeanOfImages(const TinyRun& run) {
 
 // Once a micro-batch, whether it is run again or not; rows left over count in none.
 TEST(Buffers, HoldTheRunningMeanOfTheBatches) {
-  for (const int world : {1, 2, 3, 4}) {  // Of 4 ranks with 2 rows each, the last has none.
+  for (const int world : {1, 2, 3, 4}) {  // The last of 4 ranks with 2 rows each has none.
     for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       TinyRun run = OfTheGraph();
       run.world = world;

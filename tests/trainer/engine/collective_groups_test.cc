@@ -74,7 +74,8 @@ Found FindCollectives(const SessionOptions& options, int rank, const Ranks& rank
   return found;
 }
 
-// Of the rank at `position`. Units but the root are gathered for each forward and each backward.
+// The counts of the rank at `position`. Units but the root are gathered for each forward and each
+// backward.
 Counts WantOf(const Setting& s, int position, const Ranks& ranks, int64_t units) {
   Counts want;
   const auto over = [&](int first, int count, int stride) {

@@ -115,7 +115,7 @@ void LearnsWhatTheCpuLearns(const TinyRun& twin, int kinks = 0) {
     for (size_t i = 0; i < difference.size(); ++i) difference[i] -= want[i];
     std::vector<float> update = cpu.initial.at(name);
     for (size_t i = 0; i < update.size(); ++i) update[i] -= want[i];
-    // Of what all steps have changed; and fp32 masters round at every step.
+    // `off` is a share of the change by all steps; and fp32 masters round at every step.
     const double off = std::max(64 * rounding, std::sqrt(2.0 * kinks * 4 * rounding));
     EXPECT_LE(Norm(difference), off * Norm(update) + run.steps * 0x1p-24 * Norm(want)) << name;
   }
@@ -218,7 +218,7 @@ TEST(CudaTwin, LearnsFromConvolutions) {
   }
 }
 
-// Likewise with products by a library, all of whose shapes were timed before the first step.
+// Products by a library, all of whose shapes were timed before the first step.
 TEST(CudaTwin, LearnsWithTheLibrary) {
   for (const bool qwen : {false, true}) {
     if (qwen && std::size(kWorlds) == 1) continue;
@@ -242,7 +242,7 @@ TEST(CudaTwin, LearnsWithOffload) {
     o.spill_part = 2048;
     o.activation_offload = spill ? ActivationOffload::kSpill : ActivationOffload::kHost;
     run.options.global_batch_size = 4;  // Two micro-batches a rank, or four.
-    run.config.num_hidden_layers = 3;   // Of the first two's activations.
+    run.config.num_hidden_layers = 3;   // Activations of the first two leave.
     LearnsWhatTheCpuLearns(run);
   }
 }
@@ -273,7 +273,7 @@ TEST(CudaTwin, OffloadFromACachingAllocatorHasTheSameBits) {
   for (const int world : {1, 2}) {
     TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, world);
     run.options.global_batch_size = 4;  // Four micro-batches, or two a rank.
-    run.config.num_hidden_layers = 3;   // Of the first two's activations.
+    run.config.num_hidden_layers = 3;   // Activations of the first two leave.
     run.device = DeviceType::kCuda;
     run.steps = 3;
     ExecutorOptions& o = run.options.executor;

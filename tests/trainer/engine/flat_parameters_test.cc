@@ -199,7 +199,7 @@ TEST(FlatParameters, ThePlanCountsBytes) {
   const auto of = [](const MemoryPlan& plan, MemoryKind kind) { return plan.bytes(kind); };
   EXPECT_EQ(2 * of(half, MemoryKind::kParameters), 3 * of(full, MemoryKind::kParameters));
   EXPECT_EQ(of(half, MemoryKind::kGradients), of(full, MemoryKind::kGradients));
-  // Of the root and two slots, values and gradients: values alone are half as large.
+  // The root and two slots have values and gradients: values alone are half as large.
   EXPECT_EQ(4 * of(half, MemoryKind::kUnsharded), 3 * of(full, MemoryKind::kUnsharded));
 }
 

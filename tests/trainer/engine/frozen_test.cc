@@ -49,7 +49,7 @@ TEST(Frozen, IsALearningRateOfZero) {
           EXPECT_EQ(got.losses, want.losses);
           EXPECT_EQ(got.eval_loss, want.eval_loss);
           EXPECT_EQ(got.parameters, want.parameters);
-          // What is left of gradients and state is the same, and it is less.
+          // The gradients and state that are left are the same, and there are fewer.
           for (const auto& [name, values] : got.gradients) {
             EXPECT_EQ(values, want.gradients.at(name)) << name;
           }

@@ -1,5 +1,5 @@
-// What every operation of a step states that it launches, against what a step on the emulated
-// device launches: one by one.
+// Launches that every operation of a step states, against those of a step on the emulated device:
+// one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Case {
 ModelShape ShapeOf(const Case& c) {
   if (!c.qwen) {
     Gpt2Config config = TinyRun::TinyConfig();
-    config.intermediate_size = 64;  // Of what the library takes.
+    config.intermediate_size = 64;  // A size that the library takes.
     return config;
   }
   LlamaConfig config = TinyRun::TinyLlama();

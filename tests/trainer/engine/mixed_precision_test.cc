@@ -120,7 +120,7 @@ TEST(MixedPrecision, AnEvaluationOfOthersLeavesTrainingAlone) {
       run.options.optimizer.ema = 0.5;
       run.options.eval_ema = true;
       run.options.generate = true;
-      run.logits = {{0, 3}};  // Of an average that is zero yet.
+      run.logits = {{0, 3}};  // The average's, which is zero yet.
       TinyResult got = Train(run);
       EXPECT_NE(got.eval_loss, want.eval_loss);
       got.eval_loss = want.eval_loss;
@@ -281,7 +281,7 @@ TEST(LossScale, AnOverflowChangesNothingButTheScale) {
 
 // Down to where nothing overflows. On the way there are steps in which one rank's shard alone does.
 TEST(LossScale, AllRanksTakeTheSameStepsAndScales) {
-  // What overflows on the wire alone is the largest first.
+  // On the wire the largest elements overflow first.
   TinyRun run = InFloat16(3, 0x1p21);  // Three ranks begin with twice that.
   run.options.executor.mixed_precision.param_dtype = DType::kFloat32;
   run.options.executor.mixed_precision.grad_dtype = DType::kFloat32;

@@ -1,4 +1,4 @@
-// What a plan is held against, on made-up /proc and /sys trees.
+// Limits that a plan is held against, on made-up /proc and /sys trees.
 #include "trainer/engine/plan.h"
 
 #include <gmock/gmock.h>
@@ -159,7 +159,7 @@ TEST_F(PlanTest, HybridGroupsAreOnTheirHosts) {
                                                2 * HostsBytesPerRank(4, 2));
 }
 
-// What each strategy moves, by the sizes of the layout alone.
+// The bytes that each strategy moves, by the sizes of the layout alone.
 TEST_F(PlanTest, BytesOfAStepAreThoseOfTheStrategy) {
   options_.executor.max_norm = 0;
   for (const auto& [world, shards] : {std::pair{4, 2}, {6, 3}, {6, 2}, {6, 1}, {6, 6}}) {
@@ -225,7 +225,7 @@ TEST_F(PlanTest, TheRootHasAPlaceOfItsOwn) {
   int64_t bytes = 0;
   for (int u = 0; u < 3; ++u) bytes += layout.GatheredBytes(u) + layout.GradientBytes(u);
   EXPECT_EQ(unsharded(), bytes);
-  // Of a larger vocabulary the root alone is larger, by table and head.
+  // A larger vocabulary makes the root alone larger, by table and head.
   options_.executor.micro_batches = 3;
   const auto gathered = [&](int64_t vocab) {
     config.vocab_size = vocab;
@@ -407,7 +407,7 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
   EXPECT_NEAR(static_cast<double>(spilled.outside - plan.outside) / parameters, 12.0 / 512, 0.001);
 }
 
-// Of what a snapshot copies, too. The token table is larger than all blocks together.
+// A snapshot's copies take none, either. The token table is larger than all blocks together.
 TEST_F(PlanTest, SpillingTakesNoMemoryForTheLargestUnit) {
   Gpt2Config config = TinyRun::TinyConfig();
   config.vocab_size = 50000;
@@ -564,8 +564,8 @@ TEST_F(PlanTest, HostMemoryCountsOnTheCpuWithACachingAllocatorAsWithSlots) {
   }
 }
 
-// What leaves is gone from the device as with slots, moves as much, and takes as much of host and
-// disk: there, slots are slots.
+// Offloaded memory is gone from the device as with slots, moves as much, and takes as much of host
+// and disk: there, slots are slots.
 TEST_F(PlanTest, ACachingAllocatorKnowsOffload) {
   Gpt2Config config = TinyRun::TinyConfig();
   config.hidden_size = 240;
@@ -645,7 +645,7 @@ TEST_F(PlanTest, CuresOffloadFromACachingAllocator) {
   }
 }
 
-// Of three settings that between them print every line.
+// Three settings print every line between them.
 TEST_F(PlanTest, EveryWordOfTheTextIsExplained) {
   const std::string terms = PlanTerms();
   const auto expect = [&](const PlanTarget& target) {

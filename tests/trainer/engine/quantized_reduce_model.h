@@ -1,5 +1,5 @@
-// What reductions of quantised gradients must come to, element by element: a model of the blocks,
-// the hops and the orders of sums, on gradients that ranks alone have made.
+// The sums that reductions of quantised gradients must give, element by element: a model of the
+// blocks, the hops and the orders of sums, on gradients that ranks alone have made.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_ENGINE_QUANTIZED_REDUCE_MODEL_H_
 #define FSDP_TRAIN_TESTS_TRAINER_ENGINE_QUANTIZED_REDUCE_MODEL_H_
 
@@ -55,8 +55,8 @@ inline TinyRun RunOf(const ReduceSetting& s) {
   return run;
 }
 
-// What rank `rank` adds to gradients in a micro-batch: the samples of all others weigh nothing, and
-// one rank that goes through all of them has nobody to sum with.
+// The gradients that rank `rank` adds in a micro-batch: the samples of all others weigh nothing,
+// and one rank that goes through all of them has nobody to sum with.
 inline const Tensors& OwnGradients(const ReduceSetting& s, int rank, int micro_batch) {
   static std::map<std::tuple<int, int, DType, DeviceType, int, int>, Tensors> found;
   const auto [at, added] =
@@ -133,7 +133,7 @@ class ReduceModel {
     return y;
   }
 
-  // Of the ranks of copy `c` in a micro-batch: of each host, then of all.
+  // The sum over the ranks of copy `c` in a micro-batch: within each host, then over hosts.
   std::vector<float> OfCopy(const FlatParameter& flat, const Placement& p, int c, int m) const {
     std::vector<int64_t> ends;
     for (int s = 1; s <= s_.shards(); ++s) ends.push_back(s * flat.shard_size);
@@ -168,7 +168,7 @@ class ReduceModel {
 
   const ReduceSetting s_;
   Layout layout_;
-  mutable std::vector<std::vector<float>> sums_;  // Of a parameter, by copy.
+  mutable std::vector<std::vector<float>> sums_;  // A parameter's, by copy.
 };
 
 inline void ExpectReduceModel(const ReduceSetting& s) {

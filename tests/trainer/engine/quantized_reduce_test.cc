@@ -83,8 +83,8 @@ TEST(QuantizedReduce, EachMicroBatchIsSummedByItself) {
   ExpectReduceModel({.world = 4, .copies = 2, .reduce = Reduce::kInt4, .micro_batches = 2});
 }
 
-// Of one sample every block has elements that are not finite: they arrive as NaN, whole, and such a
-// step changes nothing.
+// One sample makes elements of every block not finite: they arrive as NaN, whole, and such a step
+// changes nothing.
 TEST(QuantizedReduce, SkipsStepsThatAreNotFinite) {
   for (const auto& [world, inside, copies] : {std::tuple(2, 0, 1), {4, 2, 1}, {4, 0, 2}}) {
     TinyRun run =

@@ -61,7 +61,7 @@ inline std::vector<int> Divisors(int n, int least, int most) {
   return divisors;
 }
 
-// Of parameters, gradients and what travels; each of them another computation.
+// Dtypes of parameters, gradients and the wire; each of them is another computation.
 inline std::vector<FsdpOptions::MixedPrecision> Precisions() {
   constexpr DType kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
   using Mixed = FsdpOptions::MixedPrecision;
@@ -107,7 +107,7 @@ constexpr size_t kRunsApart = 4;
 constexpr size_t kRunsApart = 1;
 #endif
 
-// Of a set that another test runs, too.
+// For a set that another test runs, too.
 inline size_t RunsApartAgain() { return Everything() ? kRunsApart : 3 * kRunsApart; }
 
 // A covering set of all settings together, or one run in `apart` of it.

@@ -33,7 +33,7 @@ T5Config TinyT5() {
           .target_length = 5};
 }
 
-// Of 7 tokens for 5, with what puts the tables of biases the other way round: 3 heads' 32 buckets.
+// 7 tokens in, 5 out, and the products that turn the tables of biases round: 3 heads' 32 buckets.
 TEST(StepOperations, FlopsOfAPair) {
   const std::unique_ptr<Model> model = MakeModel(TinyT5());
   const double in = 7, out = 5, attention = 2 * 24 * 30, mlp = 2 * 24 * 52;
@@ -44,7 +44,7 @@ TEST(StepOperations, FlopsOfAPair) {
   EXPECT_EQ(FlopsPerSample(*model, 7), 6 * weights + scores + tables);
 }
 
-// Of 9 patches, which have no gradient, and the learned token.
+// An image has 9 patches, which have no gradient, and the learned token.
 TEST(StepOperations, FlopsOfAnImage) {
   VitConfig config{.image_size = 6,
                    .patch_size = 2,

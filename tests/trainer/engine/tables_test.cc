@@ -151,7 +151,7 @@ TEST(Tables, TheMostRoundsOfARankAreAllRanks) {
   for (const auto& [step, of_ranks] : rounds) EXPECT_EQ(of_ranks.size(), 1u) << step;
 }
 
-// What Adagrad keeps and what it moves belong to one gradient, which is the loss's.
+// Adagrad's sums and its updates belong to one gradient, which is the loss's.
 TEST(Tables, GradientsAreTheLosses) {
   TinyRun run = OfTables();
   run.steps = 1;
@@ -180,7 +180,7 @@ TEST(Tables, GradientsAreTheLosses) {
   }
 }
 
-// Of a whole step, with weights of unequal samples: nothing is clipped, and grad_norm is without.
+// A whole step, with weights of unequal samples: nothing is clipped, and grad_norm is without.
 TEST(Tables, AreNeitherClippedNorInTheNorm) {
   TinyRun run = OfTables();
   run.steps = 1;
@@ -346,7 +346,7 @@ TEST(Tables, ExchangesAreBetweenAllRanks) {
   EXPECT_EQ(exchanges, 4);
 }
 
-// What a rank has of the tables is ceil(rows / W) rows of so many bytes, whatever the rows; and a
+// A rank's part of the tables is ceil(rows / W) rows of so many bytes, whatever the rows; and a
 // plan of more than anybody has is made at once.
 TEST(Tables, PlansRowsOverTheWorld) {
   for (const int world : {1, 4, 512}) {

@@ -32,8 +32,8 @@ struct Setting {
   int world, shards, k = 1;
 };
 
-// Of the rank at position `rank`; units[0] is the root. Elements of units are a multiple of
-// 256 F, so each division but an all-reduce's is exact.
+// The bytes of the rank at position `rank`; units[0] is the root. Elements of units are a multiple
+// of 256 F, so each division but an all-reduce's is exact.
 Want WantOf(const TinyRun& run, const Setting& s, int micro_batches, int rank, bool train) {
   const auto model = MakeModel(run.shape());
   const Layout layout = MakeLayout(ShapesOf(*model, {}), {}, s.shards);

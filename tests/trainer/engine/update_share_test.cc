@@ -23,7 +23,7 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 const auto kAll = [](double) { return true; };
 const auto kNothing = [](double) { return false; };
 
-// Of units of 1000 elements each.
+// Units of 1000 elements each.
 std::vector<int64_t> Equal(int units) {
   std::vector<int64_t> on_device(units + 1);
   for (int k = 0; k <= units; ++k) on_device[k] = 1000 * k;

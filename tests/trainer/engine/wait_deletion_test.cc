@@ -108,9 +108,9 @@ class Runner {
 
   Schedule Of(Mode mode) const { return ScheduleFor(options_.executor, *model_, meshes_[0], mode); }
 
-  // The first race of three training steps, two evaluations and a training step; empty without any.
-  // Of the last rank or, where it has none, of the first: what a rank fetches of a unit may lie
-  // where no smaller unit was before it.
+  // The first race of three training steps, two evaluations and a training step, or "". Looks at
+  // the last rank, then at the first: a unit that the last rank fetches may lie where no smaller
+  // unit was before it.
   std::string FirstRace(Mode mode, const Schedule& schedule) {
     try {
       for (const Mesh& mesh : meshes_) {
@@ -135,8 +135,8 @@ class Runner {
     const auto checker = std::make_shared<StreamChecker>([&](const StreamChecker::Race& race) {
       if (!std::exchange(found, true)) throw RaceFound(race.ToString());
     });
-    // What a caching allocator sees to be over it tells the checker, which would then miss no wait
-    // for it.
+    // The checker is not told when a caching allocator sees that work is over: it would then miss
+    // no wait for it.
     const std::unique_ptr<Device> made =
         Caches() ? std::unique_ptr<Device>(std::make_unique<UnseenDevice>(checker, device_))
                  : std::make_unique<SimDevice>(SimModel(), checker, device_);
@@ -169,8 +169,8 @@ class Runner {
   MemoryPlan plan_;
 };
 
-// Of so many lists waits are left out of one, by a hash of what it says, and of the first of each
-// test. Under AddressSanitizer, where the code counts and not the lists, the others are not looked
+// Leaves out waits of one in so many lists, chosen by a hash of the list, and of each test's first
+// list. Under AddressSanitizer, where the code counts and not the lists, the others are not looked
 // at.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kUnderAsan = true;
@@ -277,8 +277,8 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
   std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
               totals.schedules, totals.waits, totals.pacing, totals.across);
   RecordProperty("waits", totals.waits);
-  // docs/features.md: over 30,000 of full_shard at two ranks. Of a part of the lists half its
-  // share.
+  // docs/features.md: over 30,000 of full_shard at two ranks. A part of the lists has at least half
+  // its share.
   const bool most = world == 2 && strategy == Strategy::kFullShard;
   if (!kUnderAsan && world <= 2) {
     const int part = static_cast<int>(OneListIn());
@@ -314,7 +314,7 @@ ExecutorOptions LimitedByTheHost(int bits) {
   return o;
 }
 
-// What travels in blocks lies in memory of the stream that sends it, and of no other.
+// Gradients that travel in blocks lie in memory of the stream that sends them, and of no other.
 TEST(WaitDeletion, QuantizedReductions) {
   std::set<uint64_t> seen;
   Totals totals;
@@ -502,8 +502,8 @@ TEST(WaitDeletion, SpillFromACachingAllocator) {
                [](int bits) { return FromACachingAllocator(Spilled(bits), bits); });
 }
 
-// What activations leave, and come to, is the compute stream's memory, which it may use again at
-// once: of that the list knows no use, so these waits are `pacing` to it.
+// Activations leave, and come back to, the compute stream's memory, which it may use again at once:
+// the list knows no use of that memory, so these waits are `pacing` to it.
 TEST(WaitDeletion, ActivationsAreWaitedForWhereMemoryIsReused) {
   for (const ActivationOffload offload : {ActivationOffload::kHost, ActivationOffload::kSpill}) {
     for (const int world : {1, 2}) {
@@ -525,7 +525,7 @@ TEST(WaitDeletion, ActivationsAreWaitedForWhereMemoryIsReused) {
           ++waits;
         }
       }
-      EXPECT_EQ(waits, 8);  // Of two segments that leave, once each way, twice.
+      EXPECT_EQ(waits, 8);  // Two segments leave, once each way, twice.
     }
   }
 }

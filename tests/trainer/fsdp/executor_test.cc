@@ -199,7 +199,7 @@ TEST_F(ExecutorOrder, ACopyHoldsItsOwnUnit) {
   }
 }
 
-// What comes before the updates runs beside it.
+// Work before the updates runs beside it.
 TEST_F(ExecutorOrder, ACopyHoldsNothingButUpdates) {
   const std::unique_ptr<Stream> copies = device_.CreateStream("copies");
   const View copy = executor_.NewBuffer(1 << 20, DType::kFloat32);

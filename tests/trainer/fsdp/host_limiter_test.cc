@@ -1,5 +1,5 @@
-// What `limiter: host` and `buffers: caching` make of a schedule, followed by the rules of the
-// paper's runtime: a queue of the frees that are outstanding.
+// Schedules under `limiter: host` and `buffers: caching`, followed by the rules of the paper's
+// runtime: a queue of the frees that are outstanding.
 #include "trainer/fsdp/host_limiter.h"
 
 #include <gtest/gtest.h>
@@ -192,7 +192,7 @@ TEST(CachingBuffers, KeptUnitsAreFreedBehindTheirLastUse) {
   }
 }
 
-// What has memory of its own waits for no one that had it before.
+// A unit with memory of its own waits for no one that had it before.
 TEST(CachingBuffers, MemoryIsNotWaitedFor) {
   for (ScheduleOptions o : Settings(kCaching)) {
     o.backward_prefetch = BackwardPrefetch::kPre;  // Others wait for runs to pace.
@@ -247,8 +247,8 @@ TEST(HostLimiter, WithCachingAGradientWaitsForTheCopyOfAnEarlierOne) {
           continue;
         }
         ASSERT_TRUE(limited) << i << "\n" << s.ToString();
-        // What the host has waited for before a gather may have been behind it, and what is of no
-        // step but the last is long ago.
+        // The host may have waited for something behind it before a gather, and all steps but the
+        // last are long over.
         const bool known = before.waits.empty() && o.Any(&UnitRow::fetched);
         if (step >= 4 && queue.front().first >= step - 1 && !known) {
           EXPECT_EQ(TargetOf(before, step), queue.front()) << i << "\n" << s.ToString();
@@ -284,7 +284,7 @@ TEST(CachingBuffers, WhatComesFromTheHostIsWaitedForThere) {
   }
 }
 
-// What is on its way in host memory has slots there, and waits for them.
+// Units on their way in host memory have slots there, and wait for them.
 TEST(CachingBuffers, HostMemoryHasSlots) {
   ScheduleOptions o = Blocks(5, kCaching);
   SetAll(o.units, &UnitRow::on_host);

@@ -96,7 +96,7 @@ TEST(Layout, ShardsHoldEveryElementOnce) {
   }
 }
 
-// Of each part by itself: what trains is sharded evenly, whatever else its block holds.
+// Each part is sharded by itself: what trains is sharded evenly, whatever else its block holds.
 TEST(Layout, FrozenParametersAreFlatParametersOfTheirOwn) {
   std::vector<SegmentShape> segments = ThreeBlocks();
   segments[0].parameters[0].frozen = true;                           // One of the root.
@@ -124,8 +124,8 @@ TEST(Layout, FrozenParametersAreFlatParametersOfTheirOwn) {
   EXPECT_EQ(layout.NumParameters(), MakeLayout(ThreeBlocks(), {}, 3).NumParameters());
 }
 
-// Of a unit's parameters, those of other dtypes are a buffer of their own; bytes count each in its
-// own dtypes.
+// A unit's parameters of other dtypes are a buffer of their own; bytes count each in its own
+// dtypes.
 TEST(Layout, EachChoiceOfDTypesIsAFlatParameter) {
   const DTypes half{.compute = DType::kBFloat16, .grad = DType::kFloat16}, full;
   std::vector<SegmentShape> segments = ThreeBlocks();

@@ -92,7 +92,7 @@ TEST(PackBlocks, EachBlockLiesAsLowAsItCan) {
   EXPECT_EQ(top, highest);
 }
 
-// What is there at a time is the least that any plan takes; a disk has no ceiling.
+// Memory in use at a time is the least that any plan takes; a disk has no ceiling.
 TEST(PlanRecorder, EndsAboveTheCeiling) {
   const MemoryUse pinned = {MemoryKind::kActivations, MemoryPlace::kPinned};
   const MemoryUse disk = {MemoryKind::kOptimizer, MemoryPlace::kDisk};
@@ -155,7 +155,7 @@ TEST(MemoryPlan, TheRealRunGetsWhatWasPlanned) {
   EXPECT_EQ(device.allocated_bytes(), 0);
 }
 
-// What the host shares with the device lies apart from what it must not touch.
+// Memory that the host shares with the device lies apart from memory that it must not touch.
 TEST(MemoryPlan, EachPlaceHasAnArenaOfItsOwn) {
   const auto step = [](PhasedAllocator& allocator, std::vector<Range>* ranges) {
     allocator.Begin(Phase::kPersistent);
@@ -183,7 +183,7 @@ TEST(MemoryPlan, EachPlaceHasAnArenaOfItsOwn) {
 
   SimDevice device;
   PlannedAllocator allocator(device, plan);
-  EXPECT_EQ(device.allocated_bytes(), 3 * 128);  // Of the device's own memory.
+  EXPECT_EQ(device.allocated_bytes(), 3 * 128);  // The device's own memory.
   ranges.clear();
   step(allocator, &ranges);
   for (size_t i = 0; i < ranges.size(); ++i) {

@@ -33,7 +33,7 @@ TEST(ModelLayout, AnUntiedEmbeddingAndHeadAreUnitsOfTheirOwn) {
   EXPECT_EQ(names, (std::vector<std::string>{"root", "model.layers.0", "model.layers.1"}));
 }
 
-// Of every published model: the root holds all that is in no block, and each block is as it was.
+// In every published model the root holds all that is in no block, and each block is as it was.
 TEST(ModelLayout, TheRootHoldsWhatIsInNoBlock) {
   int models = 0, moved = 0;
   for (const ModelPreset& preset : ModelPresets()) {
@@ -87,7 +87,7 @@ TEST(ModelLayout, UnitsOfTwoDTypesAreTwoFlatParameters) {
   }
 }
 
-// What does not train is gathered, but has no backward and nothing to reduce.
+// A frozen unit is gathered, but has no backward and nothing to reduce.
 TEST(ModelLayout, TheScheduleKnowsWhatIsFrozen) {
   Gpt2 model(TinyRun::TinyConfig());
   const Mesh mesh = MeshFor({}, /*rank=*/1, /*world=*/2);

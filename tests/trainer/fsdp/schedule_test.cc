@@ -647,7 +647,7 @@ TEST(Schedule, RefusesOptionsOutOfRange) {
   refused([](ScheduleOptions& o) { o.units.pop_back(); });
   refused([](ScheduleOptions& o) { o.shards = 0; });
   refused([](ScheduleOptions& o) { o.sharding_strategy = Strategy::kNoShard; });
-  refused([](ScheduleOptions& o) { o.replicas = 2; });  // Of full_shard.
+  refused([](ScheduleOptions& o) { o.replicas = 2; });  // full_shard has one.
   refused([](ScheduleOptions& o) { o.secondary = 3; });
   refused([](ScheduleOptions& o) { o.micro_batches = 0; });
   refused([](ScheduleOptions& o) { o.limit_all_gathers = -1; });

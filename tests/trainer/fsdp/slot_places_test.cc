@@ -33,9 +33,9 @@ double Check(const Takes& takes, int n, bool wraps) {
   const auto size = std::ssize(takes);
   EXPECT_EQ(std::ssize(offsets), size);
   EXPECT_LE(bytes, n * *std::max_element(takes.begin(), takes.end()));
-  // Of two steps: each take with its slot's number, which begins anew, and what it waits for.
+  // Two steps: each take with its slot's number, which begins anew, and what it waits for.
   const int64_t steps = wraps ? 2 : 1;
-  Takes last(n, -1);  // Of each slot.
+  Takes last(n, -1);  // Last take of each slot.
   int64_t over = -1;  // So far all takes up to this one.
   for (int64_t t = 0; t < steps * size; ++t) {
     const int64_t i = t % size;
@@ -59,7 +59,7 @@ TEST(SlotPlaces, TwoSlotsTakeTheLargestSumOfNeighbours) {
     Takes takes(2 + random() % 9);
     for (int64_t& take : takes) take = 64 * (1 + random() % 100);
     const bool wraps = trial % 2 == 1;
-    // Of an odd number the last and the first take have one slot.
+    // The last and the first of an odd number of takes have one slot.
     const bool meet = wraps && takes.size() % 2 == 0;
     Takes around = takes;
     if (meet) around.push_back(takes.front());
@@ -125,7 +125,7 @@ TEST(SlotPlaces, RegNet9BTakesItsLargestBlockOnce) {
   EXPECT_NEAR(static_cast<double>(PlaceInTurn(takes, 2, false, offsets)) / 4e9, 2.25, 0.01);
 }
 
-// Forward fetches from host memory, backward gathers a secondary copy. What is frozen begins a step
+// Forward fetches from host memory, backward gathers a secondary copy. Frozen units begin a step
 // without a wait for the one before, on either stream.
 TEST(SlotPlaces, TwoStreamsWithFrozenUnitsHaveSlotsOfOneSize) {
   const Layout layout = MakeLayout({{"embed", false, {{"wte", Shape{101, 7}}}},

@@ -63,7 +63,7 @@ std::string Streamed(const std::string& text, const std::string& end, std::strin
   for (const char byte : text) {
     if (stream.ended()) break;
     shown += stream.Add(static_cast<unsigned char>(byte));
-    // What has been shown is never taken back, and never begins the end.
+    // Shown text is never taken back, and never begins the end.
     EXPECT_EQ(text.find(shown), 0u);
   }
   *finish = stream.Finish();

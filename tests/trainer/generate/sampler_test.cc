@@ -43,7 +43,7 @@ TEST(Sampler, DrawsFromTheSoftmax) {
 TEST(Sampler, TopK) {
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 1}), {{1, 1}});
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 2}), {{1, 2.0 / 3}, {3, 1.0 / 3}});
-  // Of equals the first.
+  // The first of equals is kept.
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 3}),
                {{0, 1.0 / 7}, {1, 4.0 / 7}, {3, 2.0 / 7}});
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 100}),
@@ -55,7 +55,7 @@ TEST(Sampler, TopP) {
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_p = 0.6}), {{1, 2.0 / 3}, {3, 1.0 / 3}});
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_p = 0.8}),
                {{0, 1.0 / 7}, {1, 4.0 / 7}, {3, 2.0 / 7}});
-  // Of what top_k leaves.
+  // top_p takes its share of the tokens that top_k leaves.
   ExpectShares(Shares(kLogits, {.temperature = 1, .top_k = 2, .top_p = 0.6}), {{1, 1}});
 }
 

@@ -61,7 +61,7 @@ TEST_P(SlidingRowsTest, GoOnAsTheSamplerWithoutACache) {
     float high = 0;
     for (const float v : want) high = std::max(high, std::abs(v));
     for (size_t i = 0; i < want.size(); ++i) {
-      // Of the same pass the same bits; a cache adds up otherwise.
+      // The same pass gives the same bits; a cache adds up otherwise.
       const float tolerance = static_cast<int64_t>(length) > kCapacity ? 0 : 2e-5f * high;
       ASSERT_NEAR(got[i], want[i], tolerance) << "row " << row << ", token " << length;
     }

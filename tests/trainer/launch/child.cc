@@ -85,7 +85,7 @@ void ReportSignalsOfAChild(int last) {
   SleepForEver();  // Its end would be a signal of its own.
 }
 
-// What the training loop does: 75 when a stop was requested. With `hang` it only says so.
+// As the training loop: ends with 75 when a stop was requested. With `hang` it only says so.
 int Train(std::chrono::milliseconds repeat, bool hang) {
   StopSignal signals(repeat);
   Write(STDOUT_FILENO, "ready\n");
@@ -106,7 +106,7 @@ int PrintUntilStop(int bytes) {
   return static_cast<int>(ExitCode::kStopped);
 }
 
-// What a rank does that waits for the others: ends when one of them has left, or after 30 s.
+// As a rank that waits for the others: ends when one of them has left, or after 30 s.
 int WaitUntilLeft(std::chrono::milliseconds repeat) {
   StopSignal signals(repeat);
   for (int ms = 0; ms < 30000 && !signals.rank_left(); ++ms) Sleep(1);

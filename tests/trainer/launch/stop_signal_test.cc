@@ -58,7 +58,7 @@ TEST(StopSignalTest, RequestsAreTakenOnce) {
 TEST(StopSignalTest, TheFirstRankThatLeftIsKept) {
   StopSignal signals;
   EXPECT_FALSE(signals.rank_left());
-  raise(SIGURG);  // Of nobody who knows.
+  raise(SIGURG);  // From nobody who knows.
   EXPECT_FALSE(signals.rank_left());
   TellRankLeft(getpid(), {0, 1});
   TellRankLeft(getpid(), {7, 75});
@@ -68,7 +68,7 @@ TEST(StopSignalTest, TheFirstRankThatLeftIsKept) {
   EXPECT_FALSE(signals.stop_requested());
 }
 
-// Of a program that has no handlers it is not the end, and one that holds its signals hears of it.
+// A program without handlers does not end by it, and one that holds its signals hears of it.
 TEST(StopSignalTest, ARankThatLeftIsHeardOfLater) {
   TellRankLeft(getpid(), {2, 143});
   HoldStopSignals();

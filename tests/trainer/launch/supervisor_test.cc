@@ -37,7 +37,7 @@ class Launched {
  public:
   Launched(const Strings& options, const Strings& actions, const Variables& variables = {},
            bool merged = false, rlim_t files = 0) {
-    prctl(PR_SET_CHILD_SUBREAPER, 1);  // What it leaves behind becomes ours: Wait() sees it.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);  // Its orphans become ours: Wait() sees them.
     std::vector<char*> argv;
     Strings strings = {kChild, "launch"};
     strings.insert(strings.end(), options.begin(), options.end());
@@ -407,7 +407,7 @@ TEST(SupervisorTest, AnEchoGivesWayToTheFailureItEchoes) {
   EXPECT_EQ(it.Count("launch: rank 1 (pid "), 1) << it.errors();
 }
 
-// Of ranks that end alike the one that says why, whichever is first.
+// Among ranks that end alike, the one that says why counts, whichever is first.
 TEST(SupervisorTest, ARankWithoutAWordGivesWayToOneThatSaysWhy) {
   const std::string file = Directory();
   Launched it(kThree, {"1:exit=5", "2:exit=5", "0:await=" + file, "0:error=why", "0:exit=5"},

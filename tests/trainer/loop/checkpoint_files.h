@@ -1,4 +1,4 @@
-// What a run has saved.
+// The files that a run has saved.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_LOOP_CHECKPOINT_FILES_H_
 #define FSDP_TRAIN_TESTS_TRAINER_LOOP_CHECKPOINT_FILES_H_
 

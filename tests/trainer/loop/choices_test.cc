@@ -291,7 +291,7 @@ TEST_F(AlgorithmsTest, HoldWhereBitsAreToStay) {
   EXPECT_EQ(choice_.Hold(choosing_), "");
   run_.recipe.run.deterministic = true;
   EXPECT_EQ(choice_.Hold(choosing_), "recorded");
-  EXPECT_THROW(choice_.Ask(choosing_), ConfigError);  // Of two kinds of GPU.
+  EXPECT_THROW(choice_.Ask(choosing_), ConfigError);  // There are two kinds of GPU.
   choosing_.told = {"B", "B", "B"};
   choosing_.mine = 0;
   choosing_.checkpoint = "step_3";

@@ -23,7 +23,7 @@ using testing::UnusedPath;
 using Strings = std::vector<std::string>;
 
 const std::string kTokenizers = "tests/fixtures/tokenizers/";
-const std::string kGpt2 = kTokenizers + "gpt2.json";  // Of 1001 tokens.
+const std::string kGpt2 = kTokenizers + "gpt2.json";  // Has 1001 tokens.
 
 // `model` and `data` are maps; no run is there to go on with.
 Recipe Load(const std::string& model, const std::string& data, const Strings& more = {}) {
@@ -78,7 +78,7 @@ TEST(CompleteRecipe, TextNeedsATokenizerWhereNoneIsBesideTheWeights) {
                 "\nr.yaml:2:37: data.valid[0].tokenizer: " + why +
                 "\nr.yaml:2:111: data.seq_len: want an integer from 1 to 16777216, got 0");
   EXPECT_EQ(ErrorOf("{init_from: " + hf + "}", "{train: {paths: [x], tokenizer: bytes}}"), "none");
-  // What is wrong with the weights is no mistake of the recipe: a run says it.
+  // Bad weights are no mistake of the recipe: a run reports them.
   EXPECT_EQ(ErrorOf("{init_from: " + UnusedPath("gone") + "}", "{train: {paths: [x]}}"), "none");
 }
 

@@ -1,6 +1,6 @@
-// Recipes at the ends of what the schema allows. What is read without a mistake trains a step, is
-// refused by its plan, or comes to numbers that are not finite: no op has the last word, and
-// nothing dies.
+// Recipes at the ends of what the schema allows. A recipe that is read without a mistake trains a
+// step, is refused by its plan, or comes to numbers that are not finite: no op has the last word,
+// and nothing dies.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -111,7 +111,7 @@ std::string Outcome(const Recipe& recipe, testing::Rank& rank) {
     const RunPlan plan = PlanRun(*model, options, 1, 1);
     const double flops = FlopsPerSample(*model, recipe.data.seq_len) *
                          static_cast<double>(recipe.train.global_batch_size);
-    // What fits and would take minutes is known to fit.
+    // A recipe that fits and would take minutes is known to fit.
     if (plan.fits() && (plan.memory.bytes() > (int64_t{200} << 20) || flops > 1e10))
       return "0 plan";
     Job job;

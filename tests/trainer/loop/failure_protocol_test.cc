@@ -26,7 +26,7 @@ Job JobOf(Store& store, int rank = 0, int world = 1) {
   return job;
 }
 
-// What a life ends by, in words.
+// The end of a life, in words.
 std::string EndOf(const std::function<void()>& life) {
   try {
     life();
@@ -125,7 +125,7 @@ TEST(EarlyStopWatch, FailsTheStoreUntilItEnds) {
   }
 }
 
-// What three ranks' lives end by.
+// The ends of three ranks' lives.
 Strings LivesOfThree(const std::function<Life(int rank)>& begin) {
   MemoryStore store(/*timeout_s=*/60);
   Strings ends(3);

@@ -119,7 +119,7 @@ TEST(Images, WorldsLearnTheSameAndAResumeGoesOn) {
 }
 
 // Crops and flips are drawn, decoding and resizing take their time: nothing shows in a bit, and a
-// resume may have other threads. Of wrong images the first one ends the run.
+// resume may have other threads. The first of wrong images ends the run.
 TEST(Images, ThreadsChangeNoBit) {
   const std::string source =
       Idx(Files()) + ", size: 9, crop: random, flip: true, mean: [0.4], std: [0.3]";

@@ -187,7 +187,7 @@ TEST(ResolvedRun, SaysWhatIsQuantizedInVain) {
   EXPECT_EQ(said(none),
             Strings{"fsdp.quantize.min_size: gathers: nothing is quantised, because no matrix "
                     "outside keep_fp32 has 65536 elements"});
-  // What does not train has no gradients to quantise.
+  // A frozen table has no gradients to quantise.
   const std::string table = "fsdp.quantize={gather: int8, reduce: int8, min_size: " + size + "}";
   EXPECT_EQ(said({table, "optimizer.groups=[{match: '*wte*', frozen: true}]"}),
             Strings{"--set " + table + ": fsdp.quantize.min_size: gradients: nothing is " +

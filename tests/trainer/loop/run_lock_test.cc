@@ -63,7 +63,7 @@ TEST_F(RunLockTest, TheSecondIsToldWhoIsFirstAndTouchesNothing) {
 
 TEST_F(RunLockTest, EndsWithItsObject) {
   { const RunLock first(directory_, kAtOnce); }
-  EXPECT_EQ(ReadWholeFile(file_), "");  // Of nobody.
+  EXPECT_EQ(ReadWholeFile(file_), "");  // Names nobody.
   EXPECT_EQ(Refusal(), "");
 }
 

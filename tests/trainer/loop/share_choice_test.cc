@@ -89,7 +89,7 @@ double RecordedShare(const std::string& run) {
 }
 
 TEST(AutomaticShare, IsTheSmallestAndARunKeepsIt) {
-  // What each rank would choose alone.
+  // The share that a rank would choose alone.
   const auto alone = [](double device) {
     const std::string run = UnusedPath("alone");
     EXPECT_EQ(Train({Tiny(run, "auto"), Tiny(run, "auto")}, {{device, 1}, {device, 1}}), kDone);

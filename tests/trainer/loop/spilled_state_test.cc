@@ -78,7 +78,7 @@ Counts ReadCounts(std::istream& in) {
   return counts;
 }
 
-// Of each rank; the disk of `liar`'s spill file lies.
+// The end of each rank; the disk of `liar`'s spill file lies.
 std::vector<End> Train(int world, const Recipe& recipe, int liar = 0, Lie lie = Lie::kNone,
                        int64_t offset = 0, int64_t nth = 0) {
   std::vector<End> ends;
@@ -119,7 +119,8 @@ std::vector<End> Train(int world, const Recipe& recipe, int liar = 0, Lie lie = 
   return ends;
 }
 
-// What a message says is wrong: "m", "activations", "the copy to be saved of m"; of which unit.
+// The part that a message says is wrong: "m", "activations", "the copy to be saved of m"; and its
+// unit.
 std::string PartIn(const std::string& error, std::string* unit = nullptr) {
   const std::string before = " (training state, spilled): bytes ";
   const size_t at = error.find(before), comma = error.find(", ", at + before.size());
@@ -139,7 +140,7 @@ class SpilledState : public ::testing::Test {
   // A run that nothing has disturbed.
   struct Undisturbed {
     Files files;
-    Counts reads, writes;  // Of rank 0.
+    Counts reads, writes;  // Rank 0's.
   };
 
   const Undisturbed& Want(int world, bool async) {

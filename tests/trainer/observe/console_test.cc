@@ -49,7 +49,7 @@ ConsoleOptions Terminal(int width, bool utf8 = false) {
   return options;
 }
 
-// What a terminal shows: enough of ECMA-48 for a console, with lines that wrap and reflow.
+// The screen of a terminal: enough of ECMA-48 for a console, with lines that wrap and reflow.
 class Screen {
  public:
   explicit Screen(int width) : width_(width) {}

@@ -46,7 +46,7 @@ void RequireCrc(std::string_view bytes, std::string_view stored, const char* wha
 
 struct Field {
   uint64_t number = 0, wire = 0, integer = 0;
-  std::string_view bytes;  // Of wire types 1, 2 and 5.
+  std::string_view bytes;  // For wire types 1, 2 and 5.
 };
 
 uint64_t Varint(std::string_view& bytes) {

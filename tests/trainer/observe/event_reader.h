@@ -13,10 +13,10 @@ namespace fsdp {
 struct TensorBoardEvent {
   double wall_time = 0;
   int64_t step = 0;
-  std::string file_version;                  // Of the first event.
+  std::string file_version;                  // The first event's.
   bool session_start = false;                // SessionLog START.
   std::map<std::string, float> scalars;      // By tag.
-  std::map<std::string, std::string> texts;  // Of the plugin "text", one string each.
+  std::map<std::string, std::string> texts;  // The plugin "text"'s, one string each.
 };
 
 // Throws std::runtime_error where a CRC or the format is wrong or the file ends in half a record.

@@ -225,7 +225,7 @@ TEST(MetricsWriter, HalfWrittenLastLineIsDropped) {
   EXPECT_EQ(ReadWholeFile(path), whole + last);
 }
 
-// What a power cut leaves on some file systems, wherever in the file: the records on both sides of
+// A power cut leaves this on some file systems, wherever in the file: the records on both sides of
 // it are kept, those in it are not made up, and it is said.
 TEST(MetricsWriter, ABlockOfZerosIsDropped) {
   const std::string path = FreshPath("zeros");
@@ -267,7 +267,7 @@ TEST(MetricsWriter, ABlockOfZerosIsDropped) {
   EXPECT_EQ(DescribeDamage(clean), "");
 }
 
-// What a checkpoint is told: the bytes of the file and their hash, however it came about.
+// A checkpoint is told the bytes of the file and their hash, however the file came about.
 TEST(MetricsWriter, SyncKnowsAllThatIsInTheFile) {
   const std::string path = FreshPath("knows");
   const auto whole = [&] {

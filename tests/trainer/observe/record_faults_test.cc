@@ -43,7 +43,7 @@ Strings First(int64_t count) {
   return lines;
 }
 
-// What was synced is there after a resume, and each other line is one that was written.
+// Synced lines are there after a resume, and each other line is one that was written.
 TEST(RecordsAfterAPowerCut, AreThoseThatWereSynced) {
   constexpr uint64_t kSeed = 20260803;
   const std::string root = TestDirectory("disk"), after = TestDirectory("after");

@@ -57,7 +57,7 @@ TEST(SpikeWindow, Median) {
   SpikeWindow window;
   for (const double value : {5, 1, 9, 3, 7}) window.Add(value);
   EXPECT_EQ(window.Median(), 5);
-  EXPECT_EQ(After(129).Median(), 3);  // Of the last 128, half of them 1: the upper of the two.
+  EXPECT_EQ(After(129).Median(), 3);  // The last 128 are half 1, half 3: the upper of the two.
 }
 
 TEST(SpikeWindow, NumbersThatAreNotFiniteAreNone) {

@@ -24,7 +24,7 @@ struct Ends {
   UniqueFd read, write;
 };
 
-// Of little room.
+// A pipe of little room.
 Ends Pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0 || fcntl(ends[1], F_SETPIPE_SZ, 4096) != 4096) return Ends();

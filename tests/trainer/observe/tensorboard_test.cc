@@ -155,7 +155,7 @@ TEST(TensorBoard, ResumeLeavesEachStepOnce) {
   EXPECT_EQ(ReadScalar(directory, "train/loss"),
             (Values{{1, 5}, {2, 2.5f}, {3, 5 / 3.f}, {4, 1.25f}}));
   EXPECT_EQ(ReadScalar(directory, "eval/loss"), Values());
-  // What tells a TensorBoard that has read them already.
+  // A session start tells a TensorBoard that has read them already.
   const std::vector<std::string> files = TensorBoardFiles(directory);
   ASSERT_EQ(files.size(), 2u);
   EXPECT_TRUE(ReadEvents(files[0])[1].session_start);

@@ -59,7 +59,7 @@ TEST_F(ThroughputTest, StepsTakeUntilTheirEndWheneverTheyAreRead) {
   meter.Continue();
   now_ += 10;
   EXPECT_EQ(meter.Take(1, 1, began + 44).step_time_s,
-            8 + 9);  // What was idle before the pause counts.
+            8 + 9);  // Idle time before the pause counts.
 }
 
 TEST_F(ThroughputTest, TimeLeftForgetsTheFirstAndFollowsTheRest) {

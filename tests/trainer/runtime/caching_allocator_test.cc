@@ -64,7 +64,7 @@ class Model {
   Model(int64_t limit, std::vector<std::unique_ptr<ManualStream>>& streams)
       : limit_(limit), streams_(streams) {}
 
-  // What Allocate() has to do: `address` where the place is known, else a new segment of that size;
+  // Allocate() has to do this: `address` where the place is known, else a new segment of that size;
   // nothing: it throws.
   struct Expected {
     uintptr_t address = 0;
@@ -264,7 +264,7 @@ struct Trace {
   int64_t limit;
 };
 
-// What a trace met with.
+// Events that a trace met with.
 struct Met {
   int64_t retries = 0, refused = 0, reused = 0, waited = 0;
 };
@@ -480,7 +480,7 @@ TEST(CachingAllocatorDevice, WhatOthersHaveCountsAgainstTheLimit) {
   SimDevice device;
   CachingAllocator allocator(device, 30 * kMiB);
   allocator.Free(allocator.Allocate(20 * kMiB, 0));
-  allocator.Include(12 * kMiB);  // What is cached goes back for it.
+  allocator.Include(12 * kMiB);  // The cached segment goes back for it.
   const CachingStatistics& now = allocator.statistics();
   EXPECT_EQ(now.retries, 1);
   for (const CachingStatistics::Bytes& all : {now.allocated, now.active, now.reserved}) {

@@ -48,7 +48,8 @@ TEST(GpuLibraries, SaysWhatIsWrongAndWhereItLooked) {
               HasSubstr("broken/libcublasLt.so.13: "));
 }
 
-// What pip puts there is found, behind what a user names and what the loader knows.
+// Libraries that pip puts there are found, behind those that a user names and those that the loader
+// knows.
 TEST(GpuLibraries, LooksIntoPythonsPackages) {
   const std::string environment = ::testing::TempDir() + "/venv";
   const std::string packages = environment + "/lib/python3.12/site-packages/nvidia/";

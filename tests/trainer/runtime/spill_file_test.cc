@@ -277,7 +277,7 @@ TEST(SpillFile, LeavesNothingWhenItsProgramIsKilled) {
   }
 }
 
-// What root may beyond others, not for this thread while it lives.
+// Takes root's privileges from this thread while it lives.
 class AsAnybody {
  public:
   AsAnybody() {

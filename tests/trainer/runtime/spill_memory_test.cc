@@ -33,7 +33,7 @@ TEST(SpillMemory, HasTensorsOnTheDisk) {
 
   spill.Write(in, first);
   spill.Read(second, out);
-  EXPECT_EQ(got, std::vector<float>(kElements));  // Of what nobody has written.
+  EXPECT_EQ(got, std::vector<float>(kElements));  // Unwritten memory reads as zero.
   spill.Copy(first, second);
   spill.Read(second, out);
   EXPECT_EQ(got, values);

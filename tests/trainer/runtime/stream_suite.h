@@ -1,4 +1,4 @@
-// What every Device has to do, whatever runs its kernels. A device's test includes this header and
+// The promises of every Device, whatever runs its kernels. A device's test includes this header and
 // instantiates StreamSuite and BufferSuite, and where kernels really run StreamFailureSuite and one
 // of DroppingSuite and GoingOnSuite.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
@@ -412,7 +412,7 @@ TEST_P(BufferSuite, MovesAndFreesOnce) {
     EXPECT_EQ(frees, 0);
     b = std::move(c);
     EXPECT_EQ(b.data(), data);
-    EXPECT_EQ(frees, 1);  // What b held is free now, not when c dies.
+    EXPECT_EQ(frees, 1);  // Memory that b held is free now, not when c dies.
     Buffer& same = b;
     b = std::move(same);
     EXPECT_EQ(b.data(), data);
@@ -490,7 +490,7 @@ TEST_P(StreamFailureSuite, DropsWhatIsQueuedBehind) {
   const EventPtr after = stream->Record();
   gate.Open();
   ExpectFailed(after);
-  before->Synchronize();  // What came before it stays done.
+  before->Synchronize();  // Work before the failure stays done.
   EXPECT_EQ(ran_, 1);
   EXPECT_EQ(captured.use_count(), 1);  // Dropped, not kept.
 }
@@ -553,7 +553,7 @@ TEST_P(StreamFailureSuite, FirstErrorStays) {
   ExpectFailed(a->Record());
 }
 
-// Of a device that drops what is queued behind a failure, waits too.
+// For a device that drops what is queued behind a failure, waits too.
 class DroppingSuite : public StreamFailureSuite {};
 
 TEST_P(DroppingSuite, DroppedWaitDoesNotWait) {
@@ -568,7 +568,7 @@ TEST_P(DroppingSuite, DroppedWaitDoesNotWait) {
   held->Synchronize();
 }
 
-// Of a device that cannot.
+// For a device that cannot.
 class GoingOnSuite : public StreamFailureSuite {};
 
 // Where waits cannot be dropped, what is behind the failure has waited for all that it was to wait
@@ -590,7 +590,7 @@ TEST_P(GoingOnSuite, WaitThatIsNotDroppedWaits) {
   held->Synchronize();
 }
 
-// What comes after a failure in no order counts as good, whenever it runs; what does, by way of any
+// Work in no order after a failure counts as good, whenever it runs; work behind it, by way of any
 // streams, as failed.
 TEST_P(StreamFailureSuite, OrderAloneSaysWhatHasFailed) {
   const auto device = Make();

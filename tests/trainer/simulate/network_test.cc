@@ -44,7 +44,7 @@ SimWork Work(const RankGroup& group, Collective kind, int64_t n, int world = 16,
   const Network network(hardware, world, ranks_per_host);
   CollectiveCall call;
   call.kind = kind;
-  call.n = n;  // Of four bytes.
+  call.n = n;  // Elements of four bytes.
   return network.WorkOf(network.ReachOf(group), call);
 }
 

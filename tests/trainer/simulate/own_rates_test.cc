@@ -37,7 +37,7 @@ TEST(OwnRates, CountInPlaceOfACopysFasterOrSlower) {
   EXPECT_DOUBLE_EQ(Price(machine, "slow", {Moves(80)}).seconds, 16);
   EXPECT_DOUBLE_EQ(Price(machine, "fast", {Moves(80)}).seconds, 2);
   const PriceList prices(machine, /*deterministic=*/false);
-  EXPECT_DOUBLE_EQ(prices.FloorSeconds(Moves(80), 80, "slow"), 8);  // Of the faster one.
+  EXPECT_DOUBLE_EQ(prices.FloorSeconds(Moves(80), 80, "slow"), 8);  // By the faster one.
   EXPECT_DOUBLE_EQ(prices.FloorSeconds(Moves(80), 80, "fast"), 2);
 }
 

@@ -6,7 +6,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kH100 = 132, kTerms = 200;
-constexpr double kFast = 2048.0 / (2048 + kTerms);  // What whole waves of 2,048 terms use.
+constexpr double kFast = 2048.0 / (2048 + kTerms);  // The share in whole waves of 2,048 terms.
 
 double Rate(int64_t m, int64_t n, int64_t k, int64_t multiprocessors = kH100,
             int64_t terms = kTerms) {
@@ -36,7 +36,7 @@ TEST(ProductWaves, TheLastWaveTakesAsLong) {
   EXPECT_GT(of_small, of_large);
   EXPECT_NEAR(Rate(16384, 896, 896), 800 * of_small * 896 / (896 + kTerms) / kFast, 1e-9);
   EXPECT_DOUBLE_EQ(Rate(16384, 896, 896), Rate(896, 16384, 896));
-  // Of these no column is whole: 64 of the narrowest tile's are computed.
+  // Here no column is whole: 64 of the narrowest tile's are computed.
   EXPECT_NEAR(Rate(16384, 1, 896), Rate(16384, 64, 896) / 64, 1e-9);
 }
 

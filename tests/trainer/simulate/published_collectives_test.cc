@@ -1,5 +1,5 @@
-// What this program's price of collectives comes to, held to what OpenXLA has measured and
-// published (tools/paper/openxla_collectives.json) at the numbers of the committed hardware files.
+// This program's prices of collectives are held to what OpenXLA has measured and published
+// (tools/paper/openxla_collectives.json), at the numbers of the committed hardware files.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What this program's price of products comes to, held to what others have measured and published
-// (tools/paper/*_products.json, each with its source) at the numbers of the committed hardware
+// This program's prices of products are held to what others have measured and published
+// (tools/paper/*_products.json, each with its source), at the numbers of the committed hardware
 // files.
 #include <gtest/gtest.h>
 

@@ -118,7 +118,7 @@ Job RandomJob(std::mt19937_64& random) {
                    "train.activation_checkpointing=" + pick({"none", "full", "selective"}),
                    "train.global_batch_size=" + std::to_string(job.world * (1 + random() % 8)),
                    "train.micro_batch_size=1"};
-  // Of the memory that the recipe itself takes as much as lets some candidates fit, but not all.
+  // The limit is as much of the recipe's own memory as lets some candidates fit, but not all.
   const int64_t planned = job.Resolved().plan.planned();
   if (random() % 2 == 0) {
     const double share = 0.7 + static_cast<double>(random() % 60) / 100;

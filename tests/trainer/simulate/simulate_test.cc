@@ -159,8 +159,7 @@ TEST_P(SimulatedJobs, AreTheSameEveryTime) {
   EXPECT_EQ(text(a), text(b));
 }
 
-// What a rate does: a better machine is no slower. Where streams share, an order may turn out
-// worse.
+// A better machine is no slower. Where streams share, an order may turn out worse.
 TEST_P(SimulatedJobs, ABetterMachineIsNotSlower) {
   SCOPED_TRACE(Describe(job_));
   const struct {
@@ -296,7 +295,7 @@ TEST(SimulateTest, RetriesTakeTime) {
     slower = full.plan.statistics().retries > 0 && tight->step_s > 1.1 * roomy->step_s;
   }
   EXPECT_TRUE(slower);
-  // What does not fit at any time is no plan.
+  // A job that does not fit at any time has no plan.
   job.overrides.back() = "run.memory_limit=" + std::to_string(allocated / 2);
   ResolvedRun none = Resolved(job, machine);
   EXPECT_FALSE(SimulateAndPlan(none, machine, {}));

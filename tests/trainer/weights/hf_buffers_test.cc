@@ -48,7 +48,7 @@ OwnTensor Described(const ModelBuffer& buffer) {
   return {buffer.name(), "", buffer.dtype(), buffer.shape()};
 }
 
-// Of a ToyGraph, with these buffers, on two ranks.
+// A ToyGraph's checkpoint, with these buffers, by two ranks.
 std::string MakeCheckpoint(const std::string& name, const std::vector<OwnTensor>& buffers) {
   WholeCheckpoint checkpoint;
   checkpoint.layout = MakeLayout(ShapesOf(ToyGraph()), WrapPolicy(), /*shards=*/1);

@@ -151,7 +151,7 @@ TEST(HfConfigTest, HasTheDefaultsOfTransformers) {
     EXPECT_EQ(config.attention_output_bias, false) << c.text;
     EXPECT_EQ(config.qk_norm, c.norm) << c.text;
   }
-  // What follows from others, given, null or absent.
+  // Values that follow from others, given, null or absent.
   const LlamaConfig heads =
       Llama(Parse(R"({"model_type": "llama", "hidden_size": 96, "num_attention_heads": 6})"));
   EXPECT_EQ(heads.num_key_value_heads, 6);
@@ -458,8 +458,8 @@ TEST(HfConfigTest, ReadsBothVersionsOfT5) {
   }
 }
 
-// What the key of a head's scale, that of a tie, and the files say: of files with no such tensor,
-// with one, and of text alone.
+// The key of a head's scale, that of a tie, and the files decide: files with no such tensor, with
+// one, and text alone.
 TEST(HfConfigTest, FilesDecideWhetherAHeadIsTied) {
   struct Case {
     Json keys;

@@ -1,5 +1,5 @@
-// What an exported directory holds of a tokenizer. That transformers' AutoTokenizer makes our ids
-// of it tools/reference/export_generate.py shows; here it is read back by our own reader.
+// The tokenizer's files in an exported directory. tools/reference/export_generate.py shows that
+// transformers' AutoTokenizer makes our ids of them; here our own reader reads them back.
 #include "trainer/weights/hf_tokenizer_files.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST(HfTokenizerFiles, CopiesWhatLiesThere) {
   EXPECT_EQ(files.ids.eos, tokenizer->IdOf("<|im_end|>"));
   EXPECT_EQ(files.ids.pad, tokenizer->IdOf("<|endoftext|>"));
   EXPECT_FALSE(files.ids.bos);
-  // What ended the documents of training counts.
+  // The token that ended the documents of training counts.
   EXPECT_EQ(ReadHfTokenizerFiles(dir + "/tokenizer.json", 7, 64).ids.eos, 7);
 }
 

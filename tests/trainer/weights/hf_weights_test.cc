@@ -160,7 +160,7 @@ TEST(HfWeightsTest, RequiresTheModelsTensorsAndNoOthers) {
     return ErrorOf([&] { HfWeights(dir).RequireAll(model); });
   };
   EXPECT_EQ(error([](Entries&) {}), "");
-  EXPECT_EQ(error([](Entries& all) {  // Of no use, each of them.
+  EXPECT_EQ(error([](Entries& all) {  // Each of them is of no use.
               all.push_back({"transformer.h.0.attn.bias", SafetensorsType::kBool, {1, 1, 6, 6}});
               all.push_back({"h.0.attn.masked_bias", SafetensorsType::kF32, {}});
               all.push_back({"lm_head.weight", SafetensorsType::kF32, {5, 4}});

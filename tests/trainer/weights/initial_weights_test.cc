@@ -77,7 +77,7 @@ TEST(InitialWeights, AdaptersAreMerged) {
   EXPECT_EQ(changed, 2);
 }
 
-// Of a run directory the latest checkpoint, and the tokenizer of its run.
+// A run directory means its latest checkpoint, and the tokenizer of its run.
 TEST(InitialWeights, ARunDirectoryMeansItsLatestCheckpoint) {
   const std::string text = FreshDirectory("text") + "/t.txt";
   WriteWholeFile(text, std::string(200, 'a'));

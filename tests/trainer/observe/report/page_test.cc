@@ -104,7 +104,7 @@ TEST(ReportPage, OneRun) {
   EXPECT_NE(page.find("waiting for offload"), std::string::npos);
   EXPECT_EQ(page.find("differ in"), std::string::npos);
   EXPECT_EQ(page.find("class=\"note\""), std::string::npos);
-  // What the script draws is what was recorded.
+  // The script draws what was recorded.
   const auto data = DataOf(page);
   ASSERT_EQ(data[0]["id"], "loss");
   EXPECT_EQ(data[0]["curves"][0]["x"].size(), 50u);
@@ -170,7 +170,7 @@ TEST(ReportPage, CountsSamplesWhereASampleHasOneTarget) {
   const auto expect = [&](const std::vector<std::string>& runs, const std::string& target,
                           const std::string& targets) {
     const std::string html = page(runs);
-    EXPECT_EQ(DataOf(html, "targets"), targets);  // What the script calls the axis.
+    EXPECT_EQ(DataOf(html, "targets"), targets);  // The script's name of the axis.
     EXPECT_EQ(Count(html, ">" + targets + "</button>"), 1) << targets;
     EXPECT_EQ(Count(html, ">nats a " + target + "</span>"), 1) << target;
     EXPECT_EQ(Count(html, ">" + targets + " a second</span>"), 1) << targets;

@@ -148,8 +148,8 @@ TEST(CpuDevice, ParkedStreamRunsWhatItHasWhenDestroyed) {
   device.Release();  // With no stream left.
 }
 
-// What an operation was tagged with when it was enqueued is to be had while it runs, and where the
-// stream has failed, afterwards.
+// An operation's tag is to be had while the operation runs, and where the stream has failed,
+// afterwards.
 TEST(CpuDevice, SaysWhereAStreamIs) {
   CpuDevice device;
   const auto stream = device.CreateStream("s"), other = device.CreateStream("t");
@@ -205,7 +205,7 @@ TEST(CpuDevice, MemoryIsWritableToTheLastByte) {
     data[0] = std::byte{1};
     data[buffer.bytes() - 1] = std::byte{2};
     EXPECT_EQ(data[buffer.bytes() - 1], std::byte{2});
-    // What the host shares has one address; what it must not touch has another.
+    // Memory that the host shares has one address; memory that it must not touch has another.
     EXPECT_EQ(data == buffer.data(), place != MemoryPlace::kDevice);
   }
 }

@@ -1,5 +1,5 @@
-// The CUDA device on a CUDA runtime without CUDA, where that can be made to fail. What every device
-// has to do is on_gpu_test.cc.
+// The CUDA device on a CUDA runtime without CUDA, where that can be made to fail. on_gpu_test.cc
+// has the promises of every device.
 #include "trainer/runtime/cuda/cuda_device.h"
 
 #include <cuda_runtime_api.h>
@@ -415,7 +415,7 @@ TEST_F(CudaDeviceTest, SaysWhereAStreamIs) {
   };
   stream->SetTag(7);
   hold("first", 0);
-  hold("second", 1);  // Of the same tag: the section is called by the first.
+  hold("second", 1);  // Same tag: the section is called by the first.
   stream->SetTag(8);
   hold("third", 2);
   const EventPtr third = stream->Record();

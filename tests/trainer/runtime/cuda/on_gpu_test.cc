@@ -1,5 +1,5 @@
-// What every device has to do, by the CUDA device: on the emulator's runtime, and, linked into the
-// kit's tests (//tests/trainer/ops:gpu_op_tests), on a GPU.
+// The promises of every device, kept by the CUDA device: on the emulator's runtime, and, linked
+// into the kit's tests (//tests/trainer/ops:gpu_op_tests), on a GPU.
 #include <gtest/gtest.h>
 
 #include <memory>

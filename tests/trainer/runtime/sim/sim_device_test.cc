@@ -172,7 +172,8 @@ TEST(SimDevice, EveryCallOfTheHostHasItsTime) {
   EXPECT_EQ(spans[2].end_s, 36);
 }
 
-// What the host looks at has passed by its own time, not by that of the work that is queued.
+// Events that the host looks at have passed by its own time, not by that of the work that is
+// queued.
 TEST(SimDevice, TheHostSeesWhatHasPassedByItsOwnTime) {
   SimModel model = SecondsAFlop();
   model.s_per_enqueue = 0.5;
