@@ -1,4 +1,4 @@
-// cp.async of one thread: copies in groups, done as late as they may be.
+// cp.async of one thread: copies in groups. Each copy runs as late as its group may.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_ASYNC_COPIES_H_
 #define FSDP_TRAIN_TESTS_EMULATED_ASYNC_COPIES_H_
 
@@ -12,13 +12,13 @@ class AsyncCopies {
  public:
   static constexpr int kBytes = 16;
 
-  // The first `bytes` are copied, the rest is cleared. Until then `to` holds the bits of NaN.
+  // Copies the first `bytes` and clears the rest. Until then `to` holds the bits of NaN.
   void Issue(void* to, const void* from, int bytes) {
     std::memset(to, 0xff, kBytes);
     copies_.push_back({to, from, bytes});
   }
   void Commit() { ends_.push_back(copies_.size()); }
-  // Does all groups but the newest n.
+  // Runs the copies of all groups but the newest n.
   void Wait(size_t n) {
     if (ends_.size() <= n) return;
     const size_t groups = ends_.size() - n, done = ends_[groups - 1];
@@ -51,8 +51,8 @@ class AsyncCopies {
     copies_.erase(copies_.begin(), copies_.begin() + n);
   }
 
-  std::vector<Copy> copies_;  // Not done, in the order of their issue.
-  std::vector<size_t> ends_;  // Of each group, in copies_.
+  std::vector<Copy> copies_;  // Not run yet, in the order of their issue.
+  std::vector<size_t> ends_;  // The end of each group in copies_.
 };
 
 }  // namespace fsdp

@@ -34,7 +34,7 @@ constexpr size_t kWorkspaceOf[kAlgorithms] = {0, 1 << 20, 4096};
 constexpr uint32_t kSchemeOf[kAlgorithms] = {0, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                                              CUBLASLT_REDUCTION_SCHEME_INPLACE};
 
-// What lies in the opaque structs.
+// The contents of the opaque structs.
 struct Desc {
   int32_t a_op, b_op, epilogue;
   const void* bias;
@@ -48,7 +48,7 @@ struct Layout {
 struct Preference {
   uint64_t workspace;
   uint32_t schemes;
-  uint32_t alignment[4];  // Of A, B, C and D.
+  uint32_t alignment[4];  // For A, B, C and D.
 };
 struct Algo {
   uint64_t magic, of;  // Which product it is for.
@@ -136,7 +136,7 @@ struct Told {
   bool HasBias() const { return (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
   bool HasAux() const { return (desc.epilogue & 128) != 0; }
 
-  // What the real one says of it: invalid, not supported, or success.
+  // The real library's answer: invalid, not supported, or success.
   cublasStatus_t Status() const {
     if (k != b_k || d.rows != m || d.cols != n || c.rows != m || c.cols != n || m < 1 || n < 1 ||
         k < 1) {

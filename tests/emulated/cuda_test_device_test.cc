@@ -37,7 +37,7 @@ class CudaTestDeviceTest : public OpTest {
     stream.Enqueue(std::move(operation));
   }
 
-  // What a test is told about [from, to) of 3 elements.
+  // The failures that a test is told about, for [from, to) of 3 elements.
   std::vector<std::string> Failures(ConstView x, View y, const std::vector<Range>& reads,
                                     const std::vector<Range>& writes, int from = 0, int to = 3) {
     return Failures([&] {

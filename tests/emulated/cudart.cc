@@ -64,8 +64,8 @@ struct Machine {
   std::atomic<cudaError_t> fault{cudaSuccess};  // Once there is one, what every call returns.
 
   std::mutex driver[kMostGpus];  // A context's lock: of a process, one a GPU.
-  // Of each GPU, guarded by its lock; as many as CUDA_DEVICE_MAX_CONNECTIONS says when the first
-  // function is called.
+  // The connections of each GPU, guarded by its lock. CUDA_DEVICE_MAX_CONNECTIONS gives their
+  // number when the first function is called.
   std::deque<Connection> connections[kMostGpus];
   std::atomic<int64_t> most_queued{0};
 
@@ -314,7 +314,7 @@ struct CUstream_st {
         }
       }
       if (item.waits) connection.Issue(item.number);
-      item.work = nullptr;  // What it holds is gone before anybody hears that it is done.
+      item.work = nullptr;  // Its contents are gone before anybody hears that it is done.
       taken.fetch_sub(item.entries);
       pending.fetch_sub(1);
     }
@@ -324,7 +324,7 @@ struct CUstream_st {
   struct Item {
     std::function<void()> work;
     bool always = false, waits = false;
-    int entries = 1;      // Of the queue.
+    int entries = 1;      // Entries in the queue.
     uint64_t number = 0;  // On its connection.
   };
 
@@ -665,7 +665,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return cudaSuccess;
 }
 
-// What is freed behind a fault is gone: a program that ends leaks nothing.
+// Memory freed behind a fault is gone: a program that ends leaks nothing.
 cudaError_t cudaFree(void* data) {
   const cudaError_t error = Begin("cudaFree");
   WaitForStreams(current_device);
@@ -679,7 +679,7 @@ cudaError_t cudaFree(void* data) {
   return error;
 }
 
-// What is freed is not there any more, for a stream that still uses it, too.
+// Freed memory is gone, also for a stream that still uses it.
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   if (const cudaError_t error = BeginInDriver("cudaHostAlloc"); error) return error;
 #ifdef __SANITIZE_ADDRESS__  // Which sees that by itself, and what is beside.

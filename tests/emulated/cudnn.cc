@@ -42,8 +42,8 @@ struct Object {
     std::vector<std::byte> bytes;
   };
   std::map<Attribute, Values> values = {};
-  std::shared_ptr<const CudnnGraph> graph = nullptr;  // Of a graph, and what is made of one.
-  int64_t engine = 0;                                 // Of a configuration, an engine, a plan.
+  std::shared_ptr<const CudnnGraph> graph = nullptr;  // For a graph, and objects made from one.
+  int64_t engine = 0;                                 // For a configuration, an engine, a plan.
 
   template <typename T>
   T Get(Attribute attribute, T otherwise) const {
@@ -345,9 +345,9 @@ struct Place {
   uintptr_t begin, end;
 };
 
-// A GPU's blocks write sums and statistics while others still read: each needs a place of its own,
-// and so does the workspace. Of q, k, v and their gradients the rows of one may lie between those
-// of another.
+// A GPU's blocks write sums and statistics while others still read. So each tensor needs a place of
+// its own, and so does the workspace. q, k, v and their gradients may be interleaved: rows of one
+// may lie between those of another.
 std::string OverlapOf(const CudnnGraph& graph, const std::map<int64_t, void*>& memory,
                       const std::byte* workspace) {
   const auto place = [](std::string name, const void* begin, int64_t bytes) {

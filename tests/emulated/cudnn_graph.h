@@ -1,4 +1,4 @@
-// A graph of cuDNN's operations as a program that a CPU goes through, operation by operation.
+// A graph of cuDNN's operations as a program: a CPU runs it operation by operation.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_
 #define FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_
 
@@ -25,7 +25,7 @@ struct CudnnTensor {
   }
 };
 
-// The ids of its operands, 0 where it has none.
+// The ids of its operands; 0 where it has none.
 struct CudnnOperation {
   cudnn::DescriptorType type = cudnn::DescriptorType::kOperationPointwise;
   cudnn::PointwiseMode mode = cudnn::PointwiseMode::kIdentity;
@@ -38,24 +38,24 @@ struct CudnnGraph {
   std::map<int64_t, CudnnTensor> tensors;
   std::vector<CudnnOperation> operations;
 
-  // Attention, causal or full, forward or backward, as cuDNN knows it, on an emulated GPU;
-  // otherwise why not.
+  // Whether it is attention, causal or full, forward or backward, in the form that cuDNN
+  // recognises, on an emulated GPU. Empty: it is; otherwise why not.
   std::string Refusal() const;
-  // The same of a version, as gpu_libraries.h counts, by cudnn-frontend 3929da2
-  // (include/cudnn_frontend/node/): 9.10.0 and 9.10.1 are refused (sdpa_support_surface.h:201 and
-  // scaled_dot_product_flash_attention.h:1112), and backward of one token by all (line 1106).
+  // The same for a version in the form of gpu_libraries.h, after cudnn-frontend 3929da2
+  // (include/cudnn_frontend/node/). 9.10.0 and 9.10.1 refuse it (sdpa_support_surface.h:201 and
+  // scaled_dot_product_flash_attention.h:1112), and all refuse backward of one token (line 1106).
   std::string RefusalOf(int version) const;
-  // Backward up to 9.15.0 reads what is not there where the length is no multiple of 128 and there
-  // is no padding mask: line 1190 adds one for them.
+  // Backward up to 9.15.0 reads beyond its data where the length is no multiple of 128 and there is
+  // no padding mask: line 1190 adds one for these versions.
   bool IsWrongIn(int version) const;
   const CudnnTensor& Scores() const;
   bool backward() const;
   bool deterministic() const;
   int64_t WorkspaceBytes() const;
 
-  // With `memory` for all tensors that are not virtual. Math is fp32; what is stored is rounded.
+  // `memory`: for all tensors that are not virtual. Math is fp32; stored values are rounded.
   void Run(const std::map<int64_t, void*>& memory) const;
-  // NaN in all that Run() stores in bf16 or fp16.
+  // Writes NaN to all that Run() stores in bf16 or fp16.
   void Spoil(const std::map<int64_t, void*>& memory) const;
 };
 

@@ -1,5 +1,5 @@
-// Stacks that one thread of the host switches between by itself (x86-64), as AddressSanitizer
-// knows it. ThreadSanitizer takes all fibers of a thread for that thread, which they are.
+// Stacks that one thread of the host switches between by itself (x86-64). AddressSanitizer is told
+// of each switch. To ThreadSanitizer all fibers of a thread are that thread, which is true.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_FIBER_H_
 #define FSDP_TRAIN_TESTS_EMULATED_FIBER_H_
 
@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// Ends at an inaccessible page. Memory of the system, taken as it is touched.
+// Memory of the system, taken as it is touched. Ends at an inaccessible page.
 class FiberStack {
  public:
   FiberStack();
@@ -23,21 +23,21 @@ class FiberStack {
   std::byte* bottom_;
 };
 
-// Where a fiber, or the thread itself, goes on.
+// The place where a fiber, or the thread itself, goes on.
 struct FiberContext {
   void* stack_pointer = nullptr;
-  const void* bottom = nullptr;  // Of its stack, for AddressSanitizer.
+  const void* bottom = nullptr;  // The begin of the fiber's stack, for AddressSanitizer.
   size_t bytes = 0;
 };
 
 // A fiber that begins with entry() on this stack. It must never return.
 FiberContext MakeFiber(const FiberStack& stack, void (*entry)());
 
-// Leaves `from` for `to`, and returns when somebody switches to `from`. `ends`: nobody will.
+// Leaves `from` for `to`, and returns when somebody switches back to `from`. `ends`: nobody will.
 void SwitchFiber(FiberContext& from, const FiberContext& to, bool ends = false);
-// First in an entry: the context that it came from is told where its stack lies.
+// First call of an entry: tells the context that it came from where that context's stack lies.
 void BeginFiber(FiberContext& from);
-// What lies on the stack of a fiber that was left for good is nobody's. Part of MakeFiber().
+// Releases the contents of the stack of a fiber that was left for good. Part of MakeFiber().
 void ForgetFiber(const FiberStack& stack);
 
 }  // namespace fsdp

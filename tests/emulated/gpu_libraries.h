@@ -1,5 +1,5 @@
-// Libraries of a GPU's host that a program with the emulator has in itself: fakes of what
-// trainer/runtime/gpu_libraries.h looks for. Their versions are the emulated machine's (cudart.h).
+// Fakes of the libraries that trainer/runtime/gpu_libraries.h looks up on a GPU's host, linked into
+// a program with the emulator. Their versions are the emulated machine's (cudart.h).
 #ifndef FSDP_TRAIN_TESTS_EMULATED_GPU_LIBRARIES_H_
 #define FSDP_TRAIN_TESTS_EMULATED_GPU_LIBRARIES_H_
 
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// A fake says what it is by one of these, a static object. A program without it lacks the library.
+// A static object of this type registers a fake. A program without one lacks the library.
 struct EmulatedGpuLibrary {
   struct Function {
     std::string name;

@@ -1,4 +1,4 @@
-// Tests that run in each of the emulator's orders.
+// Runs a suite's tests in each of the emulator's orders.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_IN_BOTH_ORDERS_H_
 #define FSDP_TRAIN_TESTS_EMULATED_IN_BOTH_ORDERS_H_
 

@@ -123,7 +123,7 @@ __global__ void CopyGroups(const uint8_t* from, int bytes, uint8_t* seen) {
     CopyAsync(shared + group * 16, from + group * 16, bytes);
     CommitCopies();
   }
-  CopyAsync(shared + 48, from + 48);  // Of no group.
+  CopyAsync(shared + 48, from + 48);  // In no group.
   WaitForCopies<left>();
   for (int i = 0; i < 64; ++i) seen[i] = shared[i];
 }

@@ -9,7 +9,7 @@ BUILD = ast.parse(pathlib.Path("tests/trainer/ops/BUILD.bazel").read_text())
 
 
 def tested():
-    """What op_test() says, and what tests of other kinds set by themselves."""
+    """Kernel files that op_test() targets name, and those that other tests name in their env."""
     for call in ast.walk(BUILD):
         if not isinstance(call, ast.Call) or getattr(call.func, "id", "") not in ("op_test", "cc_test"):
             continue

@@ -1,4 +1,4 @@
-// Every kernel that a program can launch on the emulator, and how often it did.
+// Every kernel that a program can launch on the emulator, and the number of its launches.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_KERNEL_LIST_H_
 #define FSDP_TRAIN_TESTS_EMULATED_KERNEL_LIST_H_
 
@@ -11,8 +11,8 @@ namespace fsdp {
 
 class EmulatedKernel {
  public:
-  // `pretty`: __PRETTY_FUNCTION__ of a template over the kernel alone. `source`: of its program
-  // text, "cast_cuda" of any path to cast_cuda.cc.
+  // `pretty`: __PRETTY_FUNCTION__ of a template over the kernel alone. `source`: the kernel's file,
+  // given as "cast_cuda" for any path to cast_cuda.cc.
   EmulatedKernel(const char* pretty, const char* source, const void* function);
 
   const std::string& name() const { return name_; }
@@ -26,10 +26,10 @@ class EmulatedKernel {
   const void* function_;
 };
 
-// All that Launch<>() is instantiated for, by source, then name.
+// All kernels that Launch<>() is instantiated for, by source, then name.
 std::vector<const EmulatedKernel*> EmulatedKernels();
-// What is wrong with a program that should have launched all kernels of these .cu files (without
-// ending, separated by spaces): a line for each that it has not, and for a file without any.
+// For a program that should have launched all kernels of these .cu files (without ending, separated
+// by spaces): a line for each kernel that it has not launched, and for each file without kernels.
 std::vector<std::string> NeverLaunched(const std::string& sources);
 
 template <auto kernel>

@@ -3,7 +3,8 @@
 
 namespace fsdp {
 
-// y[b] = x[b] + x[b], by blocks that add to a __shared__ variable; `clears`: to 0, as they must.
+// y[b] = x[b] + x[b]. Each block adds to a __shared__ variable; `clears`: it first sets it to 0, as
+// it must.
 void TwiceByBlocks(const float* x, int n, bool clears, float* y);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// One thread of the host as a multiprocessor that runs one block at a time.
+// A thread of the host, acting as a multiprocessor that runs one block at a time.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_MACHINE_H_
 #define FSDP_TRAIN_TESTS_EMULATED_MACHINE_H_
 
@@ -23,11 +23,11 @@ class Machine {
  public:
   static Machine& OfThisThread();
 
-  // `thread` is called once for each thread of the grid. Throws EmulationError.
+  // Calls `thread` once for each thread of the grid. Throws EmulationError.
   void RunGrid(const EmulatedKernel& kernel, const cudaLaunchConfig_t& config,
                const std::function<void()>& thread);
 
-  // Called by the thread that runs.
+  // Called by the emulated thread that runs.
   void Barrier(std::source_location where);
   void Execute(const WarpInstruction& instruction, uint32_t mask, void* operand);
   [[noreturn]] void Fail(const std::string& what);
@@ -39,13 +39,13 @@ class Machine {
   struct Thread {
     uint3 index;
     FiberContext context;
-    int stack = -1;  // Index of it; -1 before the thread begins and after it ends.
+    int stack = -1;  // Its index; -1 before the thread begins and after it ends.
     AsyncCopies copies;
   };
-  // Lanes as bits: each is in one of the first three, or has ended.
+  // Lanes as bits. Each lane is in one of the first three, or has ended.
   struct Warp {
     uint32_t ready = 0, at_barrier = 0, at_instruction = 0;
-    // Of lanes at an instruction.
+    // For lanes at an instruction.
     std::array<const WarpInstruction*, 32> instruction;
     std::array<uint32_t, 32> mask;
     std::array<void*, 32> operand;
@@ -73,11 +73,11 @@ class Machine {
   std::vector<int> free_stacks_;
   SharedMemory shared_;
   std::map<const EmulatedKernel*, SharedArrays> arrays_;
-  // Of the block.
+  // The state of the block.
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   int live_ = 0, at_barrier_ = 0;
-  std::source_location barrier_;  // Where those at a barrier wait.
+  std::source_location barrier_;  // Where the threads at a barrier wait.
   int current_ = 0;
   FiberContext host_;
   std::string failure_;

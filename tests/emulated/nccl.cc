@@ -64,13 +64,13 @@ using fsdp::fake_nccl::Work;
 struct ncclComm {
   std::shared_ptr<Member> member;
   int device = 0;
-  std::atomic<cudaStream_t> stream{nullptr};  // Of its last call.
+  std::atomic<cudaStream_t> stream{nullptr};  // The stream of its last call.
   std::thread joining;
   std::atomic<int> inside{0};
   int64_t calls = 0;
   std::set<std::pair<Kind, int>> connected;  // By kind and algorithm.
-  bool connecting = false;                   // What is in progress waits for the peers.
-  int polls_left = 0;                        // Until what is in progress is on its stream.
+  bool connecting = false;                   // The call in progress waits for the peers.
+  int polls_left = 0;                        // Until the call in progress is on its stream.
   std::function<ncclResult_t()> launch;      // That.
   bool finalizing = false;
   int64_t taken = 0;           // Bytes of the GPU.
@@ -209,7 +209,7 @@ void End(ncclComm_t comm) {
 }
 
 std::byte* Bytes(const void* data) {
-  return static_cast<std::byte*>(const_cast<void*>(data));  // Of what is sent it is only read.
+  return static_cast<std::byte*>(const_cast<void*>(data));  // Data to send is only read.
 }
 
 // `parts` of the sent and of the received tensor, of `count` elements each; in place where the one
@@ -250,7 +250,7 @@ ncclResult_t Collect(Kind kind, const void* send, int send_parts, void* receive,
   return Issue(comm, std::move(work), stream);
 }
 
-// Of this thread, between ncclGroupStart() and ncclGroupEnd().
+// This thread's group, between ncclGroupStart() and ncclGroupEnd().
 struct Group {
   bool open = false;
   ncclComm_t comm = nullptr;

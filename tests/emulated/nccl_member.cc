@@ -32,7 +32,7 @@ namespace {
 
 constexpr const char* kNames[] = {"AllGather", "ReduceScatter", "AllReduce",
                                   "AlltoAll",  "Broadcast",     "a group of Send and Recv"};
-constexpr size_t kSlotBytes = 64 << 10;  // Of what one rank has for one other.
+constexpr size_t kSlotBytes = 64 << 10;  // The data of one rank for one other.
 constexpr size_t kHeader = 64 << 10;
 constexpr size_t kBytes = kHeader + kMaxRanks * kMaxRanks * kSlotBytes;
 
@@ -186,7 +186,7 @@ bool Member::RunInTurn(const Work& work, int64_t turn) {
   for (const Work::Part& part : work.to) most = std::max(most, part.bytes);
   for (const Work::Part& part : work.from) most = std::max(most, part.bytes);
   size_t rounds = (most + kSlotBytes - 1) / kSlotBytes;
-  for (int r = 0; r < size; ++r) {  // Of a group, that of others may be longer.
+  for (int r = 0; r < size; ++r) {  // The groups of other ranks may be longer.
     for (int to = 0; to < size; ++to) {
       rounds = std::max(rounds, (shared.slots[r].call.sends[to] + kSlotBytes - 1) / kSlotBytes);
     }

@@ -17,18 +17,18 @@ constexpr int kMaxRanks = 16;
 
 enum class Kind { kAllGather, kReduceScatter, kAllReduce, kAlltoAll, kBroadcast, kGroup };
 
-// What ranks compare.
+// The properties of a call that ranks compare.
 struct Call {
   Kind kind = Kind::kGroup;
   size_t count = 0;
   ncclDataType_t type = ncclUint8;
   int root = 0;
-  size_t sends[kMaxRanks] = {}, receives[kMaxRanks] = {};  // Bytes, by peer: of a group.
+  size_t sends[kMaxRanks] = {}, receives[kMaxRanks] = {};  // Bytes, by peer, of a group.
 
   bool operator==(const Call&) const = default;
 };
 
-// What one rank does.
+// The work of one rank in a call.
 struct Work {
   struct Part {
     std::byte* data = nullptr;
@@ -36,15 +36,15 @@ struct Work {
   };
   Call call;
   std::vector<Part> to, from;  // By peer.
-  bool sums = false;           // What comes is added up into from[0].
+  bool sums = false;           // The received parts are added up into from[0].
 };
 
 size_t SizeOf(ncclDataType_t type);
 
-// A file of zeros for Member::Join(), of this process; -1: none.
+// Creates a file of zeros of this process, for Member::Join(); -1: none.
 int MakeMemory();
 
-// Kernels that are queued keep it.
+// Kernels that are queued keep the member alive.
 class Member {
  public:
   Member(int rank, int size, int device) : rank(rank), size(size), device_(device) {}
@@ -52,12 +52,13 @@ class Member {
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
-  // On a thread of its own: until all have joined, or it is aborted. The file is that of a process.
+  // Runs on a thread of its own, until all have joined or it is aborted. The file belongs to
+  // process `pid`.
   void Join(int pid, int fd);
-  // This rank's host has made its call `turn`, from 0; whether all have that many.
+  // Called(): this rank's host has made its call `turn`, from 0. AllHaveCalled(): all hosts have.
   void Called(int64_t turn);
   bool AllHaveCalled(int64_t turn);
-  // On a stream's thread. `turn`: the number of the collective on this rank.
+  // Runs on a stream's thread. `turn`: the number of the collective on this rank.
   void Run(const Work& work, int64_t turn);
 
   void Fail(ncclResult_t error, const std::string& why);
@@ -75,7 +76,7 @@ class Member {
   std::byte* Slot(int from, int to);
   bool Over() const;
   void BeStuck() const;
-  // All ranks; false where that is over.
+  // Waits for all ranks. False where the group has failed.
   bool Meet();
   bool RunInTurn(const Work& work, int64_t turn);
   bool Agree();
@@ -84,7 +85,7 @@ class Member {
   const int device_;
   std::byte* memory_ = nullptr;
   std::atomic<int64_t> turn_{0};
-  std::mutex mutex_;  // Guards the text.
+  std::mutex mutex_;  // Guards why_.
   std::string why_;
 };
 

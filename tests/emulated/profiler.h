@@ -1,5 +1,5 @@
-// What a profiler would see of a thread: the ranges that it names, in the order of their ends, and
-// what it has enqueued in each.
+// A profiler's view of a thread: the ranges that it names, in the order of their ends, and the
+// calls that it has enqueued in each.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_PROFILER_H_
 #define FSDP_TRAIN_TESTS_EMULATED_PROFILER_H_
 
@@ -15,9 +15,9 @@ struct EmulatedRange {
   EmulatedLaunches launches;
 };
 
-// From now on; anew where it is going on.
+// Starts a recording, or starts it anew.
 void ProfileEmulatedRanges();
-// Ends it.
+// Ends the recording.
 std::vector<EmulatedRange> TakeEmulatedRanges();
 
 }  // namespace fsdp

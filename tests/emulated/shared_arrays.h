@@ -1,4 +1,4 @@
-// The __shared__ arrays of kernels: thread-local variables of the library that they are in.
+// The __shared__ arrays of kernels: thread-local variables of the kernels' library.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_SHARED_ARRAYS_H_
 #define FSDP_TRAIN_TESTS_EMULATED_SHARED_ARRAYS_H_
 
@@ -10,11 +10,12 @@ namespace fsdp {
 class SharedArrays {
  public:
   SharedArrays() = default;
-  // Those of this thread of the host, of all kernels of this one's library, which has no other
-  // thread-local variables. None of a kernel in the program itself, which has.
+  // The arrays of this thread of the host, for all kernels in the library of `kernel`. Such a
+  // library has no other thread-local variables. The program itself has others, so a kernel in it
+  // has no arrays.
   explicit SharedArrays(const void* kernel);
 
-  // With the bits of NaN.
+  // Fills them with the bits of NaN.
   void Fill() const {
     if (bytes_ > 0) std::memset(data_, 0xff, bytes_);
   }

@@ -41,7 +41,7 @@ class SharedMemory {
     __asan_unpoison_memory_region(data_, bytes_);
 #endif
   }
-  // With the bits of NaN.
+  // Fills it with the bits of NaN.
   void Fill() { std::memset(data_, 0xff, bytes_); }
   unsigned char* data() const { return data_; }
 

@@ -27,7 +27,7 @@ std::atomic<EmulatedOrder>& Order() {
   return order;
 }
 
-// What kernels have asked for.
+// The limits that kernels have asked for.
 struct SharedLimits {
   std::mutex mutex;
   std::map<const void*, size_t> bytes;

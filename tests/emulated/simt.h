@@ -1,15 +1,17 @@
 // Runs CUDA kernels on the CPU, for tests: a fiber for each thread of a block, one block at a time
-// in each thread of the host, in one of two orders. It shows what a wrong kernel does on some GPU
-// some day: a missing barrier or wait is a wrong result in one of the orders, threads that wait
-// for each other at different places are an error, and memory is the host's own, so guard pages
+// in each thread of the host, in one of two orders. It shows now what a wrong kernel does on some
+// GPU some day. A missing barrier or wait gives a wrong result in one of the orders. Threads that
+// wait for each other at different places are an error. Memory is the host's own, so guard pages
 // and sanitizers see every access.
-//   Orders  kGreedy runs the first warp as far as it goes, then the next; kGreedyReverse the last
-//           one first, its lanes, and the blocks of a grid, from the end. FSDP_TRAIN_EMULATED_ORDER
-//           says which ("greedy", "greedy_reverse"); SetEmulatedOrder() changes it.
-//   Errors  What the runtime would refuse is its error code. What would hang or is undefined throws
-//           EmulationError, with kernel, block and cause.
-// Not seen: races within a warp's own step, the memory model, bank conflicts, the tensor cores' own
-// rounding, speed.
+//   Orders  kGreedy runs the first warp as far as it goes, then the next. kGreedyReverse runs the
+//           last warp first, with its lanes and the blocks of a grid in reverse.
+//           FSDP_TRAIN_EMULATED_ORDER chooses ("greedy", "greedy_reverse"); SetEmulatedOrder()
+//           changes it.
+//   Errors  A launch that the runtime would refuse returns its error code. A kernel that would
+//           hang, or whose behaviour is undefined, throws EmulationError, with kernel, block and
+//           cause.
+// Not detected: races within a warp's own step, the memory model, bank conflicts, the tensor cores'
+// own rounding, speed.
 // .cu files get this through <cuda_runtime.h>.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_SIMT_H_
 #define FSDP_TRAIN_TESTS_EMULATED_SIMT_H_
@@ -28,7 +30,7 @@
 #include "tests/emulated/kernel_list.h"
 
 #define FSDP_EMULATED_TLS __attribute__((tls_model("initial-exec")))
-// Of the thread that runs.
+// The indices of the emulated thread that runs.
 extern constinit thread_local FSDP_EMULATED_TLS uint3 threadIdx, blockIdx;
 extern constinit thread_local FSDP_EMULATED_TLS dim3 blockDim, gridDim;
 
@@ -43,11 +45,11 @@ enum class EmulatedOrder { kGreedy, kGreedyReverse };
 EmulatedOrder GetEmulatedOrder();
 void SetEmulatedOrder(EmulatedOrder order);
 
-// Of a block of compute capability 8.0.
+// Limits of a block at compute capability 8.0.
 inline constexpr int kMaxThreadsOfBlock = 1024;
 inline constexpr size_t kMaxSharedBytes = size_t{163} << 10;
 
-// What cudaLaunchKernel would return; the grid runs on the stream, at once on the null stream.
+// Runs the grid on the stream; on the null stream at once. Returns the result of cudaLaunchKernel.
 cudaError_t EmulateGrid(EmulatedKernel& kernel, const cudaLaunchConfig_t& config,
                         std::function<void()> thread);
 
@@ -63,7 +65,7 @@ cudaError_t EmulateLaunch(const cudaLaunchConfig_t& config, const Args&... args)
   return launch(kernel);
 }
 
-// --- what threads call ---
+// --- for emulated threads ---
 
 int EmulatedLane();
 unsigned char* EmulatedDynamicShared();
@@ -83,8 +85,9 @@ T EmulateShuffle(uint32_t mask, const T& value, int from) {
   return result;
 }
 
-// See trainer/ops/cuda/ptx.h. The products of an Mma are added up in fp32, k by k, then to d. What
-// a copy is to overwrite holds the bits of NaN until the wait that covers it, or the thread's end.
+// See trainer/ops/cuda/ptx.h. An Mma adds up its products in fp32, k by k, and then adds them to d.
+// The target of a copy holds the bits of NaN until the wait that covers the copy, or the thread's
+// end.
 void EmulateMma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool bf16);
 void EmulateLoadMatrices(uint32_t (&r)[4], const void* row, bool transposed);
 void EmulateCopyAsync(void* shared, const void* global, int bytes);

@@ -1,5 +1,5 @@
-// What the emulator promises of blocks: their order, their barriers, their memory, their limits.
-// A kernel with a planted bug must be seen.
+// The emulator's promises about blocks: their order, their barriers, their memory, their limits. A
+// kernel with a planted bug must be noticed.
 #include "tests/emulated/simt.h"
 
 #include <gtest/gtest.h>
@@ -161,7 +161,7 @@ TEST_P(SimtTest, ThreadsThatHaveEndedAreNotWaitedFor) {
   EXPECT_EQ(std::accumulate(x.begin(), x.end(), 0.0f), 40);
 }
 
-// What the launch is ended with.
+// The error that ends the launch.
 template <auto kernel, typename... Args>
 std::string Failure(dim3 grid, dim3 block, size_t shared, const Args&... args) {
   try {

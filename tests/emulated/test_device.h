@@ -1,4 +1,4 @@
-// What a program of op tests on the emulator may have beside their kernels.
+// An optional part of a program of op tests on the emulator, beside their kernels.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_
 #define FSDP_TRAIN_TESTS_EMULATED_TEST_DEVICE_H_
 
@@ -6,7 +6,8 @@
 
 namespace fsdp {
 
-// For products of its operations. A program without it multiplies by kernels of ours.
+// Multiplies for the products of its operations. A program without it multiplies by kernels of
+// ours.
 [[gnu::weak]] GemmResources GemmUnderTest();
 
 }  // namespace fsdp

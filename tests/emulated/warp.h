@@ -12,18 +12,19 @@ namespace fsdp {
 struct WarpInstruction {
   const char* name;
   bool whole;  // All 32 lanes must execute it.
-  // operands[i] is what lane i brought, for each bit i of `lanes`; it reads and writes through it.
+  // operands[i] is lane i's operand, for each bit i of `lanes`. compute() reads and writes through
+  // it.
   void (*compute)(void* const* operands, uint32_t lanes);
 };
 
-// By the thread that runs, with the lanes of the mask that have not ended. The same object for the
-// same instruction.
+// Called by the emulated thread that runs, with the mask's lanes that have not ended. All lanes
+// pass the same object for the same instruction.
 void ExecuteByWarp(const WarpInstruction& instruction, uint32_t mask, void* operand);
 
-// Those of the thread that runs.
+// The copies of the emulated thread that runs.
 AsyncCopies& CopiesOfThread();
 
-// Ends the grid with an EmulationError that says kernel and block, too.
+// Ends the grid with an EmulationError, which also names kernel and block.
 [[noreturn]] void FailEmulation(const std::string& what);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What the lanes of a warp do together, against what CUDA's programming guide says of it.
+// Operations that a warp's lanes do together, compared with CUDA's programming guide.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,5 +1,5 @@
-// What of cuBLASLt the program uses, for machines without CUDA: tests/emulated/cublaslt.cc is
-// behind it. Names and values are those of CUDA 13.0's cublasLt.h, cublas_api.h and
+// The part of cuBLASLt that the program uses, for machines without CUDA: tests/emulated/cublaslt.cc
+// implements it. Names and values are those of CUDA 13.0's cublasLt.h, cublas_api.h and
 // library_types.h.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUBLASLT_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUBLASLT_H_

@@ -1,4 +1,4 @@
-// bf16 in place of the toolkit's: conversions, and no arithmetic of its own.
+// bf16 in place of the toolkit's header: conversions, and no arithmetic.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_BF16_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_BF16_H_
 
@@ -17,7 +17,7 @@ struct alignas(4) __nv_bfloat162 {
 inline float __bfloat162float(__nv_bfloat16 x) {
   return std::bit_cast<float>(uint32_t{x.bits} << 16);
 }
-// To nearest, ties to even; any NaN becomes 0x7fff.
+// Rounds to nearest, ties to even; any NaN becomes 0x7fff.
 inline __nv_bfloat16 __float2bfloat16(float x) {
   const auto u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {0x7fff};

@@ -1,4 +1,4 @@
-// fp16 in place of the toolkit's: conversions, and no arithmetic of its own.
+// fp16 in place of the toolkit's header: conversions, and no arithmetic.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_FP16_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_FP16_H_
 
@@ -16,7 +16,7 @@ struct alignas(4) __half2 {
 };
 
 inline float __half2float(__half x) { return static_cast<float>(std::bit_cast<_Float16>(x.bits)); }
-// To nearest, ties to even; any NaN becomes 0x7fff.
+// Rounds to nearest, ties to even; any NaN becomes 0x7fff.
 inline __half __float2half(float x) {
   if (x != x) return {0x7fff};
   return {std::bit_cast<uint16_t>(static_cast<_Float16>(x))};

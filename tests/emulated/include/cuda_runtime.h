@@ -1,5 +1,5 @@
-// CUDA C++ for g++, in place of the toolkit's header of this name: what the project's .cu files
-// use of it, and no more. ../simt.h runs it. What is not here does not compile.
+// CUDA C++ for g++, in place of the toolkit's header of this name: only the parts that the
+// project's .cu files use. ../simt.h runs it. Other parts do not compile.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_RUNTIME_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_RUNTIME_H_
 
@@ -20,7 +20,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// One block at a time in each thread of the host. Filled anew for each block: ../shared_arrays.h.
+// Each thread of the host runs one block at a time. ../shared_arrays.h fills them for each block.
 #define __shared__ static thread_local __attribute__((tls_model("initial-exec")))
 
 // --- a block's threads ---
@@ -35,7 +35,8 @@ T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
   const int lane = fsdp::EmulatedLane();
   return fsdp::EmulateShuffle(mask, value, (lane & ~(width - 1)) | (source & (width - 1)));
 }
-// From beyond the end of the lane's part of the warp, or before its begin, comes its own value.
+// A lane that would read beyond the end of its part of the warp, or before its begin, gets its own
+// value.
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
   const int lane = fsdp::EmulatedLane(), from = lane ^ lane_mask;
@@ -82,7 +83,7 @@ inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x));
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
 
-// Rounded, and fused with nothing.
+// The rounded value, which the compiler cannot fuse with anything.
 inline float EmulateRounded(float x) {
   asm volatile("" : "+x"(x));
   return x;
@@ -98,8 +99,8 @@ inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fdividef(float a, float b) { return a / b; }
-// Through a rounded product, as the GPU's: so the error grows with |x|. Macros, because glibc
-// declares functions of these names.
+// Through a rounded product, as on a GPU, so the error grows with |x|. These are macros because
+// glibc declares functions of these names.
 inline float EmulateExp(float x) { return std::exp2(EmulateRounded(x * 1.4426950408889634f)); }
 inline float EmulateLog(float x) { return EmulateRounded(std::log2(x)) * 0.6931471805599453f; }
 #define __expf(x) EmulateExp(x)

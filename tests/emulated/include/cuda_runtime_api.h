@@ -1,5 +1,6 @@
-// What of CUDA's runtime API the program uses, for machines without a GPU: tests/emulated/cudart.cc
-// is behind it. Names and values are those of CUDA 13.0's driver_types.h and cuda_runtime_api.h.
+// The part of CUDA's runtime API that the program uses, for machines without a GPU:
+// tests/emulated/cudart.cc implements it. Names and values are those of CUDA 13.0's driver_types.h
+// and cuda_runtime_api.h.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_RUNTIME_API_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_CUDA_RUNTIME_API_H_
 
@@ -71,7 +72,7 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 extern "C" {
 
-// Of the emulator: ../simt.cc.
+// Implemented by the emulator: ../simt.cc.
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
 
 const char* cudaGetErrorName(cudaError_t error);

@@ -1,4 +1,4 @@
-// CUDA's vector types, aligned as the toolkit's.
+// CUDA's vector types, with the toolkit's alignment.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_VECTOR_TYPES_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_VECTOR_TYPES_H_
 

@@ -1,4 +1,4 @@
-// In place of the toolkit's: ranges of the calling thread. See tests/emulated/profiler.h.
+// Ranges of the calling thread, in place of the toolkit's header. See tests/emulated/profiler.h.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_NVTX3_NVTOOLSEXT_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_NVTX3_NVTOOLSEXT_H_
 
