@@ -32,7 +32,7 @@ KernelCost Tiled(const AttentionDims& dims, const Cost& cost, const OnGpu& gpu, 
 constexpr const char* kForward = "attention_forward";
 constexpr const char* kBackward = "attention_backward";
 
-// Of queries with keys that they see, all heads; documents and lengths do not count.
+// Pairs of a query and a key that it sees, over all heads; documents and lengths do not count.
 double Pairs(const AttentionDims& d, AttentionMask mask) {
   if (mask == AttentionMask::kFull) return 1.0 * d.batch * d.heads * d.seq * d.keys;
   return 0.5 * d.batch * d.heads * d.seq * (d.seq + 1);
@@ -43,12 +43,12 @@ double OneProduct(const AttentionDims& d, AttentionMask mask) {
   return Pairs(d, mask) * d.head_dim;
 }
 
-// Of the draws of dropout.
+// FLOPs of dropout's draws.
 double DropoutFlops(const AttentionDims& d, const AttentionInputs& in) {
   return in.dropout.rate > 0 ? kDrawFlops * Pairs(d, in.mask) : 0;
 }
 
-// Of adding the bias, and its gradient.
+// FLOPs of adding the bias; with `gradient` also of the bias's gradient.
 double BiasFlops(const AttentionDims& d, const AttentionInputs& in, bool gradient) {
   return d.bias ? (gradient ? 2 : 1) * Pairs(d, in.mask) : 0;
 }

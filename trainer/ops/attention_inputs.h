@@ -83,7 +83,7 @@ void ForEachAddress(AttentionInputs& in, const Visit& visit) {
 
 struct AttentionGradients {
   Heads q, k, v;
-  View bias = {};  // Of the table's shape. Left out: not computed.
+  View bias = {};  // Has the table's shape. Left out: not computed.
 
   bool HasBias() const { return bias.shape.rank() > 0; }
 };

@@ -32,7 +32,7 @@ AttentionDims CheckMath(const Arguments& args, const AttentionInputs& in,
 
 // Those of a call, and what its memory holds.
 struct Counts {
-  double pairs, scores, product;  // Of queries and keys; their bytes; FLOPs of a product.
+  double pairs, scores, product;  // Query-key pairs; bytes of their scores; FLOPs of a product.
   double half_model;              // MFU's of a product.
   double mixing, mixing_model;    // Bytes of the parameters; FLOPs of a product that MFU counts.
   int64_t queries, keys;          // Rows of q's heads, and of k's.

@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// Of the operands that both directions have, `bags` being out or d.
+// Checks the operands that both directions have. `bags`: out or d.
 void CheckBags(const Arguments& args, const char* bags_name, const ConstView& bags,
                const ConstView& places, const ConstView& first, int64_t width) {
   args.CheckDType(bags_name, bags.dtype, kFloatDTypes);

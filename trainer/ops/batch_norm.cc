@@ -43,7 +43,7 @@ void CheckBeside(const Arguments& args, const char* name, const View& result, co
   args.CheckDisjoint(name, result, "b", o.b);
 }
 
-// Of two kernels: sums of pieces, and sums of those.
+// Costs of two kernels: sums of pieces, and sums of those.
 std::vector<KernelCost> CostsOfSums(const BatchNormShape& s, double flops, double read,
                                     double written, double read_again) {
   const double pieces = 2 * 4 * static_cast<double>(s.pieces() * s.channels);

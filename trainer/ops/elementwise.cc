@@ -14,7 +14,7 @@ bool IsInt32(float value) {
   return value >= -0x1p31f && value < 0x1p31f && std::trunc(value) == value;
 }
 
-// Of an addition an element.
+// The cost of one addition per element.
 Cost AddCost(const ConstView& a, const ConstView& b, const View& y) {
   return {.flops = static_cast<double>(y.NumElements()),
           .bytes_read = static_cast<double>(a.bytes() + b.bytes()),

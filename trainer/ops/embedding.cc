@@ -30,7 +30,7 @@ EmbeddingShape CheckOperands(const Arguments& arguments, const ConstView& tokens
   return {rows, cols, wte.shape[0], wpe->shape[0]};
 }
 
-// Of a table: a row for each row of y.
+// Bytes of a table: a row for each row of y.
 double RowBytes(const EmbeddingShape& shape, const ConstView& table) {
   return static_cast<double>(shape.rows * shape.cols * SizeOf(table.dtype));
 }

@@ -17,7 +17,7 @@ double BytesOf(std::initializer_list<ConstView> views) {
   return bytes;
 }
 
-// Of two matrices that are the columns of y.
+// Checks two matrices that are the columns of y.
 void CheckColumns(const Arguments& args, const ConstView& a, const ConstView& b,
                   const ConstView& y) {
   args.CheckDType("y", y.dtype, kFloatDTypes);

@@ -58,9 +58,9 @@ struct Gradients {
   std::optional<View> dw;
 };
 
-// Of the products: of whole chunks, and of the rows that are left. The operands' bytes go with the
-// first of a kind; what is beside them are the logits, between the kernels of a chunk, and what
-// each chunk reads or adds to again.
+// Costs of the products: of whole chunks, and of the remaining rows. The first product of a kind
+// carries the operands' bytes. The other bytes are the logits, between the kernels of a chunk, and
+// what each chunk reads or adds to again.
 std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const ConstView& w,
                               const std::optional<Gradients>& gradients) {
   Cost logits{.bytes_read = static_cast<double>(x.bytes() + w.bytes())}, dx, dw;
@@ -104,7 +104,7 @@ std::vector<KernelCost> Costs(const HeadLossShape& s, const ConstView& x, const 
   return costs;
 }
 
-// Of the rows of each chunk, of dw's sums if there are any, and of the terms.
+// The parts beside the products: rows of each chunk, dw's sums if there are any, and terms.
 OnGpu LossOnGpu(const HeadLossShape& s, DType logits, bool with_gradient) {
   const int64_t chunks = s.chunk > 0 ? (s.rows + s.chunk - 1) / s.chunk : 0;
   const int64_t terms = 2 * s.rows * int64_t{sizeof(double)};

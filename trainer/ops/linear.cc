@@ -14,7 +14,7 @@ Shape WeightShape(const LinearShape& s) {
   return s.layout == WeightLayout::kInOut ? Shape{s.in, s.out} : Shape{s.out, s.in};
 }
 
-// Of x and y (or their gradients), which fix all other shapes.
+// Checks x and y (or their gradients), which fix all other shapes.
 LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, const char* y_name,
                              const ConstView& y, DType y_dtype, WeightLayout layout) {
   arguments.CheckDType("x", x.dtype, kFloatDTypes);

@@ -36,7 +36,7 @@ void ForEachAddress(LogitLoss& loss, const Visit& visit) {
 // The properties of one of these losses.
 struct LogitLossForm {
   const char* name;
-  int rank = 2;                   // Of z, whose first dimension is the rows.
+  int rank = 2;                   // The rank of z, whose first dimension is the rows.
   DType targets = DType::kInt32;  // [rows].
   int64_t workspace_bytes = 0;    // Written once and read once.
   double flops = 0;               // Per logit.

@@ -28,7 +28,7 @@ LoraShape CheckOperands(const Arguments& args, const ConstView& x, const ConstVi
   return s;
 }
 
-// Of the adapter's columns of y or dy.
+// Bytes of the adapter's columns of y or dy.
 double OutBytes(const LoraShape& s, const ConstView& y) {
   return static_cast<double>(s.rows * s.out * SizeOf(y.dtype));
 }

@@ -53,7 +53,7 @@ void CheckLike(const Arguments& args, const char* name, const ConstHeads& y, con
 
 double Elements(const NormShape& s) { return static_cast<double>(s.rows() * s.cols); }
 
-// Of the rows: what lies between heads of a tensor is none of them.
+// Bytes of the rows. Elements between the heads of a tensor do not count.
 double BytesOf(const ConstView& view, const NormShape& s) {
   return Elements(s) * static_cast<double>(SizeOf(view.dtype));
 }

@@ -13,7 +13,7 @@ namespace fsdp {
 struct RowAdagradOptions {
   double lr_scale = 1;  // >= 0.
   double eps = 1e-8;    // > 0.
-  uint64_t seed = 0;    // Of stochastic rounding to bf16.
+  uint64_t seed = 0;    // For stochastic rounding to bf16.
   int rank = 0, world = 1;
 };
 

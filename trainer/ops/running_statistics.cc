@@ -54,7 +54,7 @@ void TakeUnlessNaN(Stream& stream, ConstView coefficient, float divisor, ConstVi
                   .bytes_written = static_cast<double>(to.bytes())};
   DeviceKernels kernels{.cpu = OnCpu(TakeUnlessNaNCpu, coefficient, divisor, from, to),
                         .cuda = OnCuda(TakeUnlessNaNCuda, coefficient, divisor, from, to)};
-  // What stays is read, too: the checker is told that `to` is, and not only written.
+  // `to` is also declared as read, because its old values may stay.
   stream.Enqueue({kOp, {coefficient, from, to}, {to}, {cost}, std::move(kernels)});
 }
 

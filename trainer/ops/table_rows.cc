@@ -42,7 +42,7 @@ void PutRows(Stream& stream, ConstView from, ConstView places, View to) {
   const Arguments args(kOp);
   const Cost cost = CheckRows(args, "to", to, places, "from", from);
   args.CheckDisjoint("to", to, "places", places);
-  // What stays is read, too: the checker is told that `to` is, and not only written.
+  // `to` is also declared as read, because rows without a place stay.
   stream.Enqueue({kOp,
                   {from, places, to},
                   {to},

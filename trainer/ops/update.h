@@ -29,7 +29,7 @@ namespace fsdp {
 
 // Outputs beside the update, from p as it is then kept. Empty views: not wanted.
 struct UpdateExtras {
-  uint64_t seed = 0;  // Of stochastic rounding to bf16, wherever there is any.
+  uint64_t seed = 0;  // For stochastic rounding to bf16, wherever there is any.
   View copy = {};     // [n], fp32, bf16 or fp16: p, rounded to nearest, ties to even (cast.h).
   // [n], fp32: an exponential moving average, average += (1 - decay) (p - average) (Polyak and
   // Juditsky 1992; computed as in get_ema_multi_avg_fn of torch.optim.swa_utils).

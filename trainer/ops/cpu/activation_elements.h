@@ -1,5 +1,5 @@
-// An activation of some elements of a tensor, for the kernels of ops: not an op itself. Runs where
-// it is called. Formulas, dtypes and aliases: activations.h.
+// An activation of some elements of a tensor, for the kernels of ops: not an op itself. Runs on the
+// calling thread. Formulas, dtypes and aliases: activations.h.
 // Tests: tests/trainer/ops/activations_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ACTIVATION_ELEMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ACTIVATION_ELEMENTS_H_

@@ -1,7 +1,7 @@
-// Attention of one head of bf16 over tiles (attention_tile.h). What a product reads is bf16: q, k,
-// v and dout as they are, probabilities and ds rounded to it; its sums are those of pairs
-// (gemm_pairs.h) in the order of their index, and each tile's sum is added to what was there.
-// Scores, statistics and ds are computed in fp32. No step depends on the width of vectors.
+// Attention of one head of bf16 over tiles (attention_tile.h). Factors of products are bf16: q, k,
+// v and dout as they are, probabilities and ds rounded to it. A product sums pairs (gemm_pairs.h)
+// in the order of their index, and each tile's sum is added to the earlier ones. Scores, statistics
+// and ds are computed in fp32. No step depends on the width of vectors.
 // Tests: tests/trainer/ops/attention_kernels_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// BFloat16(x) in the upper half of each lane, zero below.
+// BFloat16(x) in the upper half of each lane, zero in the lower half.
 FSDP_ALWAYS_INLINE Bits RoundedToBf16(Vector x) {
   typedef int32_t Signed __attribute__((vector_size(sizeof(Bits))));
   const Bits u = (Bits)x, nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
@@ -41,12 +41,12 @@ struct SwappedFloats {
 #pragma omp simd
     for (int64_t e = 0; e < n; ++e) Put(from[2 * e], from[2 * e + 1], to + kPair * e, 1);
   }
-  // kLanes pairs of floats that are rounded, with steps apart as in Put().
+  // Rounds kLanes pairs of floats, and puts them with steps apart as in Put().
   static FSDP_ALWAYS_INLINE void Round(Vector even, Vector odd, Step* to, int64_t step) {
     StoreVector(to, (Vector)RoundedToBf16(odd));
     StoreVector(to + step, (Vector)RoundedToBf16(even));
   }
-  // kLanes floats, rounded, as pairs one after another.
+  // Rounds kLanes floats, and puts them as pairs one after another.
   static FSDP_ALWAYS_INLINE void RoundRow(Vector x, Step* to) {
     typedef uint64_t Pairs __attribute__((vector_size(sizeof(Bits))));
     const auto pairs = (Pairs)RoundedToBf16(x);
@@ -60,7 +60,7 @@ FSDP_ALWAYS_INLINE float Value(Element x) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16);
 }
 
-// to[r] = the pairs of row r; up to a multiple of kRows rows, zero beyond the last.
+// to[r] = the pairs of row r, up to a multiple of kRows rows; rows beyond the last are zero.
 template <typename Factor>
 void PackRows(const Element* from, int64_t stride, int64_t rows, int64_t cols,
               typename Factor::Step* to) {
@@ -88,7 +88,7 @@ void PackPairs(const Element* from, int64_t stride, int64_t rows, int64_t cols, 
   }
 }
 
-// A tile's weights, rounded, as pairs of keys: [Steps(keys), kTile]. A last odd key goes on to
+// A tile's weights, rounded, as pairs of keys: [Steps(keys), kTile]. An odd last key is paired with
 // zero.
 template <typename Factor>
 void PackByKeys(const Tile& tile, const float* st, typename Factor::Step* to) {
@@ -103,7 +103,7 @@ void PackByKeys(const Tile& tile, const float* st, typename Factor::Step* to) {
   }
 }
 
-// The same as pairs of queries: [keys, Steps(kTile)].
+// A tile's weights as pairs of queries: [keys, Steps(kTile)].
 template <typename Factor>
 void PackByQueries(const Tile& tile, float* st, typename Factor::Step* to) {
   for (int64_t j = 0; j < tile.keys; ++j) {
@@ -132,7 +132,7 @@ void StoreRow(const float* from, float scale, int64_t n, Element* to) {
   }
 }
 
-// Sixteen sums, added up in the same order whatever the vectors.
+// Sixteen partial sums, added up in the same order whatever the width of vectors.
 float Dot(const Element* x, const Element* y, int64_t n) {
   constexpr int64_t kSums = 16;
   float sums[kSums] = {};
@@ -154,7 +154,7 @@ float Dot(const Element* x, const Element* y, int64_t n) {
 template <typename Factor>
 using StepTile = typename Factor::Step[kTile * kAttentionMaxHeadDim];
 
-// A head's rows of k or v as the left factor of scores, or in pairs of rows.
+// Steps of a head's rows of k or v, as the left factor of scores or in pairs of rows.
 template <typename Factor>
 int64_t RowSteps(int64_t keys, int64_t head_dim) {
   return RoundUp(keys, kRows) * Factor::Steps(head_dim);
@@ -165,7 +165,7 @@ int64_t PairSteps(int64_t keys, int64_t head_dim) {
   return Factor::Steps(keys) * RoundUp(head_dim, kUnit);
 }
 
-// Of dk or dv.
+// Floats of the sums for dk or dv.
 int64_t SumFloats(int64_t keys, int64_t head_dim) {
   return RoundUp(keys, kRows) * RoundUp(head_dim, kUnit);
 }
@@ -200,7 +200,8 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
     const int64_t queries = Min(kTile, head.seq - query);
     PackRows<Factor>(head.q + query * head.q_stride, head.q_stride, queries, dim, rows);
     Transpose(rows, queries, steps, steps, qt);
-    // Not -infinity: a tile may hold nothing for a query, and then this is subtracted from itself.
+    // Not -infinity: a tile may hold no key for a query, and then the maximum is subtracted from
+    // itself.
     Fill(maximum, maximum + kTile, -__FLT_MAX__);
     Fill(sum, sum + kTile, 0.0f);
     Fill(o, o + kTile * ld, 0.0f);
@@ -272,7 +273,7 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
       SumBias(head, tile, query, key, dst);
       PackByKeys<Factor>(tile, dst, weights);
       AddOverKeys<Factor>(tile, weights, {k_pairs + Factor::Steps(key) * ld, ld}, ld, dq_sum);
-      // Under a causal mask the diagonal is the first that a tile of keys meets.
+      // Under a causal mask the diagonal is the first tile of queries that a tile of keys meets.
       const auto add = [&](float* by_query, const typename Factor::Step* pairs, float* to) {
         PackByQueries<Factor>(tile, by_query, weights);
         if (tile.diagonal && first) {
@@ -289,7 +290,7 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
     }
   }
   if (!last) return;
-  // Blocks of rows reach beyond the last that is seen.
+  // Blocks of rows reach beyond the last row that is seen.
   Fill(dk_sum + head.seen * ld, dk_sum + head.keys * ld, 0.0f);
   Fill(dv_sum + head.seen * ld, dv_sum + head.keys * ld, 0.0f);
   for (int64_t j = 0; j < head.keys; ++j) {

@@ -17,7 +17,7 @@ float Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// What is added to a query's scores: table[buckets[j]] to that of key j. Null: nothing.
+// The bias of a query's scores: table[buckets[j]] for key j. Null: none.
 struct BiasRow {
   const float* table = nullptr;
   const int32_t* buckets = nullptr;

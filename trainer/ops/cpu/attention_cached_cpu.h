@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// Floats: whole lines of the cache, so that two threads write to none together.
+// Floats of a group's scores: whole cache lines, so that no two threads write to one line.
 inline int64_t ScoresOfAGroup(const AttentionCachedDims& dims) {
   return (dims.capacity + 15) / 16 * 16;
 }

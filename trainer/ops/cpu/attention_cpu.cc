@@ -22,7 +22,7 @@ const AttentionKernelsBf16& KernelsBf16() {
                          : ForThisCpu(kAttentionFloatsAvx2, kAttentionFloatsAvx512);
 }
 
-// Of sample 0's head 0, its key left out.
+// The draws of sample 0's head 0, without the key.
 ProbabilityDraws Draws(const AttentionDropout& dropout) {
   if (dropout.rate == 0) return {};
   return {.threshold = static_cast<uint32_t>(std::ldexp(dropout.rate, 32)),
@@ -30,7 +30,7 @@ ProbabilityDraws Draws(const AttentionDropout& dropout) {
           .site = dropout.site};
 }
 
-// Of q, and of the k and v of its group.
+// Rows of a head of q, and of its group's k and v.
 template <typename T>
 struct QkvRows {
   HeadRows<const T> q, k, v;

@@ -108,7 +108,7 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
   const int64_t ld = Ld(head), dim = head.head_dim;
   ClearBiasSums(head);
   if (first) {
-    // What the diagonal does not store to.
+    // The rows that the diagonal does not store to.
     const int64_t begin = head.causal ? head.seen : 0;
     Clear(dk_out, begin, head.keys, dim);
     Clear(dv_out, begin, head.keys, dim);

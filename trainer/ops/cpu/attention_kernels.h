@@ -9,7 +9,7 @@ namespace fsdp {
 
 inline constexpr int64_t kAttentionMaxHeadDim = 256;
 
-// Row i lies at data + i * stride, head_dim elements.
+// Row i lies at data + i * stride and has head_dim elements.
 template <typename T>
 struct HeadRows {
   T* data;
@@ -29,13 +29,13 @@ struct BasicAttentionHead {
   const T *q, *k, *v;
   const int32_t* positions;  // [seq]; null: one document.
   int64_t q_stride, k_stride, v_stride, out_stride;
-  int64_t seq, keys, seen, head_dim;  // seen <= keys: so many of them are there to be seen.
+  int64_t seq, keys, seen, head_dim;  // The first `seen` of the keys may be seen.
   bool causal;
-  float scale;  // Of q . k.
+  float scale;  // Multiplies q . k.
   bool drops = false;
   ProbabilityDraws drop = {};
-  // Of query i and key j at i - j + keys - 1: what is added to the score, or null; and in backward
-  // the sums of ds, overwritten, or null.
+  // At i - j + keys - 1, for query i and key j. bias: added to the score, or null. bias_sums: in
+  // backward the sums of ds, overwritten, or null.
   const float* bias = nullptr;
   float* bias_sums = nullptr;
 };
@@ -46,25 +46,25 @@ using AttentionHeadBf16 = BasicAttentionHead<uint16_t>;  // Bits of bf16.
 struct AttentionKernels {
   // out: rows out_stride apart. lse: [seq].
   void (*forward)(const AttentionHead& head, float* out, float* lse);
-  // dk and dv are overwritten where the head is the `first` of its group, else added to.
+  // dk and dv are overwritten for the `first` head of a group, and added to for the others.
   void (*backward)(const AttentionHead& head, const float* out, const float* lse, const float* dout,
                    bool first, HeadRows<float> dq, HeadRows<float> dk, HeadRows<float> dv);
 };
 
 extern const AttentionKernels kAttentionAvx2, kAttentionAvx512;
 
-// The same of bf16, with products of bf16 (gemm_pairs.h): the first two with fused multiply-adds of
-// floats, the third, for processors with AVX512_BF16 alone, with its instruction. All three give
-// the same bits.
+// The same for bf16, with products of bf16 (gemm_pairs.h). The first two use fused multiply-adds of
+// floats. The third uses the instruction of processors with AVX512_BF16. All three give the same
+// bits.
 struct AttentionKernelsBf16 {
-  // Floats of memory that a head takes: what is made of k and v once for the heads of a group, and
-  // in backward the sums for dk and dv.
+  // Floats of memory that a head needs: for the factors made of k and v once per group, and in
+  // backward for the sums of dk and dv.
   int64_t (*forward_memory)(int64_t keys, int64_t head_dim);
   int64_t (*backward_memory)(int64_t keys, int64_t head_dim);
-  // `first`: memory holds nothing of the head's k and v yet.
+  // `first`: memory holds nothing made of the head's k and v yet.
   void (*forward)(const AttentionHeadBf16& head, bool first, float* memory, uint16_t* out,
                   float* lse);
-  // dk and dv are written, rounded, behind the `last` head of a group.
+  // dk and dv are rounded and written after the `last` head of a group.
   void (*backward)(const AttentionHeadBf16& head, bool first, bool last, float* memory,
                    const uint16_t* out, const float* lse, const uint16_t* dout,
                    HeadRows<uint16_t> dq, HeadRows<uint16_t> dk, HeadRows<uint16_t> dv);

@@ -117,7 +117,7 @@ void Softmax(float* x, int64_t n) {
   for (int64_t j = 0; j < n; ++j) x[j] *= factor;
 }
 
-// What is not seen of a row is zero.
+// Zeroes the elements of a row that are not seen.
 void ZeroOthers(const View& x, int64_t row, int64_t keys, const SeenKeys& seen) {
   Zero(x, row, seen.begin);
   Zero(x, row + seen.end, keys - seen.end);

@@ -1,4 +1,4 @@
-// A query's keys, and what of them dropout keeps: for kernels that have whole rows of scores.
+// A query's keys, and those that dropout keeps: for kernels that have whole rows of scores.
 // Tests: tests/trainer/ops/attention_math_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// How many keys of a sample there are to be seen.
+// The number of a sample's keys that may be seen.
 inline int64_t KeysOf(const AttentionDims& dims, const AttentionInputs& in, int64_t sample) {
   if (!in.HasLengths()) return dims.keys;
   return std::clamp<int64_t>(in.lengths.As<int32_t>()[sample], 0, dims.keys);
@@ -37,7 +37,7 @@ struct SeenKeys {
   }
 };
 
-// m of one query: of a key after the other.
+// m of one query, drawn key by key.
 class DrawnRow {
  public:
   DrawnRow(const AttentionDropout& dropout, int64_t sample, int64_t head, int64_t query)

@@ -1,5 +1,5 @@
-// What attention's kernels of floats and of bf16 have in common, for sources that are compiled once
-// for each instruction set (isa.h): what a factor's elements are is the source's own.
+// The common part of attention's kernels for floats and for bf16, in sources that are compiled once
+// for each instruction set (isa.h). Each source defines its own elements of a factor.
 //
 // Scores are kept transposed, st[j][q]: keys are rows, queries are lanes. Then the maximum, the sum
 // and the exponentials of a query run along rows of lanes with no horizontal step, and every
@@ -7,10 +7,10 @@
 //   st   [j][q] = sum_d k[j][d]   qt [d][q]        o [q][d] += sum_j st[j][q] v[j][d]
 //   dpt  [j][q] = sum_d v[j][d] dout_t[d][q]       dq[q][d] += sum_j dst[j][q] k[j][d]
 //   dv   [j][d] += sum_q st[j][q]  dout[q][d]      dk[j][d] += sum_q dst[j][q] q[q][d]
-// Only queries (and dout) are transposed, once a tile of queries. A tile is 48 of either: 8 blocks
-// of 6 rows and 3 of 16 lanes; three tiles fit in 32 KB at head_dim 64. What a product reads
-// several times (v forward, k backward) is copied together first: rows of a tensor lie thousands of
-// bytes apart and would meet in few sets of the cache.
+// Only queries (and dout) are transposed, once for each tile of queries. A tile is 48 queries or
+// keys: 8 blocks of 6 rows, and 3 of 16 lanes. Three tiles fit in 32 KB at head_dim 64. Rows that a
+// product reads several times (v forward, k backward) are first copied together: rows of a tensor
+// lie thousands of bytes apart and would fall into few sets of the cache.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_TILE_H_
@@ -24,8 +24,8 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kTile = 48;
-constexpr int64_t kRows = 6;   // Of a register block.
-constexpr int64_t kUnit = 16;  // Of lanes: what blocks and padding are multiples of.
+constexpr int64_t kRows = 6;   // Rows of a register block.
+constexpr int64_t kUnit = 16;  // Lanes; blocks and padding are multiples of it.
 #ifdef __AVX512F__
 constexpr int kLanes = 16, kMaxUnits = 4;  // 24 + 4 + 1 of 32 registers.
 #else
@@ -54,11 +54,11 @@ void Fill(float* begin, float* end, float value) {
   for (; begin < end; ++begin) *begin = value;
 }
 
-// What becomes of a product's sums: `out` itself, what is added to it, or, scaled, `out`.
+// The use of a product's sums: stored in `out`, added to it, or scaled and stored.
 enum class Sums { kStored, kAdded, kScaled };
 
-// Factor says what 4 bytes of a factor, a Step, are: MulAdd(left, right, sum) is one step of the
-// sum, of which n elements are Steps(n).
+// Factor defines a Step, the 4 bytes of a factor: MulAdd(left, right, sum) adds one step to the
+// sum, and n elements are Steps(n).
 //
 // c[6][16 kUnits] (+)= sum_{i < k} a(row, i) b[i][16 kUnits] in steps, where a(row, i) is
 // a[row lda + i], or a[i lda + row] if transposed.
@@ -94,7 +94,7 @@ FSDP_ALWAYS_INLINE void MultiplyBlock(const typename Factor::Step* a, int64_t ld
   }
 }
 
-// The same for any number of lanes, a multiple of 16.
+// The same for any number of lanes that is a multiple of 16.
 template <typename Factor, bool kTransposed, Sums kSums>
 FSDP_ALWAYS_INLINE void MultiplyRows(const typename Factor::Step* a, int64_t lda,
                                      const typename Factor::Step* b, int64_t ldb, int64_t k,
@@ -127,15 +127,15 @@ struct Tile {
   int64_t Lanes() const { return RoundUp(queries, kUnit); }
 };
 
-// Rows of a tile, where the tensor has them or copied together: readable to a multiple of kRows
-// rows and of kUnit columns.
+// Rows of a tile, in the tensor or copied together. They are readable to a multiple of kRows rows
+// and of kUnit columns.
 template <typename Factor>
 struct Rows {
   const typename Factor::Step* data;
   int64_t step;
 };
 
-// out[j][q] = sum_d rows[j][d] lanes[d][q], of so many steps; or scaled.
+// out[j][q] = sum_d rows[j][d] lanes[d][q], over `steps` steps; scaled with Sums::kScaled.
 template <typename Factor, Sums kSums>
 void Scores(const Tile& tile, Rows<Factor> rows, const typename Factor::Step* lanes, int64_t steps,
             float* out, float scale = 1) {
@@ -162,7 +162,7 @@ template <typename Factor, Sums kSums>
 void SumOverQueries(const Tile& tile, const typename Factor::Step* weights,
                     const typename Factor::Step* rows, int64_t ld, float* out, int64_t out_step) {
   constexpr int64_t kStep = Factor::Steps(kTile);
-  static_assert(kRows % 2 == 0);  // So what is left out on the diagonal is whole steps.
+  static_assert(kRows % 2 == 0);  // So whole steps are left out on the diagonal.
   for (int64_t j = 0; j < tile.keys; j += kRows) {
     const int64_t first = tile.diagonal ? j : 0;
     MultiplyRows<Factor, false, kSums>(
@@ -171,7 +171,7 @@ void SumOverQueries(const Tile& tile, const typename Factor::Step* weights,
   }
 }
 
-// Where key j must not be seen by query q. exp() makes exact zeros of it.
+// Sets -infinity where query q does not see key j: exp() gives exactly zero there.
 void Mask(const Tile& tile, float* st) {
   if (!tile.diagonal) return;
   for (int64_t j = 0; j < tile.keys; ++j) {
@@ -180,7 +180,7 @@ void Mask(const Tile& tile, float* st) {
 }
 
 // The same where key j, of the tile that begins at `key`, lies before the document of query q.
-// `start` is where the queries' documents begin: in ascending order.
+// `start`: the begins of the queries' documents, in ascending order.
 void MaskDocuments(const Tile& tile, const int64_t* start, int64_t key, float* st) {
   if (tile.queries == 0 || start[tile.queries - 1] <= key) return;
   int64_t lane = 0;  // The first whose document begins after key j.
@@ -190,8 +190,8 @@ void MaskDocuments(const Tile& tile, const int64_t* start, int64_t key, float* s
   }
 }
 
-// The same where key j lies behind the document of query q, under a full mask. `end` is where the
-// queries' documents end: in ascending order.
+// The same where key j lies behind the document of query q, under a full mask. `end`: the ends of
+// the queries' documents, in ascending order.
 void MaskEnds(const Tile& tile, const int64_t* end, int64_t key, float* st) {
   if (tile.queries == 0 || end[0] >= key + tile.keys) return;
   int64_t lane = 0;  // The first whose document ends behind key j.
@@ -201,7 +201,7 @@ void MaskEnds(const Tile& tile, const int64_t* end, int64_t key, float* st) {
   }
 }
 
-// to[d][r] = from[r][d] of a tile's rows; lanes after the last row are zero.
+// to[d][r] = from[r][d] for a tile's rows; lanes after the last row are zero.
 template <typename Step>
 void Transpose(const Step* from, int64_t rows, int64_t cols, int64_t ld, Step* to) {
   for (int64_t d = 0; d < cols; ++d) {
@@ -223,7 +223,7 @@ Tile TileAt(const BasicAttentionHead<T>& head, int64_t query, int64_t key) {
   return {Min(kTile, head.seen - key), Min(kTile, head.seq - query), head.causal && query == key};
 }
 
-// Where the documents of a tile's queries begin.
+// The begins of the documents of a tile's queries.
 template <typename T>
 void Starts(const BasicAttentionHead<T>& head, int64_t query, int64_t* start) {
   for (int64_t i = query; i < Min(head.seq, query + kTile); ++i) {
@@ -235,10 +235,10 @@ void Starts(const BasicAttentionHead<T>& head, int64_t query, int64_t* start) {
   }
 }
 
-// What a tile of queries sees: keys in [begin, end), and of those each query its own.
+// The keys that a tile of queries sees: [begin, end), and among them each query's own.
 struct Span {
   int64_t begin, end;
-  int64_t starts[kTile], ends[kTile];  // `ends` under a full mask alone.
+  int64_t starts[kTile], ends[kTile];  // `ends` only under a full mask.
 
   template <typename T>
   Span(const BasicAttentionHead<T>& head, int64_t query) {
@@ -262,7 +262,8 @@ struct Span {
   }
 };
 
-// The scores' bias, and the sums for its gradient: lanes of queries beyond the last have none.
+// AddBias() adds the bias to scores, SumBias() adds ds to the sums for its gradient. Lanes beyond
+// the last query have none.
 template <typename T>
 void AddBias(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, int64_t key,
              float* st) {
@@ -333,7 +334,8 @@ void RunningSoftmax(const Tile& tile, int64_t ld, float* st, float* maximum, flo
   }
 }
 
-// By what the sums of query q of the tile are multiplied, and its lse. One that sees no key has 0.
+// The factor for the sums of query q of the tile, and its lse. It is 0 for a query that sees no
+// key.
 template <typename T>
 float Inverse(const BasicAttentionHead<T>& head, const Span& span, int64_t q, const float* sum) {
   return span.starts[q] < head.seen ? 1.0f / sum[q] : 0.0f;
@@ -369,7 +371,7 @@ void DrawWords(const ProbabilityDraws& draws, int64_t query, int64_t key,
   }
 }
 
-// Calls row(j, m) for each key of the tile, in order: m[i] is that of query i.
+// Calls row(j, m) for each key of the tile, in order: m[i] belongs to query i.
 template <typename Row>
 FSDP_ALWAYS_INLINE void ForEachDrawn(const ProbabilityDraws& draws, const Tile& tile, int64_t query,
                                      int64_t key, const Row& row) {
@@ -397,7 +399,7 @@ void Drop(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, in
   });
 }
 
-// Of scores st, and dst = dout . v: st becomes m p and dst becomes ds.
+// From scores st and dst = dout . v: st becomes m p, and dst becomes ds.
 template <typename T>
 void ScoreGradients(const BasicAttentionHead<T>& head, const Tile& tile, int64_t query, int64_t key,
                     const float* lse_lanes, const float* dot_lanes, float* st, float* dst) {

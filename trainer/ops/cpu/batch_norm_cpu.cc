@@ -69,7 +69,7 @@ void ForEachPieceOf(ThreadPool& pool, const BatchNormShape& s, const View& works
   });
 }
 
-// Of a piece: means, and sums of squared differences from them.
+// Means of a piece, and sums of squared differences from them.
 void MomentsOfPiece(const BatchNormShape& s, const ConstView& x, const Piece& p, float* mean,
                     float* squares) {
   float sums[kCols] = {}, means[kCols], deviations[kCols] = {}, buffer[kCols];

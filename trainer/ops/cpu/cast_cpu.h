@@ -6,7 +6,7 @@
 
 namespace fsdp {
 
-void CastCpu(ThreadPool& pool, const ConstView& x, const View& y);  // Dtypes that differ.
+void CastCpu(ThreadPool& pool, const ConstView& x, const View& y);  // The dtypes differ.
 
 }  // namespace fsdp
 

@@ -43,7 +43,7 @@ void ConvertSixteen(const float* x, int64_t n, BFloat16* y) {
   for (int64_t i = 0; i < std::min<int64_t>(n, 16); ++i) y[i] = BFloat16(x[i]);
 }
 
-constexpr int64_t kCall = 64;  // What is worth one.
+constexpr int64_t kCall = 64;  // Elements that are worth a call.
 
 }  // namespace
 

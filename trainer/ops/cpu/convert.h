@@ -1,4 +1,4 @@
-// Rows of one floating-point dtype as another's, to nearest, ties to even; not an op itself.
+// Converts rows of one floating-point dtype to another, to nearest, ties to even; not an op itself.
 // Tests: tests/trainer/ops/convert_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_CONVERT_H_

@@ -6,9 +6,9 @@
 
 namespace fsdp {
 
-// y[i] = the bits of BFloat16(x[i]) by the processor's own instruction, for processors with
-// AVX512_BF16 alone: of the first so many as are returned. It stops before 16 with a subnormal
-// number among them, and before a last few.
+// y[i] = the bits of BFloat16(x[i]) by the instruction of processors with AVX512_BF16, for the
+// first elements; returns their number. It stops before 16 elements that hold a subnormal number,
+// and before a last few.
 int64_t ConvertBf16(const float* x, int64_t n, uint16_t* y);
 
 }  // namespace fsdp

@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// Of a thread: unfolded pixels, and the results that do not go to their places at once.
+// A thread's memory for unfolded pixels, and for results that are not stored in place at once.
 constexpr int64_t kTileBytes = int64_t{1} << 20;
 constexpr int64_t kFewestRows = 16;
 

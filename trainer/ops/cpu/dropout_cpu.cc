@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kBlocks = 32;          // Of counters at once: the rounds run along lanes.
+constexpr int64_t kBlocks = 32;          // Counters at once: the rounds run along lanes.
 constexpr int64_t kBatch = 4 * kBlocks;  // Elements.
 
 // words[4 i + w] = Philox({low, high(block + i), site, 0}, key)[w]: trainer/core/philox.cc along

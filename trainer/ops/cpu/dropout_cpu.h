@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// Kept where the word is at least `threshold`.
+// An element is kept where its word is at least `threshold`.
 void DropoutCpu(ThreadPool& pool, const ConstView& x, const ConstView& keys, uint32_t site,
                 uint32_t threshold, float scale, const View& y);
 

@@ -8,10 +8,10 @@
 
 namespace fsdp {
 
-// fp32, bf16 or fp16, all of y's dtype.
+// fp32, bf16 or fp16: all operands have y's dtype.
 void AddCpu(ThreadPool& pool, const ConstView& a, const ConstView& b, const View& y);
 void ScaleCpu(ThreadPool& pool, float factor, const View& y);
-// The low bits of each element of 2 or 4 bytes.
+// bits: the low ones of each element of 2 or 4 bytes.
 void FillCpu(ThreadPool& pool, uint32_t bits, const View& y);
 void CopyCpu(ThreadPool& pool, const ConstView& x, const View& y);
 

@@ -32,7 +32,7 @@ void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, c
   });
 }
 
-// What `order` is of tokens.
+// The `order` of these tokens.
 const int32_t* OrderOf(const int32_t* ids, int64_t rows) {
   static thread_local std::vector<int32_t> order;  // Kept: a step allocates nothing.
   order.resize(rows);

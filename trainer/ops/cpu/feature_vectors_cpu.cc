@@ -54,7 +54,7 @@ void TileOfSums(const float* a, int64_t a_cols, const float* b, int64_t b_cols, 
   std::memcpy(sums, sum, sizeof(sum));
 }
 
-// What a thread computes a sample in. It keeps its memory.
+// The memory in which a thread computes a sample. The thread keeps it.
 struct Scratch {
   std::vector<float> matrix, other, row;
 };

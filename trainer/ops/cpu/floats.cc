@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-// What nobody on this thread uses now. Seldom more than two.
+// Buffers that nobody on this thread uses now, seldom more than two.
 std::vector<std::vector<float>>& Spare() {
   static thread_local std::vector<std::vector<float>> spare;
   return spare;

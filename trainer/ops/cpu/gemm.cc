@@ -31,16 +31,16 @@ void __tsan_write_range(void* data, unsigned long bytes);  // NOLINT
 namespace fsdp {
 namespace {
 
-// An element's sum is rounded to memory after this many terms. Of any machine the same, because it
-// decides about bits. 512: the rows of a strip of A stay in a first-level cache of 32 KB, and C
-// passes by seldom. GFLOP/s of one core that can do 176 (Xeon of 2023, 2 MiB of second-level
-// cache; kernel alone, strips of 480 columns): 256: 168, 384: 171, 512: 172.
+// An element's sum is rounded to memory after this many terms. The number is the same on every
+// machine, because it decides about bits. 512: the rows of a strip of A stay in a first-level cache
+// of 32 KB, and C passes by seldom. GFLOP/s of one core that can do 176 (Xeon of 2023, 2 MiB of
+// second-level cache; kernel alone, strips of 480 columns): 256: 168, 384: 171, 512: 172.
 constexpr int64_t kMaxK = 512;
 
 // Rows of a transposed A that are packed at a time.
 constexpr int64_t kMaxPackedRows = 2048;
 
-// Of B that is packed at a time: half of a second-level cache, at most this.
+// The bytes of B that are packed at a time: half of a second-level cache, at most this.
 constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
 
 // Below this many multiplications a thread more costs about what it saves: 5 us of one core
@@ -171,7 +171,7 @@ struct Product {
   int64_t BlockLength(int64_t block) const { return BlockBegin(block + 1) - BlockBegin(block); }
   bool IsLast(int64_t block) const { return block + 1 == Blocks(); }
 
-  // What is the same in all strips of a block of k.
+  // The members that all strips of a block of k share.
   GemmStrip Strip(int64_t block) const {
     GemmStrip s = {};
     s.k = GemmSteps(form, BlockLength(block));

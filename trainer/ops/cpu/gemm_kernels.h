@@ -15,12 +15,13 @@ namespace fsdp {
 
 extern const GemmKernels kGemmAvx2, kGemmAvx512;
 
-// Of bf16, by VDPBF16PS: a step of k is two elements of consecutive k, the even one first in
-// memory, and two fused multiply-adds, the odd one's first, subnormals zero. So its bits are those
-// of the others where k runs 1, 0, 3, 2, ... in a thread to which subnormals are zero.
+// Products of bf16 by VDPBF16PS. A step of k has two elements of consecutive k, the even one first
+// in memory. It is two fused multiply-adds, the odd element's first, with subnormals zero. Its bits
+// are those of the other kernels where k runs 1, 0, 3, 2, ... in a thread that flushes subnormals
+// to zero.
 extern const GemmKernels kGemmBf16;
 
-// One step of k in 16 sums, by that instruction.
+// One step of k in 16 sums, by VDPBF16PS.
 void AddPairsBf16(const uint32_t* a, const uint32_t* b, float* sums);
 
 }  // namespace fsdp

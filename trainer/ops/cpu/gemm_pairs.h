@@ -7,13 +7,13 @@
 
 namespace fsdp {
 
-// The definition: sum + a_odd b_odd + a_even b_even in fp32, two fused multiply-adds in that order.
-// A pair is two bf16 of consecutive k, the even one in the lower half; a product of two is exact.
-// For threads to which subnormals are zero, as compute threads are.
+// The definition: sum + a_odd b_odd + a_even b_even in fp32, by two fused multiply-adds in that
+// order. A pair is two bf16 of consecutive k, the even one in the lower half; a product of two is
+// exact. Threads must flush subnormals to zero, as compute threads do.
 float AddPair(float sum, uint32_t a, uint32_t b);
 
 // Whether the processor has AVX512_BF16 (UseAvx512Bf16) and gives AddPair()'s bits in 4,096 fixed
-// cases, infinities, NaN and cancellation among them. Found out once.
+// cases, infinities, NaN and cancellation among them. Determined once.
 bool MultiplyPairs();
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What Gemm() asks of the kernels of an instruction set.
+// The interface between Gemm() and the kernels of an instruction set.
 // Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_STRIP_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_STRIP_H_
@@ -8,30 +8,30 @@
 namespace fsdp {
 
 // A row of tiles: C[rows, cols] (+)= alpha A[rows, k] B[k, cols] + bias. A step of k is 4 bytes of
-// a factor: a float, or two bf16. Steps in A and B are bytes, in C elements.
+// a factor: a float, or two bf16. Distances in A and B are bytes, in C elements.
 struct GemmStrip {
-  // [i, l] of A is at a + i a_row + l a_k; one of the two steps is 4.
+  // Element [i, l] of A is at a + i a_row + l a_k; one of a_row and a_k is 4.
   const char* a;
   int64_t a_row, a_k;
-  // Where the next strip's A begins, to be brought nearer meanwhile: rows of k steps, a_row
-  // apart. May be null.
+  // The begin of the next strip's A, which is prefetched meanwhile: rows of k steps, a_row apart.
+  // May be null.
   const char* next;
   int64_t next_rows;
-  // Columns [j kCols, (j + 1) kCols) of B begin at b + j b_tile; row l of them at + l b_k. What
-  // lies beyond `cols` may be anything, but must be readable.
+  // Columns [j kCols, (j + 1) kCols) of B begin at b + j b_tile; row l of them is at + l b_k.
+  // Elements beyond `cols` may be anything, but must be readable.
   const char* b;
   int64_t b_tile, b_k;
   float* c;
   int64_t c_row;
   int64_t rows, cols, k;  // 0 < rows <= kRows.
   float alpha;
-  bool add;           // To what C holds; otherwise C is not read.
+  bool add;           // Adds to C; otherwise C is not read.
   const float* bias;  // [cols], added too; may be null.
 };
 
 // An instruction set's part of Gemm().
 struct GemmKernels {
-  int64_t rows, cols;  // Of a tile.
+  int64_t rows, cols;  // Per tile.
   void (*strip)(const GemmStrip& strip);
 };
 

@@ -1,5 +1,5 @@
 // The innermost loop of Gemm(), for sources that are compiled once for each instruction set
-// (isa.h): what a factor's elements are is the source's own.
+// (isa.h). Each source defines its own elements of a factor.
 // Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
@@ -12,8 +12,8 @@
 namespace fsdp {
 namespace {
 
-// kLanes floats a vector, kVectors vectors a row, kMaxRows rows of a tile. kMaxRows kVectors sums,
-// kVectors of B and one of A are the registers in use.
+// kLanes floats per vector, kVectors vectors per row, at most kMaxRows rows per tile. Registers in
+// use: kMaxRows kVectors sums, kVectors of B and one of A.
 #ifdef __AVX512F__
 constexpr int kLanes = 16, kVectors = 3, kMaxRows = 8;  // 28 of 32.
 #else
@@ -32,9 +32,9 @@ FSDP_ALWAYS_INLINE Vector Load(const void* from) {  // Not aligned.
 
 FSDP_ALWAYS_INLINE void Store(float* to, Vector v) { __builtin_memcpy(to, &v, sizeof(v)); }
 
-// Factor says what 4 bytes of a factor are: sum + left right, one step of k.
+// Factor defines the 4 bytes of a factor: MulAdd() is sum + left right, one step of k.
 //
-// One tile, of kVectors_ vectors a row: columns [col, col + cols) of the strip.
+// One tile, of kVectors_ vectors per row: columns [col, col + cols) of the strip.
 template <typename Factor, int kRows, int kVectors_, bool kUnitK>
 inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
   const int64_t a_row = kUnitK ? s.a_row : 4, a_k = kUnitK ? 4 : s.a_k;
@@ -57,10 +57,10 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
       }
     }
   };
-  // Meanwhile C comes nearer, and a row of the next strip of A, or as many as each tile must see
-  // to: little by little, because what waits for memory is what B's loads wait behind.
+  // Meanwhile C is prefetched, and the tile's share of the rows of A's next strip: little by
+  // little, because the loads of B wait behind all that waits for memory.
   constexpr int64_t kLine = 16;
-  constexpr int kLines = kRows * kCols / kLine;  // Of C.
+  constexpr int kLines = kRows * kCols / kLine;  // Lines of C.
   const int64_t steps = s.k / kLine;
   const int64_t lines_a_step = steps == 0 ? 0 : (kLines + steps - 1) / steps;
   const int64_t rows_apart = (s.cols + kCols - 1) / kCols * s.a_row;
@@ -87,7 +87,7 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors_; ++v) {
         Vector value = s.alpha * sum[r][v];
-        asm("" : "+v"(value));  // Rounded here, not fused with what is added: as below.
+        asm("" : "+v"(value));  // Rounded here, not fused with the additions below.
         if (s.add) value += Load(c + v * kLanes);
         if (bias != nullptr) value += Load(bias + v * kLanes);
         Store(c + v * kLanes, value);

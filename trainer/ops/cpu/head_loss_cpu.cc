@@ -49,7 +49,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
   // g is scaled before its products, which round their results. In fp32 the factors go to x and dx
   // instead, which are smaller.
   const bool scale_g = x.dtype != DType::kFloat32;
-  // Of a chunk's rows: the loss, the largest logit, and what a row of g is multiplied by yet.
+  // For a chunk's rows: the loss, the largest logit, and the factor that a row of g still lacks.
   double* const nll = workspace.As<double>();
   float *const maxima = reinterpret_cast<float*>(nll + s.chunk), *const factors = maxima + s.chunk;
   float* const logits = factors + s.chunk;
@@ -58,7 +58,7 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
   double total = 0;
   for (int64_t first = 0; first < s.rows; first += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.rows - first);
-    const int64_t chunk = first * s.cols;  // Of x and dx.
+    const int64_t chunk = first * s.cols;  // The chunk's begin in x and dx.
     std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
     Gemm(pool, rows, s.vocab, s.cols, Factor(x, chunk, s.cols), Transposed(w, 0, s.cols),
          {logits, s.vocab}, {.finish = [&](const GemmTile& tile) {

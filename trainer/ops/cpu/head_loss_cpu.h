@@ -11,11 +11,11 @@ namespace fsdp {
 struct HeadLossShape {
   int64_t rows, cols, vocab;
   int64_t chunk;    // Rows.
-  int64_t dw_sums;  // Where dw adds up over chunks in the workspace, in bytes; 0: in dw itself.
+  int64_t dw_sums;  // Bytes of dw's sums over chunks in the workspace; 0: dw itself holds them.
 };
 
-// Without dx: the loss alone. `workspace`: of a chunk's rows the loss in float64, the largest logit
-// and a factor, then their logits; then dw's sums, if they are there.
+// Without dx: the loss alone. `workspace`: for the rows of a chunk the loss in float64, the largest
+// logit and a factor; then the rows' logits; then dw's sums, if it holds them.
 void HeadLossCpu(ThreadPool& pool, const HeadLossShape& shape, const ConstView& x,
                  const ConstView& w, const ConstView& targets, const ConstView& weights,
                  float scale, const std::optional<ConstView>& loss_scale, const View& loss,

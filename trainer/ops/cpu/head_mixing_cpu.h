@@ -11,7 +11,7 @@ namespace fsdp {
 
 void MixHeadsCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
                  const HeadMixing& mixing, const ConstView& probabilities, const View& weights);
-// dw becomes dp, in place. `sums`: those of all parts.
+// dw becomes dp, in place. `sums`: the sums of all parts.
 void MixHeadsBackwardCpu(ThreadPool& pool, const AttentionDims& dims, const AttentionInputs& in,
                          const HeadMixing& mixing, const ConstView& probabilities, const View& dw,
                          float* sums, const HeadMixingGradients& gradients);

@@ -1,5 +1,5 @@
-// The rows of one head of a sample as floats, for kernels of floats: see floats.h. In a buffer they
-// follow one another.
+// The rows of one head of a sample as floats, for kernels of floats: see floats.h. Rows in a buffer
+// follow each other.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_ROWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_HEAD_ROWS_H_
@@ -12,14 +12,14 @@
 
 namespace fsdp {
 
-// The first element of a head, counted from heads.first, of a sample.
+// The first element of a sample's head; heads count from heads.first.
 template <typename AnyView>
 int64_t HeadBegin(const BasicHeads<AnyView>& heads, int64_t sample, int64_t head) {
   const Shape& s = heads.tensor.shape;
   return heads.begin() + sample * s[1] * heads.stride() + head * s[3];
 }
 
-// `rows` of them: where they lie, if they are floats, else in `buffer`.
+// Reads `rows` rows: where they lie, if they are floats, else in `buffer`.
 inline HeadRows<const float> ReadHead(const ConstHeads& heads, int64_t sample, int64_t head,
                                       int64_t rows, float* buffer) {
   const ConstView& tensor = heads.tensor;
@@ -31,7 +31,7 @@ inline HeadRows<const float> ReadHead(const ConstHeads& heads, int64_t sample, i
   return {buffer, dim};
 }
 
-// Where to put rows, for WriteHead().
+// The place to write rows, before WriteHead().
 inline HeadRows<float> HeadToWrite(const Heads& heads, int64_t sample, int64_t head,
                                    float* buffer) {
   const View& tensor = heads.tensor;

@@ -3,10 +3,10 @@
 //
 //   const XKernels FSDP_ISA(kX) = {...};
 //
-// declared in x_kernels.h as `extern const XKernels kXAvx2, kXAvx512;`, and is used by way of
-// ForThisCpu(kXAvx2, kXAvx512). What it calls is in unnamed namespaces or always inlined, because
-// the linker keeps one of several copies of an inline function, and that one must run everywhere
-// (tests/trainer/ops/isa_test.py looks).
+// declared in x_kernels.h as `extern const XKernels kXAvx2, kXAvx512;`. Callers choose the table by
+// ForThisCpu(kXAvx2, kXAvx512). A table's functions call only functions that are in unnamed
+// namespaces or always inlined: the linker keeps one of several copies of an inline function, and
+// that one must run everywhere (tests/trainer/ops/isa_test.py checks).
 // Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ISA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ISA_H_
@@ -19,11 +19,11 @@
 
 namespace fsdp {
 
-// The processor has AVX-512 (x86-64-v4) and the environment does not say FSDP_TRAIN_ISA=avx2.
+// Whether the processor has AVX-512 (x86-64-v4) and FSDP_TRAIN_ISA is not "avx2".
 bool UseAvx512();
 
-// The processor has AVX512_BF16, too, and the environment says FSDP_TRAIN_ISA neither =avx2 nor
-// =avx512. No result depends on it.
+// Whether the processor has AVX512_BF16, too, and FSDP_TRAIN_ISA is neither "avx2" nor "avx512". No
+// result depends on it.
 bool UseAvx512Bf16();
 
 // "avx512" or "avx2": for a run's provenance.

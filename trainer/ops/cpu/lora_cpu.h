@@ -10,8 +10,8 @@ namespace fsdp {
 
 struct LoraShape {
   int64_t rows, in, out, rank;
-  int64_t cols;    // Of y: its row's stride.
-  int64_t column;  // Of y: the adapter's first.
+  int64_t cols;    // Columns of y: the stride of its rows.
+  int64_t column;  // The adapter's first column of y.
 };
 
 void LoraForwardCpu(ThreadPool& pool, const LoraShape& shape, const ConstView& x,

@@ -29,11 +29,11 @@ struct Unit {
 
   int64_t size() const { return end - begin; }
   bool whole() const { return size() == kUnit; }
-  // Of its first element among the shard's.
+  // The index of its first element in the shard.
   int64_t element() const { return row.element + slot + begin; }
-  // Of those of its row.
+  // The index of its first block in its row.
   int64_t first_block(int block) const { return slot / block; }
-  // Of its first packed slot.
+  // The byte of its first packed slot.
   int64_t data(int64_t slots, int64_t bytes) const {
     return row.data + (slot + stored_begin - row.stored_first) / slots * bytes;
   }
@@ -70,7 +70,7 @@ void CopyFromFloats(const float* from, int64_t n, const View& y, int64_t begin) 
   if (n > 0) std::memcpy(y.As<float>() + begin, from, n * sizeof(float));
 }
 
-// What is packed of a unit that a kernel works on as a whole.
+// The packed bytes of a unit that a kernel handles as a whole.
 struct Codes {
   Codes(const QuantizedTable& table, const Unit& unit)
       : block(table.sizes.options.block),

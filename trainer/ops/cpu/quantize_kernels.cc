@@ -61,7 +61,7 @@ FSDP_ALWAYS_INLINE Floats Load(const float* from) {
 }
 FSDP_ALWAYS_INLINE void Store(Floats x, float* to) { __builtin_memcpy(to, &x, sizeof(x)); }
 
-// Codes in the low bits of each lane, zeros above. What is fused is nothing: see the copts.
+// Codes in the low bits of each lane, zeros above. Nothing is fused: see the copts.
 template <QuantizedForm form>
 FSDP_ALWAYS_INLINE Ints Encode(Floats x) {
   if constexpr (form == QuantizedForm::kInt8) {

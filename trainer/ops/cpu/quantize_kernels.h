@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// Indexed by QuantizedForm. x and y: 256 floats, scales: one for each `block` of them, codes: 256
-// bytes, of kInt4 128.
+// Indexed by QuantizedForm. x and y: 256 floats; scales: one for each `block` of them; codes: 256
+// bytes, in kInt4 128.
 struct QuantizeKernels {
   void (*quantize[3])(const float* x, int block, float* scales, uint8_t* codes);
   // y[i] = the value of code i.

@@ -64,7 +64,7 @@ class Draws {
 };
 
 BFloat16 Round(float value, uint32_t draw) {
-  constexpr uint32_t kLargest = 0x7f7f0000;  // What has this magnitude or more stays as it is.
+  constexpr uint32_t kLargest = 0x7f7f0000;  // Values of this magnitude or more stay as they are.
   const auto bits = std::bit_cast<uint32_t>(value);
   const bool rounds = (bits & 0x7fff0000) < kLargest;
   const uint32_t up = rounds && (bits & 0xffff) + draw > 0xffff ? 1 : 0;

@@ -8,7 +8,7 @@
 namespace fsdp {
 
 struct Sigmoid {
-  float s, rest;  // 1 / (1 + exp(-x)), and what is missing to 1.
+  float s, rest;  // 1 / (1 + exp(-x)), and 1 - s.
 };
 
 // A NaN passes through.

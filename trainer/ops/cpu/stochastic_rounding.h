@@ -1,15 +1,17 @@
 // Stochastic rounding of floats to bf16, for sources that are compiled once for each instruction
-// set (isa.h): a value between two of bf16 becomes the farther one from zero with the probability
+// set (isa.h). A value between two of bf16 becomes the one farther from zero with the probability
 // of its distance from the other, in steps of 2^-16. So the mean of many roundings is the value.
-// Values of bf16 stay as they are, an infinity stays one, a NaN that arithmetic has made stays one,
-// and a finite value stays finite: beyond the largest of bf16 it becomes that.
+// Values of bf16 stay as they are, an infinity stays one, and a NaN that arithmetic has made stays
+// one. A finite value stays finite: beyond the largest of bf16 it becomes the largest.
 //
-// The draw of 16 bits for element e of a tensor is, of Philox4x32-7's block with the counter
-//   (low and high half of e / 64 * 8 + e % 32 / 4, low and high half of the tensor's hash),
-// in word e % 64 / 32 * 2 + e / 2 % 2 the lower half where e is even, else the upper one: whichever
-// part of the tensor is rounded, and the draws of 64 elements are two vectors without a shuffle.
-// Seven rounds are the fewest that the paper calls Crush-resistant (Salmon et al. 2011; see
-// trainer/core/philox.h). They are what an update in bf16 takes longest for where caches hold all.
+// The draw of 16 bits for element e of a tensor is half a word of a Philox4x32-7 block. The block's
+// counter is
+//   (low and high half of e / 64 * 8 + e % 32 / 4, low and high half of the tensor's hash).
+// The word is e % 64 / 32 * 2 + e / 2 % 2; even e take its lower half, odd e its upper one. So the
+// draw does not depend on which part of the tensor is rounded, and the draws of 64 elements are two
+// vectors without a shuffle. Seven rounds are the fewest that the paper calls Crush-resistant
+// (Salmon et al. 2011; see trainer/core/philox.h). Where caches hold all operands, the rounds take
+// most of the time of an update in bf16.
 // Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_STOCHASTIC_ROUNDING_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_STOCHASTIC_ROUNDING_H_
@@ -26,8 +28,8 @@ namespace {
 constexpr int kRounds = 7;
 constexpr int64_t kChunk = 64;  // Elements that share a row of blocks.
 
-// Words of Philox blocks, one in the lower half of each 64-bit lane. What the upper halves hold
-// counts for nothing: products of 32 bits do not read them.
+// Words of Philox blocks, one in the lower half of each 64-bit lane. The upper halves are ignored:
+// products of 32 bits do not read them.
 #ifdef __AVX512F__
 using Words = __m512i;
 Words All(uint64_t value) { return _mm512_set1_epi64(static_cast<int64_t>(value)); }
@@ -36,7 +38,7 @@ Words Add(Words a, Words b) { return _mm512_add_epi64(a, b); }
 Words Multiply(Words a, Words b) { return _mm512_mul_epu32(a, b); }
 Words Upper(Words a) { return _mm512_srli_epi64(a, 32); }
 Words Xor(Words a, Words b, Words c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
-// Upper(a) ^ b ^ c and the lower half of a, by turns.
+// Upper(a) ^ b ^ c and the lower half of a, alternating.
 Words Zip(Words a, Words b, Words c) {
   return _mm512_mask_ternarylogic_epi32(_mm512_rol_epi64(a, 32), 0x5555, b, c, 0x96);
 }
@@ -54,9 +56,9 @@ Words Zip(Words a, Words b, Words c) {
 }
 #endif
 constexpr int kBlocks = sizeof(Words) / 8;
-constexpr int kParts = 8 / kBlocks;  // Of a chunk's eight blocks.
+constexpr int kParts = 8 / kBlocks;  // Parts of a chunk's eight blocks.
 
-// Of a tensor's values of one kind: what all their blocks have in common.
+// The common part of all blocks of one tensor's values of one kind.
 struct DrawSchedule {
   Words keys[kRounds][2];
   Words tensor[2];
@@ -77,7 +79,7 @@ FSDP_ALWAYS_INLINE DrawSchedule ScheduleOf(const uint32_t (&key)[2], uint64_t te
 // The draws of a chunk, in order: one in each lane of 16 bits.
 using Draws = Words[2 * kParts];
 
-// Those of several schedules, round by round: each waits for its own products alone.
+// Draws of several schedules, round by round, so that each waits for its own products alone.
 template <int kStreams>
 FSDP_ALWAYS_INLINE void DrawChunk(const DrawSchedule* schedules, uint64_t chunk, Draws* draws) {
   const Words m0 = All(0xD2511F53u), m1 = All(0xCD9E8D57u);
@@ -110,7 +112,7 @@ FSDP_ALWAYS_INLINE void DrawChunk(const DrawSchedule* schedules, uint64_t chunk,
   }
 }
 
-// Of bf16: what has this magnitude or more stays as it is.
+// In bf16: values of this magnitude or more stay as they are.
 constexpr int16_t kLargest = 0x7f7f;
 
 // Two vectors of floats, given as their bits, as one of bf16.

@@ -15,13 +15,13 @@
 
 namespace fsdp {
 
-// What the kernels get of an update, the number `update`.
+// The tensors of update number `update`, in the form for kernels.
 UpdateTensors TensorsOf(const UpdateOperands& operands, int64_t update);
 
-// What is written of a step that is skipped.
+// Writes the only output of a skipped step: the copy.
 void CopyOfSkipped(ThreadPool& pool, const UpdateOperands& operands);
 
-// factors_of(c, rule, factors) is what `kernel` gets for the elements of a rule.
+// factors_of(c, rule, factors) returns the factors that `kernel` gets for the elements of a rule.
 template <typename Factors, typename FactorsOf>
 void UpdateShard(ThreadPool& pool, const UpdateOperands& o,
                  void (*UpdateKernels::*kernel)(const UpdateTensors&, const UpdateRun&,

@@ -93,8 +93,8 @@ FSDP_ALWAYS_INLINE void Keep(Pair x, const Words& draws, std::byte* to, int64_t 
   }
 }
 
-// Rules: what becomes of elements of p and of their states. What is fused is said: nothing is left
-// for a compiler to choose.
+// Rules: the update of elements of p and of their states. Fused operations are written out: nothing
+// is left for a compiler to choose.
 struct AdamWRule {
   using Factors = AdamWFactors;
   static constexpr int kStates = 2;
@@ -139,7 +139,7 @@ struct SgdRule {
   Floats c, momentum, lr, weight_decay;
 };
 
-using Schedules = DrawSchedule[3];  // Of p and of each state.
+using Schedules = DrawSchedule[3];  // For p and for each state.
 
 // Elements [at, at + kChunk) of t: the chunk of that number in their tensor.
 template <typename Rule, bool kRoundsP, bool kRoundsStates>
@@ -163,7 +163,7 @@ FSDP_ALWAYS_INLINE void UpdateChunk(const UpdateTensors& t, int64_t at, const Ru
     }
     Keep<kRoundsP>(p, draws[0][i], t.p, at);
     if (t.copy == nullptr && t.average == nullptr) continue;
-    if constexpr (kRoundsP) p = Load(t.p, kP, at);  // What is kept of it.
+    if constexpr (kRoundsP) p = Load(t.p, kP, at);  // The kept, rounded p.
     if (t.copy != nullptr) StoreNearest(p, t.copy, t.copy_dtype, at);
     if (t.average != nullptr) {
       const Floats rate = AllFloats(t.average_rate);

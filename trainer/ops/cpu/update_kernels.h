@@ -11,14 +11,14 @@
 
 namespace fsdp {
 
-// What an update works on: addresses of a shard's first elements, null for what there is not.
+// The tensors of an update: addresses of a shard's first elements, null for those left out.
 struct UpdateTensors {
   const std::byte* g = nullptr;
   std::byte *p = nullptr, *states[2] = {}, *copy = nullptr, *average = nullptr;
   DType g_dtype = DType::kFloat32, p_dtype = DType::kFloat32, state_dtype = DType::kFloat32,
         copy_dtype = DType::kFloat32;
   float average_rate = 0;         // 1 - decay.
-  uint32_t draw_keys[3][2] = {};  // Of p's draws and each state's: see stochastic_rounding.h.
+  uint32_t draw_keys[3][2] = {};  // For draws of p and each state (stochastic_rounding.h).
 };
 
 // Elements [at, at + n) of the shard, which are [element, element + n) of the tensor.
@@ -40,7 +40,7 @@ struct AdamWFactors {
 
 struct SgdFactors {
   float c;
-  float momentum;  // Of an update that keeps a state.
+  float momentum;  // For an update that keeps a state.
   float lr;        // s lr.
   float weight_decay;
 };

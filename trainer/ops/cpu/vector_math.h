@@ -1,6 +1,7 @@
 // Elementary functions that gcc vectorises inside `#pragma omp simd` loops: no branch, no call, no
-// table. They are pure functions of their argument, so a loop's tail gives the same bits. Always
-// inlined, and made of what is: kernels of several instruction sets use them (isa.h).
+// table. They are pure functions of their argument, so a loop's tail gives the same bits. They and
+// all that they call are always inlined, because kernels of several instruction sets use them
+// (isa.h).
 // Tests: tests/trainer/ops/vector_math_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_VECTOR_MATH_H_
@@ -55,8 +56,8 @@ struct Normal {
   float density;  // phi(x) = e^(-x^2 / 2) / sqrt(2 pi).
 };
 
-// Both with a relative error below 2^-21 (4 ulp) wherever the result is normal, zero below -14.5;
-// NaN for NaN. normal_tail.h says by which polynomial.
+// Both have a relative error below 2^-21 (4 ulp) wherever the result is normal, are zero below
+// -14.5, and NaN for NaN. normal_tail.h describes the polynomial.
 FSDP_ALWAYS_INLINE Normal NormalAt(float x) {
   using Tail = NormalTail;
   float a = __builtin_fabsf(x);

@@ -1,4 +1,4 @@
-// The gradient of a bias by head and distance (attention.h), from the sums of ds by distance.
+// Sums the gradient of a bias by head and bucket (attention.h), from the sums of ds by distance.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_BUCKETS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_BUCKETS_H_
@@ -13,7 +13,7 @@ namespace fsdp {
 
 inline constexpr int kBucketThreads = 128;
 
-// dbias of a block's head and bucket. sums: [batch, heads, distances].
+// dbias of the block's head and bucket. sums: [batch, heads, distances].
 template <typename T>
 __device__ inline void SumBucket(const BiasCuda<T>& bias, const float* sums, int batch, int heads,
                                  T* dbias) {

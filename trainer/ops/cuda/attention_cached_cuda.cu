@@ -18,7 +18,7 @@ struct RememberArgs {
   HeadsCuda<T> cache_k, cache_v;
   const int32_t* positions;
   int heads;
-  int64_t count;  // Of packs, the last of a row filled or not, of k and of v together.
+  int64_t count;  // Packs of k and v together; a row's last may be partly filled.
 };
 
 template <typename T>
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) AttentionRememberKernel(RememberArgs
   const int head = static_cast<int>(i % args.heads);
   i /= args.heads;
   const bool is_v = i % 2 == 1;
-  const int64_t row = i / 2;  // Of all samples'.
+  const int64_t row = i / 2;  // Among all samples' rows.
   const int64_t sample = row / args.k.rows;
   const HeadRowsCuda<const T> from = (is_v ? args.v : args.k).Rows(sample, head);
   const HeadRowsCuda<T> to = (is_v ? args.cache_v : args.cache_k).Rows(sample, head);
@@ -69,8 +69,8 @@ __device__ void LoadSlot(const HeadRowsCuda<T>& rows, int row, int slot, float (
 struct Partial {
   float top = -INFINITY, sum = 0;
 
-  // What to multiply a sum by whose maximum was `from`. -infinity, which is that of no keys, is not
-  // to be subtracted from itself.
+  // The factor for a sum whose maximum was `from`. -infinity, the maximum of no keys, must not be
+  // subtracted from itself.
   static __device__ float Scale(float from, float to) {
     return exp2f(from - (to == -INFINITY ? 0.0f : to));
   }
@@ -81,10 +81,10 @@ constexpr float kLog2OfE = 1.4426950408889634f;
 template <typename T>
 struct CachedArgs {
   HeadsCuda<const T> q, k, v;  // k and v: the cache, or all that there are.
-  const int32_t* positions;    // Of kFull null without a bias.
-  const int32_t* lengths;      // Null: all keys are there to be seen.
+  const int32_t* positions;    // In kFull null without a bias.
+  const int32_t* lengths;      // Null: all keys may be seen.
   bool causal;
-  const T* table;  // Of the bias. Null: none.
+  const T* table;  // The bias's. Null: none.
   const int32_t* buckets;
   int columns, of_positions;
   T* out;

@@ -1,4 +1,4 @@
-// What the kernels of attention are told of a call, forward and backward.
+// The arguments of a call that all kernels of attention read, forward and backward.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_CALL_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_CALL_H_
@@ -15,24 +15,24 @@
 
 namespace fsdp {
 
-// exp(x) is exp2(x log2(e)), which GPUs have an instruction for.
+// exp(x) is computed as exp2(x log2(e)): GPUs have an instruction for exp2.
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// Kernels are made twice: for a causal mask inside documents and nothing else, whose loops know of
-// no more, and for all that there is.
+// Kernels are compiled twice: for a causal mask inside documents and nothing else, so that their
+// loops test for no more; and for all calls.
 enum class AttentionKind { kCausal, kAny };
 
-// At least so many blocks a multiprocessor, so that nvcc does not spill for more of them; 0: as it
-// will.
+// At least this many blocks per multiprocessor, so that nvcc does not spill registers to fit more;
+// 0: nvcc decides.
 template <AttentionKind kind>
 inline constexpr int kAttentionBlocks = kind == AttentionKind::kAny ? 1 : 0;
 
 struct AttentionCall {
   int batch, seq, keys, heads, group;
   bool causal;
-  float scale;               // Of q . k.
-  const int32_t* positions;  // Of kAny null where each row is one document.
-  const int32_t* lengths;    // Null: all keys are there to be seen.
+  float scale;               // Multiplies q . k.
+  const int32_t* positions;  // In kAny null where each row is one document.
+  const int32_t* lengths;    // Null: all keys may be seen.
   bool drops;
   AttentionDraws draws;  // Without head and key.
   const int32_t* draw_keys;
@@ -48,19 +48,19 @@ struct AttentionCall {
   __device__ int StartOf(int sample, int query) const {
     return kind == AttentionKind::kCausal || positions != nullptr ? Start(sample, query) : 0;
   }
-  // How many keys of a sample may be seen.
+  // The number of a sample's keys that may be seen.
   template <AttentionKind kind>
   __device__ int Seen(int sample) const {
     if constexpr (kind == AttentionKind::kCausal) return seq;
     return lengths == nullptr ? keys : max(0, min(lengths[sample], keys));
   }
-  // Do queries not see what lies behind their document?
+  // Whether a document's end hides the keys behind it.
   template <AttentionKind kind>
   __device__ bool HasEnds() const {
     return kind == AttentionKind::kAny && !causal && positions != nullptr;
   }
   // The number of rows begin, begin + step, ... before `end` whose document begins at `row` or
-  // before. Documents begin in ascending order. Of whole warps.
+  // before. Documents begin in ascending order. Whole warps call it.
   template <AttentionKind kind>
   __device__ int StepsBegunBy(int sample, int row, int begin, int end, int step) const {
     int steps = 0;
@@ -78,20 +78,20 @@ struct AttentionCall {
     of.key[1] = static_cast<uint32_t>(draw_keys[2 * static_cast<int64_t>(sample) + 1]);
     return of;
   }
-  // Of lse and dout . out.
+  // The first row of a head in lse and in dout . out.
   __device__ int64_t RowOfQueries(int sample, int head) const {
     return (static_cast<int64_t>(sample) * heads + head) * seq;
   }
 };
 
-// Added to scores, in powers of two. Of kAny alone.
+// A bias added to scores, in powers of two. Only kAny has one.
 template <typename T>
 struct BiasCuda {
   const T* table;  // Null: none.
   const int32_t* buckets;
   int columns, seq, distances;
 
-  // Of any rows of tiles: those beyond the last have some bias, which nobody looks at.
+  // Also defined for rows of tiles beyond the last: they get some bias, which nobody reads.
   __device__ float At(int head, int query, int key) const {
     const int distance = max(0, min(key - query + seq - 1, distances - 1));
     return kLog2E * ToFloat(table[static_cast<int64_t>(head) * columns + buckets[distance]]);
@@ -106,8 +106,8 @@ BiasCuda<T> BiasOf(const AttentionDims& dims, const AttentionBias& bias) {
           static_cast<int>(dims.distances())};
 }
 
-// Which tile, sample and head (of `heads`) is the block's: heads of samples one after the other,
-// then the next tile.
+// The block's tile, sample and head (of `heads`). Blocks go over the heads of a sample, then over
+// samples, then over tiles.
 struct AttentionPlace {
   int tile, sample, head;
   __device__ AttentionPlace(int batch, int heads)
@@ -138,7 +138,7 @@ inline AttentionCall AttentionCallOf(const AttentionDims& dims, const AttentionI
   return call;
 }
 
-// f(Is<T>(), columns, kind) for columns of tiles that hold head_dim elements.
+// Calls f(Is<T>(), columns, kind), where tiles of `columns` columns hold head_dim elements.
 template <typename Function>
 void ForAttentionTiles(DType dtype, int64_t head_dim, const AttentionInputs& in,
                        const Function& f) {
@@ -156,7 +156,7 @@ void ForAttentionTiles(DType dtype, int64_t head_dim, const AttentionInputs& in,
   });
 }
 
-// Of tiles of `rows` of all that each head has.
+// A grid with a block for each tile of `rows` rows, of the `all` rows that each head has.
 inline dim3 AttentionGrid(const AttentionDims& dims, int64_t heads, int64_t all, int64_t rows) {
   return dim3(static_cast<unsigned>(CeilDiv(all, rows) * dims.batch * heads));
 }

@@ -21,7 +21,7 @@ struct ForwardTiles {
   static constexpr int kM = kRowBytes <= 256 && !kFew ? 2 : 1;
   static constexpr int kQueries = kThreads / kWarp * 16 * kM;
   static constexpr int kKeys = kRowBytes <= 128 ? 64 : kRowBytes <= 512 ? 32 : 16;
-  static constexpr int kElements = kKeys * kLd<T, D>;  // Of a tile of k or v.
+  static constexpr int kElements = kKeys * kLd<T, D>;  // A tile of k or v.
   static constexpr size_t kBytes = sizeof(T) * (kQueries * kLd<T, D> + 4 * kElements);
 };
 
@@ -94,7 +94,7 @@ __device__ void RunningSoftmax(float factor, Fragments<M, N>& scores, float (&to
       }
       most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
       most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-      // Of nothing but -infinity, which is not to be subtracted from itself.
+      // The maximum is -infinity where no key is seen; it must not be subtracted from itself.
       const float shift = most == -INFINITY ? 0.0f : __fmul_rn(most, factor);
       const float before = exp2f(__fmul_rn(top[m][r], factor) - shift);
       top[m][r] = most;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, D, kind>::kThreads, kAttention
   // The last queries see most keys: they begin first.
   const int block_query =
       (static_cast<int>(CeilDiv(call.seq, Tiles::kQueries)) - 1 - at.tile) * Tiles::kQueries;
-  const int end = min(block_query + Tiles::kQueries, call.seq);  // Of its queries.
+  const int end = min(block_query + Tiles::kQueries, call.seq);  // The end of its queries.
   const AttentionKeys<kind> keys(call, at.sample, block_query, end, kKeys);
   const AttentionSees<kind> sees(call, at.sample);
   const HeadRowsCuda<const T> k = SeenRows<kind>(call, args.k, at.sample, at.head / call.group);

@@ -1,5 +1,5 @@
-// Dropout of attention's probabilities: m of attention.h, as fragments
-// (attention_tile.h). Four keys come of one draw, and no two lanes draw the same.
+// Dropout of attention's probabilities: m of attention.h, as fragments (attention_tile.h). One draw
+// gives m of four keys, and no two lanes draw the same.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_DRAWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_DRAWS_H_
@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// Of one sample's head.
+// The draws of one sample's head.
 struct AttentionDraws {
   uint32_t threshold = 0, site = 0, head = 0, key[2] = {};
   float scale = 1;  // 1 / (1 - rate).
@@ -26,7 +26,7 @@ struct AttentionDraws {
   __device__ float Factor(uint32_t word) const { return word >= threshold ? scale : 0.0f; }
 };
 
-// Of one query, and the four keys from `key` on, a multiple of 4.
+// m of one query and of the four keys from `key` on; `key` is a multiple of 4.
 __device__ inline void DrawFourKeys(const AttentionDraws& draws, int query, int key,
                                     float (&m)[4]) {
   uint32_t w[4];
@@ -35,7 +35,7 @@ __device__ inline void DrawFourKeys(const AttentionDraws& draws, int query, int 
   for (int e = 0; e < 4; ++e) m[e] = draws.Factor(w[e]);
 }
 
-// Of 16 queries from `query` on, in rows, and 8 keys from `keys` on, a multiple of 8, in columns.
+// m of 16 queries from `query` on, in rows, and 8 keys from `keys` on, a multiple of 8, in columns.
 __device__ inline void DrawQueriesByKeys(const AttentionDraws& draws, int query, int keys,
                                          float (&m)[4]) {
   // Two lanes share the four keys of a draw: one draws for row g, the other for row g + 8.
@@ -51,11 +51,11 @@ __device__ inline void DrawQueriesByKeys(const AttentionDraws& draws, int query,
   m[3] = draws.Factor(odd ? w[3] : second);
 }
 
-// Of 16 keys from `keys` on, a multiple of 8, in rows, and 8 queries from `query` on, in columns.
+// m of 16 keys from `keys` on, a multiple of 8, in rows, and 8 queries from `query` on, in columns.
 __device__ inline void DrawKeysByQueries(const AttentionDraws& draws, int keys, int query,
                                          float (&m)[4]) {
-  // The four lanes of four neighbouring keys draw one of their four elements each, and exchange
-  // words: a transposition in two steps.
+  // Each of four lanes with neighbouring keys draws one of their four elements, for all four keys.
+  // The lanes then exchange words: a transposition in two steps.
   const int lane = Lane(), part = lane / 4 % 4;
   uint32_t w[4];
   draws.Draw(keys + lane / 4 + part / 2 * 8, query + lane % 4 * 2 + part % 2, w);

@@ -1,4 +1,4 @@
-// Which keys the queries of a call see.
+// The keys that a call's queries see.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_MASK_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_MASK_H_
@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// The keys that a block's queries, [query, query_end), see between them: from a multiple of `step`
-// on. Of whole warps.
+// The keys that any of a block's queries, [query, query_end), sees, from a multiple of `step` on.
+// Whole warps construct it.
 template <AttentionKind kind>
 struct AttentionKeys {
   int begin, end;
@@ -29,8 +29,8 @@ struct AttentionKeys {
   }
 };
 
-// A head's rows of k or v of which the first are there to be seen: tiles have zeros for others, of
-// which nobody then knows what they hold.
+// A head's rows of k or v, only the first of which may be seen. Tiles have zeros in place of the
+// others, whose contents therefore do not matter.
 template <AttentionKind kind, typename T>
 __device__ HeadRowsCuda<const T> SeenRows(const AttentionCall& call,
                                           const HeadsCuda<const T>& heads, int sample, int head) {
@@ -39,7 +39,7 @@ __device__ HeadRowsCuda<const T> SeenRows(const AttentionCall& call,
   return rows;
 }
 
-// Does a query see a key? `start` is that of its document.
+// Whether a query sees a key. `start`: the begin of the query's document.
 template <AttentionKind kind>
 struct AttentionSees {
   const AttentionCall& call;

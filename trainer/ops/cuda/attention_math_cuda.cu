@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kSumThreads)
   const AttentionPlace at(call.batch, call.heads);
   const int distance = at.tile * kSumThreads + static_cast<int>(threadIdx.x);
   if (distance >= distances) return;
-  const int shift = distance - call.seq + 1;  // Of a key from its query.
+  const int shift = distance - call.seq + 1;  // From a query to its key.
   float sum = 0;
   for (int i = max(0, -shift); i < min(call.seq, call.keys - shift); ++i) {
     sum += ToFloat(ds.Row(at.sample, at.head, i)[i + shift]);

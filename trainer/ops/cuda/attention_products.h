@@ -67,8 +67,8 @@ __device__ inline void AddDots(const T* a, const T* b, Fragments<M, N>& product)
   }
 }
 
-// sum[i] += sum over j of p[i][j] b[j], where b are 8 K rows of a tile from a multiple of 8 columns
-// on. Of bf16 and fp16, p is rounded to the type of b.
+// sum[i] += sum over j of p[i][j] b[j], where b is 8 K rows of a tile, from a multiple of 8 columns
+// on. For bf16 and fp16, p is rounded to the type of b.
 template <int D, typename T, int M, int K, int N>
 __device__ inline void AddRows(const Fragments<M, K>& p, const T* b, Fragments<M, N>& sum) {
   const int lane = Lane();
@@ -76,7 +76,7 @@ __device__ inline void AddRows(const Fragments<M, K>& p, const T* b, Fragments<M
 #pragma unroll
     for (int k = 0; k < K; ++k) {
 #pragma unroll 1
-      for (int t = 0; t < 4; ++t) {  // Of the lane that holds columns 8 k + 2 t and + 1 of p.
+      for (int t = 0; t < 4; ++t) {  // From the lane that holds columns 8 k + 2 t and + 1 of p.
         float factors[M][4];
 #pragma unroll
         for (int m = 0; m < M; ++m) {

@@ -1,4 +1,4 @@
-// What kernels that have all scores of attention in memory are told of them.
+// The scores of attention in memory, for kernels that hold all of them.
 // Tests: tests/trainer/ops/attention_math_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_SCORES_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_SCORES_H_
@@ -30,7 +30,7 @@ auto ScoresOf(const AnyView& view) {
       static_cast<int>(view.shape[3])};
 }
 
-// The keys that a query sees. Of whole warps.
+// The keys that a query sees. Whole warps construct it.
 struct SeenKeysCuda {
   int begin, end;
 
@@ -46,7 +46,8 @@ struct SeenKeysCuda {
   }
   __device__ bool Has(int key) const { return key >= begin && key < end; }
 
-  // body(key, m of attention.h) of this lane's keys, four by four: one draw has the m of four.
+  // body(key, m of attention.h) for this lane's keys, four by four: one draw has the m of four
+  // keys.
   template <typename Body>
   __device__ void ForEach(const AttentionDraws& draws, bool drops, int query,
                           const Body& body) const {
@@ -59,7 +60,7 @@ struct SeenKeysCuda {
       }
     }
   }
-  // What of a row of `keys` is not seen becomes zero.
+  // Zeroes the elements of a row of `keys` that are not seen.
   template <typename T>
   __device__ void ZeroOthers(T* row, int keys) const {
     for (int key = Lane(); key < keys; key += kWarp) {

@@ -1,4 +1,4 @@
-// Rows of heads as tiles in shared memory, and how what a warp computes of tiles lies in its lanes.
+// Rows of heads as tiles in shared memory, and the layout of a warp's results in its lanes.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ATTENTION_TILE_H_
@@ -12,13 +12,13 @@
 
 namespace fsdp {
 
-// A tile has rows of D elements, of which those from head_dim on are zero. From one to the next are
-// 16 bytes more: eight of them, one below the other, lie in banks apart.
+// A tile has rows of D elements; those from head_dim on are zero. Each row is followed by 16 bytes
+// of padding, so that eight rows, one below the other, lie in different banks.
 template <typename T, int D>
 inline constexpr int kLd = D + kPack<T>;
 
-// Rows [begin, begin + n) of a head; those that it does not have are zero. By all threads of the
-// block; there after WaitForCopies() and a barrier.
+// Loads rows [begin, begin + n) of a head; rows that the head does not have become zero. All
+// threads of the block call it, and may read the tile after WaitForCopies() and a barrier.
 template <int D, int n, typename T>
 __device__ inline void LoadTile(T* tile, const HeadRowsCuda<const T>& from, int begin) {
   constexpr int kPacks = D / kPack<T>;
@@ -36,7 +36,7 @@ __device__ inline void LoadTile(T* tile, const HeadRowsCuda<const T>& from, int 
   }
 }
 
-// The reverse, of what a barrier has shown to all threads.
+// Stores a tile that a barrier has shown to all threads.
 template <int D, int n, typename T>
 __device__ inline void StoreTile(const T* tile, const HeadRowsCuda<T>& to, int begin) {
   constexpr int kPacks = D / kPack<T>;
@@ -57,8 +57,8 @@ __device__ inline void StoreTile(const T* tile, const HeadRowsCuda<T>& to, int b
   }
 }
 
-// [16 M, 8 N] floats of one warp, as Mma() has them, whatever the tiles' type: lane 4 g + t holds
-// in [m][n] row 16 m + g, columns 8 n + 2 t and + 1, then the same of row + 8.
+// [16 M, 8 N] floats of one warp, laid out as Mma() has them, whatever the tiles' type. Lane 4 g +
+// t holds in [m][n] row 16 m + g, columns 8 n + 2 t and + 1, then the same columns of row + 8.
 template <int M, int N>
 using Fragments = float[M][N][4];
 
@@ -67,7 +67,7 @@ __device__ inline int Warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 __device__ inline int RowOf(int m, int e) { return 16 * m + Lane() / 4 + 8 * (e / 2); }
 __device__ inline int ColumnOf(int n, int e) { return 8 * n + 2 * (Lane() % 4) + e % 2; }
 
-// tile[i][j] = factor sum[i][j], rounded; a factor for each row of the lane.
+// tile[i][j] = factor sum[i][j], rounded; `factor` has one for each row of the lane.
 template <int D, typename T, int M, int N>
 __device__ inline void RoundInto(T* tile, const Fragments<M, N>& sum, const float (&factor)[M][2]) {
 #pragma unroll

@@ -4,7 +4,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kColumns = 4;  // Of a thread.
+constexpr int kColumns = 4;  // Per thread.
 
 // A bag a row of threads.
 template <typename V, typename T>

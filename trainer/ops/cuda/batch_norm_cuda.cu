@@ -4,7 +4,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kRowsAtOnce = 8;  // Of a block, each by a warp with a channel a lane.
+constexpr int kRowsAtOnce = 8;  // Per block: each by a warp, with a channel for each lane.
 constexpr int kThreads = 128;
 
 // A channel's norm as y = scale x + shift, and what backward needs.

@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-// Of all 32 lanes' values; every lane gets it, and every lane calls it.
+// The sum over all 32 lanes. Every lane calls it and gets the sum.
 template <typename T>
 __device__ inline T WarpSum(T value) {
 #pragma unroll
@@ -22,9 +22,10 @@ __device__ inline float WarpMax(float value) {
   return value;
 }
 
-// Of all threads of a block of whole warps, x alone; every thread gets it, and every thread calls
-// it. `shared`: a float (T) for each warp, used by nobody else from the call to the next barrier;
-// there is one before it returns, so a second sum needs another array or a barrier of its own.
+// The sum over all threads of a block of whole warps, which extends in x alone. Every thread calls
+// it and gets the sum. `shared`: a float (T) for each warp, used by nobody else from the call to
+// the next barrier. The last barrier is before it returns, so a second sum needs another array or a
+// barrier of its own.
 template <typename T>
 __device__ inline T BlockSum(T value, T* shared) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;

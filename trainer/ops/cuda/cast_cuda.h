@@ -6,7 +6,7 @@
 
 namespace fsdp {
 
-// Dtypes that differ. x may lie in pinned host memory.
+// The dtypes differ. x may lie in pinned host memory.
 [[gnu::weak]] void CastCuda(CudaStreamHandle stream, const ConstView& x, const View& y);
 
 }  // namespace fsdp

@@ -15,8 +15,8 @@ struct Sizes {
   int64_t kernel_width, taps, stride, padding_height, padding_width;
   int64_t out_height, out_width;
   int64_t group_in, group_out;
-  int64_t m, n, k;         // Of a group.
-  int64_t groups, slices;  // The latter of k.
+  int64_t m, n, k;         // Per group.
+  int64_t groups, slices;  // `slices`: of k.
 };
 
 Sizes SizesOf(const ConvolutionShape& s, int64_t m, int64_t n, int64_t k, int64_t slices) {
@@ -145,7 +145,7 @@ __global__ void Unfolded(Sizes s, Factors f) {
   const int64_t first_row = int64_t{kTile} * blockIdx.x, first_col = int64_t{kTile} * blockIdx.y;
   const int64_t group = blockIdx.z % s.groups, slice = blockIdx.z / s.groups;
   const int64_t begin = s.k * slice / s.slices, end = s.k * (slice + 1) / s.slices;
-  // Of A a thread reads one k of kEach rows, of B one column of kEach k.
+  // A thread reads one k of kEach rows of A, and one column of kEach k of B.
   const int a_k = thread % kDepth, a_row = thread / kDepth;
   const int b_col = thread % kTile, b_k = thread / kTile;
   typename Factors::Row rows[kEach];

@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kAlignment = 16;   // Of rows: what the fast kernels read at once.
+constexpr int64_t kAlignment = 16;   // Bytes of rows that the fast kernels read at once.
 constexpr int64_t kAuxElements = 8;  // Strides of an aux are multiples of it.
 
 struct CublasLtApi {
@@ -101,13 +101,13 @@ struct Strides {
   int64_t a = 0, b = 0, c = 0;  // Elements.
 };
 
-// What the library is told of a product. Its matrices are column-major, so it computes the
-// transpose of ours, C' = op(B)' op(A)', of the same bytes: its A is our B, and what it adds to
-// each row is our bias.
+// The description of a product for the library. Its matrices are column-major, so it computes the
+// transpose of ours, C' = op(B)' op(A)', of the same bytes. Its A is our B, and our bias is added
+// to each of its columns.
 struct Call {
   Owned<cublasLtMatmulDesc_t> desc;
   Owned<cublasLtMatrixLayout_t> a, b, c;
-  Strides strides;  // Of ours.
+  Strides strides;  // Our matrices' strides.
 };
 
 class CublasLt final : public GemmLibrary {

@@ -10,10 +10,10 @@
 
 namespace fsdp {
 
-// For the GPU that is current. `deterministic`: algorithms that add up what was split
-// along k in the workspace, in fp32 and in an order of their own, and no activation of what was not
-// rounded. Throws DeviceError, naming the file, where a function is missing or the library does not
-// begin.
+// Opens the library for the GPU that is current. `deterministic`: only algorithms that add up the
+// parts of a split k in the workspace, in fp32 and in an order of their own, and no activation of
+// an unrounded sum. Throws DeviceError, naming the file, where a function is missing or the library
+// does not initialise.
 [[gnu::weak]] std::unique_ptr<GemmLibrary> OpenCublasLt(const FoundGpuLibrary& library,
                                                         bool deterministic);
 

@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-// Rules of one launch, among its arguments.
+// The most rules of one launch, which are among its arguments.
 inline constexpr int kRulesOfLaunch = 64;
 
 [[gnu::weak]] void WriteRulesCuda(CudaStreamHandle stream, const std::vector<ElementRule>& rules,

@@ -1,6 +1,5 @@
-// What a thread has in its hands: a few elements that lie side by side, read and written with as
-// few accesses as their place allows, as floats in between. And grids whose threads have such
-// pieces of rows.
+// A thread's elements: a few neighbours, read and written with as few accesses as their address
+// allows, and used as floats. Also grids whose threads handle such pieces of rows.
 // Tests: tests/trainer/ops/elementwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ELEMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ELEMENTS_H_
@@ -11,15 +10,15 @@
 
 namespace fsdp {
 
-// Words in memory, whatever they are there.
+// Words in memory, whatever type their memory has.
 template <int n>
 struct alignas(4 * n) [[gnu::may_alias]] Words {
   uint32_t at[n];
 };
 
-// n elements, of which a row's end may leave the first `count` alone: the others are zero, and not
-// written. `packs`: the first of them lies where accesses of 16 bytes may; see InPacks(). Kept as
-// words: an element of two bytes would take a register of its own.
+// n elements, of which a row may have only the first `count`: the others are zero, and not written.
+// `packs`: their address allows accesses of 16 bytes; see InPacks(). They are kept as words,
+// because an element of two bytes would take a register of its own.
 template <typename T, int n>
 struct Elements {
   static constexpr int kInWord = 4 / sizeof(T);
@@ -38,7 +37,7 @@ struct Elements {
       return __uint_as_float(words[i]);
     }
   }
-  // Of all of them.
+  // Sets all of them.
   __device__ void Set(const float (&values)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i += kInWord) SetWord(i, [&](int j) { return FromFloat<T>(values[j]); });
@@ -60,7 +59,7 @@ struct Elements {
     }
   }
 
-  // Number `pack` of a tensor that InPacks() knows, whole.
+  // Reads pack number `pack`, whole, of a tensor that passes InPacks().
   __device__ void ReadPack(const T* tensor, int pack) {
     static_assert(n == kPack<T>);
     const auto from = reinterpret_cast<const Words<kWords>*>(tensor)[pack];
@@ -94,7 +93,7 @@ struct Elements {
   }
 
  private:
-  // The word with elements i on, each of them value(its index).
+  // Sets the word with elements i on; each is value(its index).
   template <typename Value>
   __device__ void SetWord(int i, const Value& value) {
     uint32_t word = __builtin_bit_cast(Bits, value(i));
@@ -103,19 +102,20 @@ struct Elements {
   }
 };
 
-// Whether rows of elements, `stride` elements apart, all begin where accesses of 16 bytes may.
+// Whether all rows of elements, `stride` elements apart, begin where accesses of 16 bytes are
+// allowed.
 template <typename T>
 bool InPacks(const T* data, int64_t stride) {
   return IsAligned(data) && stride % kPack<T> == 0;
 }
 
-// A parameter beside activations of T: of T, too, or fp32.
+// A parameter beside activations of T. It has the type T or fp32.
 template <typename T>
 struct DeviceWeight {
   const void* data;
   bool is_float;
 
-  // Elements first on as floats; those behind `count` are zero.
+  // Elements from `first` on, as floats; those behind `count` are zero.
   template <int n>
   __device__ void Read(int64_t first, int64_t count, bool packs, float (&to)[n]) const {
     if (!std::is_same_v<T, float> && is_float) return ReadAs<float>(first, count, packs, to);
@@ -141,8 +141,8 @@ DeviceWeight<T> WeightOf(const ConstView& weight) {
   return {weight.data, weight.dtype == DType::kFloat32};
 }
 
-// A thread for each piece of each row: neighbours have neighbouring pieces, and a block several
-// rows where they are short.
+// A grid with a thread for each piece of each row. Neighbouring threads have neighbouring pieces; a
+// block has several rows where rows are short.
 struct RowGrid {
   dim3 grid, block;
 };
@@ -156,7 +156,7 @@ inline RowGrid GridOfRows(int64_t rows, int64_t pieces) {
           dim3(along, together)};
 }
 
-// In a kernel on such a grid: body(row, piece) for those of this thread.
+// In a kernel on such a grid: calls body(row, piece) for the pieces of this thread.
 template <typename Body>
 __device__ inline void ForEachPiece(int64_t rows, int64_t pieces, const Body& body) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;

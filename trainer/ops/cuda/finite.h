@@ -1,5 +1,4 @@
-// Whether a number is finite, for kernels: the bits of -0.0 and of subnormal numbers count as those
-// of any other.
+// Whether a number is finite, by its bits, for kernels: -0.0 and subnormal numbers count as finite.
 // Tests: tests/trainer/ops/reductions_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_

@@ -1,6 +1,6 @@
 // GELU of one element, for the kernels of ops: formulas in gelu.h. Every sum is a written-out
-// multiply-add, so that a compiler fuses the same ones wherever it is inlined: on the way out of a
-// product it gives the bits that it gives by itself.
+// multiply-add, so that a compiler fuses the same ones wherever this is inlined. GELU in the
+// epilogue of a product therefore gives the bits that it gives by itself.
 // Tests: tests/trainer/ops/activations_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GELU_ELEMENT_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GELU_ELEMENT_H_

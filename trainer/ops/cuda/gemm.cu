@@ -11,7 +11,7 @@ namespace {
 // the whole, where the tile is 64 x 64). Slices of kDepth along k lie in shared memory as floats,
 // one k a row; the next one is fetched while one is multiplied.
 constexpr int kSide = 16, kThreads = kSide * kSide, kDepth = 16, kFour = 4;
-constexpr int kSpan = kSide * kFour;  // Of C, that the threads cover at once.
+constexpr int kSpan = kSide * kFour;  // Rows or columns of C that the threads cover at once.
 
 // Rows of a slice begin at packs, and a column's elements are in different banks.
 template <int kTile>
@@ -28,7 +28,7 @@ struct SlicePacks {
   // `along_k`: the factor's rows, as stored, run along k.
   template <typename Body>
   __device__ void ForEach(bool along_k, const Body& body) {
-    const int packs = (along_k ? kDepth : kTile) / kFour;  // Of a row.
+    const int packs = (along_k ? kDepth : kTile) / kFour;  // Per row.
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int index = i * kThreads + static_cast<int>(threadIdx.x);

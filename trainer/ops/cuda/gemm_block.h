@@ -1,5 +1,5 @@
-// What the kernels of a product share: their arguments, the order of their blocks, and what becomes
-// of the sums.
+// The common part of a product's kernels: their arguments, the order of their blocks, and the steps
+// from sums to C.
 // Tests: tests/trainer/ops/cuda_gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_BLOCK_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_BLOCK_H_
@@ -9,10 +9,10 @@
 
 namespace fsdp {
 
-// Rows as stored, and whether all their packs may be read, and written, as such: kernels say below
-// of how many elements.
+// Stored rows. `packs`: all packs of the rows may be read and written as such. Each kernel says the
+// number of elements in a pack.
 struct GemmTensor {
-  void* data;  // Null: there is none.
+  void* data;  // Null: no such matrix.
   int64_t stride;
   DType dtype;
   bool transposed;
@@ -27,12 +27,12 @@ struct GemmArgs {
   float scale;
 };
 
-// Of a block's tile, kTile x kTile, in C.
+// The corner of a block's tile, kTile x kTile, in C.
 struct GemmCorner {
   int64_t row, col;
 };
-// Blocks that run at the same time share rows of A and columns of B in the second-level cache: they
-// go down eight tiles before they go right.
+// Blocks that run at the same time share rows of A and columns of B in the second-level cache:
+// their order goes down eight tiles before it goes right.
 template <int kTile>
 __device__ inline GemmCorner CornerOf(int block, const GemmArgs& args) {
   constexpr int kDown = 8;
@@ -43,7 +43,7 @@ __device__ inline GemmCorner CornerOf(int block, const GemmArgs& args) {
   return {int64_t{kTile} * (first + within % height), int64_t{kTile} * (within / height)};
 }
 
-// The first n of kCount elements as floats, the others as zeros.
+// Reads the first n of kCount elements as floats, and zeros for the others.
 template <typename T, int kCount>
 __device__ inline void ReadElements(const T* from, bool packs, int n, float (&to)[kCount]) {
   constexpr int kEach = kCount < kPack<T> ? kCount : kPack<T>;
@@ -78,7 +78,7 @@ __device__ inline void WriteElements(const float (&from)[kCount], bool packs, in
   }
 }
 
-// f(pointer to element (row, col)), of the type that the matrix has.
+// Calls f(pointer to element (row, col)) with the matrix's own element type.
 template <typename Function>
 __device__ inline void AtElement(const GemmTensor& x, int64_t row, int64_t col, const Function& f) {
   const int64_t at = row * x.stride + col;
@@ -91,8 +91,8 @@ __device__ inline void AtElement(const GemmTensor& x, int64_t row, int64_t col, 
   }
 }
 
-// kCount sums of C's row `row`, from column `col` on, which is a multiple of kCount: the elements
-// that they are of, as far as C has them.
+// Turns kCount sums into elements of C's row `row`, from column `col` on, a multiple of kCount, as
+// far as C has these elements.
 template <int kCount>
 __device__ inline void FinishSums(const GemmArgs& args, int64_t row, int64_t col,
                                   float (&sums)[kCount]) {

@@ -10,7 +10,7 @@ namespace {
 // Four warps share a tile of C, two by two. Its factors come through shared memory in slices of
 // kDepth along k, kStages of them at a time: one is multiplied while the next ones arrive.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kStages = 4, kDepth = 32;
-constexpr int kElements = 8;  // Of a pack.
+constexpr int kElements = 8;  // Per pack.
 
 // Sums on their way to C, in the memory of the slices. The gap between rows keeps rows that a warp
 // writes together in banks of their own.
@@ -36,7 +36,7 @@ __device__ int PackAt(int row, int pack) {
 template <typename T, int kTile, bool kAlongK>
 __device__ void LoadSlice(const GemmTensor& x, int64_t rows, int64_t cols, int64_t row, int64_t col,
                           T* shared) {
-  constexpr int kPacks = (kAlongK ? kDepth : kTile) / kElements;  // Of a row.
+  constexpr int kPacks = (kAlongK ? kDepth : kTile) / kElements;  // Per row.
 #pragma unroll
   for (int i = 0; i < kTile * kDepth / kElements / kThreads; ++i) {
     const int index = i * kThreads + static_cast<int>(threadIdx.x);
@@ -77,7 +77,7 @@ __device__ void LoadFragments(const T* slice, int first, int step, bool k_first,
 template <typename T, int kTile, bool kTransposedA, bool kTransposedB>
 __global__ void GemmMma(GemmArgs args) {
   constexpr bool kAAlongK = !kTransposedA, kBAlongK = kTransposedB;
-  constexpr int kSlice = kTile * kDepth, kPart = kTile / 2;  // Of a warp: kPart x kPart.
+  constexpr int kSlice = kTile * kDepth, kPart = kTile / 2;  // A warp's part is kPart x kPart.
   const GemmCorner corner = CornerOf<kTile>(static_cast<int>(blockIdx.x), args);
   T* const shared = DynamicShared<T>();
   const auto a_slice = [&](int stage) { return shared + stage * 2 * kSlice; };

@@ -9,7 +9,7 @@ namespace fsdp {
 
 struct GemmArgs;
 
-// In tiles of 128 x 128 or of 64 x 64; packs: of 8 elements.
+// `large`: tiles of 128 x 128, else 64 x 64. Packs are of 8 elements.
 void GemmByMma(CudaStreamHandle stream, const GemmArgs& args, bool large);
 
 }  // namespace fsdp

@@ -21,9 +21,9 @@ struct LossRow {
   bool with_gradient;
 };
 
-// A row of logits, one a block: its term of the loss, and g in the logits' place. The maximum, and
-// the sum of e^(l - maximum) beside it, in one pass. What is behind the last whole pack is the work
-// of the thread whose turn it is.
+// A row of logits per block: its term of the loss, and g in place of the logits. One pass finds the
+// maximum and, beside it, the sum of e^(l - maximum). The thread whose turn it is handles the
+// elements behind the last whole pack.
 template <typename T>
 __global__ void LossOfRows(T* logits, LossRow args) {
   constexpr int kWide = kPack<T>;

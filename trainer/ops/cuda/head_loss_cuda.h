@@ -11,11 +11,11 @@ namespace fsdp {
 
 // The parts of the workspace.
 struct HeadLossBuffers {
-  // [a chunk's rows, columns >= vocab], of w's dtype: a chunk's logits, then g. Begins, and its
-  // rows begin, at multiples of 16 bytes.
+  // [a chunk's rows, columns >= vocab], of w's dtype: a chunk's logits, then g. The matrix and each
+  // of its rows begin at multiples of 16 bytes.
   View logits;
-  View terms;  // Of all rows weights[i] nll[i], float64, as bytes.
-  // [vocab, cols], fp32: where dw adds up over chunks if it does not in dw itself.
+  View terms;  // weights[i] nll[i] of all rows, float64, as bytes.
+  // [vocab, cols], fp32: the sum over chunks, where it is not in dw itself.
   std::optional<View> dw_sums;
 };
 template <typename Visit>

@@ -36,7 +36,7 @@ struct MixingArgs {
   float eps;
 };
 
-// Of a block, in its shared memory.
+// A block's buffers, in its shared memory.
 struct MixingShared {
   float* matrix;           // [heads, heads]
   float *p, *x, *dw, *du;  // [heads, kLine]: m p; u, normalised; two of backward's.
@@ -54,7 +54,7 @@ struct MixingShared {
   }
 };
 
-// What a lane knows of its key's u, over all heads.
+// A lane's statistics of its key's u, over all heads.
 struct MixedKey {
   float mean, rstd;
 };
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             seen.Has(mine) ? ToFloat(dw.Row(sample, g, query)[mine]) : 0.0f;
       }
       const MixedKey mixed = Mix(args, shared, seen, sample, query, key);
-      float mean = 0, dot = 0;  // Of weight dw, and of that times x.
+      float mean = 0, dot = 0;  // For weight dw, and for its product with x.
       for (int g = 0; g < heads; ++g) {
         const float weighed = args.weight.At(g) * shared.dw[g * kLine + Lane()];
         mean += weighed;

@@ -13,7 +13,7 @@ namespace fsdp {
 [[gnu::weak]] void MixHeadsCuda(CudaStreamHandle stream, const AttentionDims& dims,
                                 const AttentionInputs& in, const HeadMixing& mixing,
                                 const View& probabilities, const View& weights);
-// dw becomes dp, in place. `sums`: those of all parts.
+// dw becomes dp, in place. `sums`: the sums of all parts.
 [[gnu::weak]] void MixHeadsBackwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                                         const AttentionInputs& in, const HeadMixing& mixing,
                                         const ConstView& probabilities, const View& dw,

@@ -1,4 +1,4 @@
-// Heads of tensors (heads.h) as kernels get them.
+// Heads of tensors (heads.h), in the form for kernels.
 // Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_HEADS_CUDA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_HEADS_CUDA_H_
@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// Of one head: row i begins at data + i stride, and has head_dim elements.
+// One head: row i begins at data + i stride, and has head_dim elements.
 template <typename T>
 struct HeadRowsCuda {
   T* data;
@@ -21,12 +21,12 @@ struct HeadRowsCuda {
   bool packs;  // All rows begin at multiples of 16 bytes and are made of packs.
 };
 
-// Of all samples: rows of one follow those of the one before.
+// Heads of all samples: the rows of a sample follow those of the one before.
 template <typename T>
 struct HeadsCuda {
   T* data;  // The first element of the first head's first row.
   int64_t stride;
-  int rows, head_dim;  // Of a sample; of a row.
+  int rows, head_dim;  // Rows of a sample; elements of a row.
   bool packs;
 
   __device__ HeadRowsCuda<T> Rows(int64_t sample, int64_t head) const {
@@ -34,7 +34,7 @@ struct HeadsCuda {
   }
 };
 
-// T names the type of elements.
+// T: the type of elements.
 template <typename T, typename AnyView>
 auto HeadsOf(const BasicHeads<AnyView>& heads) {
   using Element = std::conditional_t<std::is_same_v<AnyView, View>, T, const T>;

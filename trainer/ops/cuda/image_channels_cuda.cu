@@ -4,7 +4,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kRowsAtOnce = 8;  // Of a block, each by a warp with a channel a lane.
+constexpr int kRowsAtOnce = 8;  // Per block: each by a warp, with a channel for each lane.
 
 struct Sizes {
   int64_t samples, pixels, channels;
@@ -16,7 +16,8 @@ Sizes SizesOf(const ConstView& images, const ConstView& channels) {
   return {samples, images.NumElements() / samples / all, all};
 }
 
-// Of this lane's channel of a sample: the sum over pixels of value(element), for the first warp.
+// The sum over pixels of value(element), for this lane's channel of a sample. The first warp gets
+// it.
 template <typename Value>
 __device__ inline float SumOverPixels(const Sizes& s, int64_t sample, int64_t c,
                                       const Value& value) {

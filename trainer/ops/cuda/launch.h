@@ -1,7 +1,7 @@
-// What every .cu file stands on: launches, elements of three dtypes as floats, and packs of 16
-// bytes. Such a file is compiled by nvcc for GPUs, and by g++ for the emulator of tests/emulated,
-// whose <cuda_runtime.h> comes in place of the toolkit's. So kernels are started by Launch(), never
-// by <<<>>>; instructions beyond CUDA C++ are in ptx.h.
+// The base of every .cu file: launches, elements of three dtypes as floats, and packs of 16 bytes.
+// A .cu file is compiled by nvcc for GPUs, and by g++ for the emulator of tests/emulated, whose
+// <cuda_runtime.h> replaces the toolkit's. So Launch() starts kernels, never <<<>>>; instructions
+// beyond CUDA C++ are in ptx.h.
 // Tests: tests/emulated/test_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_LAUNCH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_LAUNCH_H_
@@ -21,7 +21,7 @@
 
 namespace fsdp {
 
-// Of a block that may take more than 48 KiB of dynamic shared memory.
+// A block may have this much dynamic shared memory without asking for more.
 inline constexpr size_t kSharedBytesWithoutAsking = size_t{48} << 10;
 
 inline void CheckCuda(cudaError_t error, const char* what) {
@@ -29,8 +29,9 @@ inline void CheckCuda(cudaError_t error, const char* what) {
   throw DeviceError(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(args...), which convert to its parameters. Nothing
-// where the grid is empty. Throws DeviceError where the launch is refused.
+// kernel<<<grid, block, shared_bytes, stream>>>(args...), where the arguments convert to the
+// kernel's parameters. Does nothing where the grid is empty. Throws DeviceError where the launch is
+// refused.
 template <auto kernel, typename... Args>
 void Launch(CudaStreamHandle stream, dim3 grid, dim3 block, size_t shared_bytes,
             const Args&... args) {
@@ -54,7 +55,7 @@ void Launch(CudaStreamHandle stream, dim3 grid, dim3 block, size_t shared_bytes,
 #endif
 }
 
-// f(Is<T>()) for the type T of elements of this dtype, one of fp32, bf16 and fp16.
+// Calls f(Is<T>()) for the element type T of this dtype, one of fp32, bf16 and fp16.
 template <typename T>
 struct Is {
   using type = T;
@@ -73,7 +74,7 @@ void ForFloat(DType dtype, const Function& f) {
   }
 }
 
-// Exact in one direction, rounded to nearest, ties to even, in the other.
+// Conversions to float are exact. Conversions from float round to nearest, ties to even.
 __device__ inline float ToFloat(float x) { return x; }
 __device__ inline float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float ToFloat(__half x) { return __half2float(x); }
@@ -96,7 +97,7 @@ struct alignas(n * sizeof(T)) Pack {
 template <typename T>
 inline constexpr int kPack = 16 / sizeof(T);
 
-// Where packs may be used: tensors begin anywhere that their elements may.
+// Whether packs may be used here: a tensor may begin wherever its elements may.
 inline bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 inline constexpr int kWarp = 32;

@@ -4,7 +4,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kThreads = 256;  // Of a row, at most: backward holds sums for two gradients.
+constexpr int kThreads = 256;  // Per row, at most: backward holds sums for two gradients.
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     T* const to = dx.At(row);
     const RowInHand<T, 2> in({x.At(row), dy.At(row)}, mine ? cols : 0, packs);
     const float mean = mine ? mean_in[row] : 0.0f, rstd = mine ? rstd_in[row] : 0.0f;
-    float sums[2] = {0, 0};  // Of g = w dy, and of g xhat.
+    float sums[2] = {0, 0};  // Sums of g = w dy, and of g xhat.
     in.ForEach([&](const auto& piece, int first) {
       float weight[kNormPiece];
       w.Read(first, cols - first, packs, weight);

@@ -1,6 +1,6 @@
-// What the kernels of norms share: how the threads of a block lie on rows, and their sums. A thread
-// takes the same columns whatever the dtypes and wherever the rows begin, so that these change no
-// sum's order.
+// The common part of the norms' kernels: the place of a block's threads on rows, and their sums. A
+// thread takes the same columns whatever the dtypes and wherever the rows begin, so these do not
+// change the order of a sum.
 // Tests: tests/trainer/ops/layer_norm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_NORM_H_
@@ -14,12 +14,12 @@
 namespace fsdp {
 
 inline constexpr int kNormPiece = 8;            // Columns side by side that a thread takes at once.
-inline constexpr int kNormHeld = 2;             // Of these, how many it keeps in registers.
-inline constexpr int kNormWarps = 512 / kWarp;  // Of a block, at most.
-// Where a block has several rows, at most so many columns are in all of them.
+inline constexpr int kNormHeld = 2;             // Pieces that it keeps in registers.
+inline constexpr int kNormWarps = 512 / kWarp;  // Most warps of a block.
+// Where a block has several rows, all of them together have at most this many columns.
 inline constexpr int kNormColumnsOfBlock = 256 * kNormPiece * kNormHeld;
 
-// Threads: x along a row, part of a warp or whole ones, at most `most`; y rows.
+// Threads of a block: x along a row, part of a warp or whole ones, at most `most`; y over rows.
 inline dim3 NormBlock(int64_t cols, int64_t most) {
   const int64_t held = CeilDiv(cols, kNormPiece * kNormHeld);
   if (held <= 8) return dim3(8, 32);
@@ -28,7 +28,7 @@ inline dim3 NormBlock(int64_t cols, int64_t most) {
   return dim3(along, std::max(1u, 256 / along));
 }
 
-// The rows of a tensor: NormRows, for a kernel.
+// The rows of a tensor: NormRows in the form for kernels.
 template <typename T>
 struct DeviceRows {
   T* first;
@@ -54,8 +54,8 @@ bool InPacks(const DeviceRows<T>& rows) {
          (rows.inner == 1 || rows.cols % kPack<Element> == 0);
 }
 
-// A row of each of n tensors of one shape, as a thread has it: some pieces held, others read again
-// each time. `cols`: 0 where there is no row.
+// A thread's part of one row of each of n tensors of one shape. Some pieces are held, others are
+// read again each time. `cols`: 0 where there is no row.
 template <typename T, int n>
 struct RowInHand {
   using Piece = Elements<T, kNormPiece>;
@@ -72,7 +72,7 @@ struct RowInHand {
 #pragma unroll
     for (int k = 0; k < kNormHeld; ++k) ReadAt(First(k), held[k]);
   }
-  // body(pieces of the n rows, their first column) for each that this thread has.
+  // Calls body(pieces of the n rows, their first column) for each piece of this thread.
   template <typename Body>
   __device__ void ForEach(const Body& body) const {
 #pragma unroll
@@ -97,9 +97,9 @@ struct RowInHand {
   }
 };
 
-// Each of n sums over the threads of a row, for all of them; every thread of the block calls it.
-// `shared`: used by nobody else from the call to the next barrier, which may be that of a call with
-// another array.
+// Sums each of n numbers over the threads of a row, which all get the sums. Every thread of the
+// block calls it. `shared`: used by nobody else from the call to the next barrier, which may be
+// that of a call with another array.
 template <int n>
 __device__ inline void SumOverRow(float (&sums)[n], float (&shared)[kNormWarps][n]) {
   const int lanes = min(static_cast<int>(blockDim.x), kWarp);
@@ -122,9 +122,9 @@ __device__ inline void SumOverRow(float (&sums)[n], float (&shared)[kNormWarps][
   }
 }
 
-// Of sums over the rows of a block, for n gradients, those of `cols` columns, which begin at
-// partial + g stride: `sums` are of this thread's held pieces over the rows that it has seen. Every
-// thread of the block calls it.
+// Writes the sums over a block's rows, for n gradients of `cols` columns: gradient g's begin at
+// partial + g stride. `sums`: those of this thread's held pieces over the rows that it has handled.
+// Every thread of the block calls it.
 template <int n>
 __device__ inline void PutColumnSums(const float (&sums)[n][kNormHeld][kNormPiece], int64_t cols,
                                      int64_t stride, float* partial) {
@@ -152,8 +152,8 @@ __device__ inline void PutColumnSums(const float (&sums)[n][kNormHeld][kNormPiec
   }
 }
 
-// Column j of `gradient` += that of `count` rows of `partial`, `stride` floats apart: rows side by
-// side are summed in order, then these sums.
+// gradient[j] += the sum of column j over `count` rows of `partial`, `stride` floats apart.
+// Neighbouring rows are summed in order, then these sums are.
 inline constexpr int kSumShares = 16;
 inline dim3 ColumnSumsBlock() { return dim3(kWarp, kSumShares); }
 inline dim3 ColumnSumsGrid(int64_t cols) {

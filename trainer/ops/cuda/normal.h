@@ -1,4 +1,5 @@
-// The standard normal distribution, for the kernels of ops: as cpu/vector_math.h has it.
+// The standard normal distribution, for the kernels of ops: the same functions as in
+// cpu/vector_math.h.
 // Tests: tests/trainer/ops/activations_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_NORMAL_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_NORMAL_H_

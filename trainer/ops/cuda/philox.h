@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-// words = Philox(words, key). Indexed by constants alone, they stay in registers.
+// words = Philox(words, key). Constants alone index the words, so they stay in registers.
 template <int kRounds = 10>
 __device__ inline void DevicePhilox(uint32_t (&words)[4], uint32_t key_low, uint32_t key_high) {
 #pragma unroll

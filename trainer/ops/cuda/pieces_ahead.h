@@ -1,4 +1,4 @@
-// Loops over packs of which a thread reads some before it needs them, with indices of 32 bits.
+// Loops in which a thread reads packs before it needs them, with indices of 32 bits.
 // Tests: tests/trainer/ops/swiglu_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PIECES_AHEAD_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PIECES_AHEAD_H_
@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-// read(at, slot), then use(at, slot), for at = begin, begin + step, ... < end. What is to be used
-// is read kAhead turns before. Slots are 0 to kAhead - 1, constants once the loop is unrolled.
+// Calls read(at, slot), then use(at, slot), for at = begin, begin + step, ... < end. Each read runs
+// kAhead turns before its use. Slots are 0 to kAhead - 1, constants once the loop is unrolled.
 constexpr int kAhead = 2;
 template <typename Read, typename Use>
 __device__ inline void ForEachAhead(int begin, int end, int step, const Read& read,
@@ -26,13 +26,15 @@ __device__ inline void ForEachAhead(int begin, int end, int step, const Read& re
   }
 }
 
-// Whether an int numbers the packs of these rows, and a grid of GridOfPieces() has room for a row.
+// Whether an int can number the packs of these rows, and a grid of GridOfPieces() has room for a
+// row.
 inline bool FitsInt(int64_t rows, int64_t packs_of_row) {
   constexpr int64_t kMost = int64_t{1} << 30, kMostOfRow = int64_t{1} << 23;
   return rows < kMost && packs_of_row < kMostOfRow && rows * packs_of_row < kMost;
 }
 
-// The same piece of several rows for each thread, which reads one while it works on another.
+// A grid whose threads each have one piece of several rows, and read one while they work on
+// another.
 constexpr int kRowsOfThread = 8;
 inline RowGrid GridOfPieces(int64_t rows, int64_t pieces) {
   RowGrid on = GridOfRows(rows, pieces);
@@ -41,7 +43,7 @@ inline RowGrid GridOfPieces(int64_t rows, int64_t pieces) {
   return on;
 }
 
-// In a kernel on such a grid: the thread's piece, and its rows: begin, begin + step, ... < end.
+// In a kernel on such a grid: the thread's piece, and its rows begin, begin + step, ... < end.
 struct PieceOfRows {
   int piece, begin, step, end;
 

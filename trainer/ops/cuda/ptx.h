@@ -1,4 +1,4 @@
-// Instructions that CUDA C++ has no words for (PTX ISA 9.0; sm_80 and up). Where no nvcc compiles
+// Instructions that CUDA C++ cannot express (PTX ISA 9.0; sm_80 and up). Where no nvcc compiles
 // them, tests/emulated defines them.
 // Tests: tests/emulated/instructions_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PTX_H_
@@ -19,11 +19,11 @@ __device__ inline T* DynamicShared() {
   return reinterpret_cast<T*>(dynamic_shared);
 }
 
-// d += a b, 16 x 8 and 16 x 16 by 16 x 8, of one warp (mma.sync.m16n8k16). Lane 4 g + t holds
+// d += a b by one warp: d is 16 x 8, a 16 x 16, b 16 x 8 (mma.sync.m16n8k16). Lane 4 g + t holds
 //   a[0]: row g, columns 2t, 2t + 1     a[1]: row g + 8     a[2], a[3]: the same, columns + 8
 //   b[0]: column g, rows 2t, 2t + 1     b[1]: rows + 8
 //   d[0], d[1]: row g, columns 2t, 2t + 1     d[2], d[3]: row g + 8
-// Two elements a word, the first in the low half. T names the type of a and b.
+// Each word has two elements, the first in the low half. T: the type of a and b.
 template <typename T>
 __device__ inline void Mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -41,8 +41,8 @@ __device__ inline void Mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t
   }
 }
 
-// Two floats as a word of two elements, the first in the low half: each rounded to nearest, ties to
-// even.
+// Two floats as a word of two elements, the first in the low half. Each is rounded to nearest, ties
+// to even.
 template <typename T>
 __device__ inline uint32_t PackPair(float low, float high) {
   uint32_t pair;
@@ -54,10 +54,9 @@ __device__ inline uint32_t PackPair(float low, float high) {
   return pair;
 }
 
-// Four 8 x 8 matrices of two-byte elements from shared memory: lane i says where row i % 8 of
-// matrix i / 8 begins (a multiple of 16 bytes), and gets in r[m] elements 2t and 2t + 1 of row g of
-// matrix m, where it is lane 4 g + t (ldmatrix.x4). Transposed: those of column g, rows 2t and 2t
-// + 1.
+// Loads four 8 x 8 matrices of two-byte elements from shared memory (ldmatrix.x4). Lane i gives the
+// begin of row i % 8 of matrix i / 8, a multiple of 16 bytes. Lane 4 g + t gets in r[m] elements 2t
+// and 2t + 1 of row g of matrix m. Transposed: elements 2t and 2t + 1 of column g.
 __device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -73,9 +72,9 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], const void* row)
                : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, both aligned to 16, while the thread goes on; of
-// them the first `bytes` (0 to 16), the others become zero. Done, for this thread alone, when
-// WaitForCopies<n>() returns: then all but the newest n groups are. A barrier shows it to others.
+// Copies 16 bytes from global to shared memory, both aligned to 16, while the thread goes on. Only
+// the first `bytes` (0 to 16) are copied; the others become zero. WaitForCopies<n>() returns when
+// all but this thread's newest n groups are done. A barrier then shows them to other threads.
 __device__ inline void CopyAsync(void* shared, const void* global, int bytes = 16) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(global), "r"(bytes)

@@ -8,11 +8,11 @@ namespace {
 
 using Kind = QuantizedRow::Kind;
 
-constexpr int kSlots = kQuantizedUnit / kWarp;  // Of a lane: blocks are of some lanes each.
-constexpr int kWarps = 8;                       // A block.
+constexpr int kSlots = kQuantizedUnit / kWarp;  // Per lane: some whole lanes make a block.
+constexpr int kWarps = 8;                       // Per block of threads.
 constexpr int kTurns = 4;                       // Units of a warp, one after the other.
 
-// What all kernels know of a table.
+// The parameters of a table that all kernels use.
 struct Table {
   const QuantizedRow* rows;
   int count;

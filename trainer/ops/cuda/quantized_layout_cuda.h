@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-// Rows of one launch, among its arguments.
+// The most rows of one launch, which are among its arguments.
 inline constexpr int kQuantizedRowsOfLaunch = 48;
 
 [[gnu::weak]] void WriteQuantizedRowsCuda(CudaStreamHandle stream,

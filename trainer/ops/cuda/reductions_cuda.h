@@ -10,15 +10,15 @@
 
 namespace fsdp {
 
-// What the kernels of both sums leave for the one that adds it up, at most so many.
+// One partial result of a sum. A last kernel adds up at most kMaxSquaresGroups of them.
 struct SquaresOfGroup {
   double sum;
   int64_t not_finite;  // Elements.
 };
 inline constexpr int64_t kMaxSquaresGroups = 1024;
-inline constexpr int64_t kSquaresChunk = 256;  // As reductions.h says; a warp adds one up.
-inline constexpr int64_t kSquaresWarps = 8;    // Of a group, each with two chunks or more.
-inline int64_t SquaresGroups(int64_t n) {      // Of n elements.
+inline constexpr int64_t kSquaresChunk = 256;  // As in reductions.h; a warp sums one.
+inline constexpr int64_t kSquaresWarps = 8;    // Per group; each has two chunks or more.
+inline int64_t SquaresGroups(int64_t n) {      // For n elements.
   constexpr int64_t kElements = 2 * kSquaresWarps * kSquaresChunk;
   return std::min(kMaxSquaresGroups, (n + kElements - 1) / kElements);
 }

@@ -4,7 +4,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kThreads = 512;  // Of a row, at most.
+constexpr int kThreads = 512;  // Per row, at most.
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)

@@ -14,10 +14,9 @@ struct Turn {
   double cosine, sine;
 };
 
-// Of an angle of up to 2^31, to about 1 ulp: CUDA's own functions keep the
-// digits of larger ones in local memory. What remains after multiples of pi /
-// 2, in two parts, goes into Taylor's series, which the terms left out here
-// change by 2^-60.
+// Sine and cosine of an angle of up to 2^31, to about 1 ulp. CUDA's own functions are not used:
+// they keep the digits of larger angles in local memory. The remainder after multiples of pi / 2,
+// in two parts, goes into Taylor's series. The terms that are left out would change it by 2^-60.
 __device__ inline Turn TurnBy(double angle) {
   const double quarters = rint(angle * 0.63661977236758134308);  // 2 / pi.
   double r = __fma_rn(-quarters, 1.57079632679489655800e+00, angle);

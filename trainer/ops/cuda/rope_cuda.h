@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Frequencies of one launch, among its arguments.
+// The most frequencies of one launch, which are among its arguments.
 inline constexpr int64_t kRopeFrequencies = 64;
 
 [[gnu::weak]] void RopeTableCuda(CudaStreamHandle stream, const std::vector<double>& frequencies,

@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kWarps = 4;  // Of a block, each with a row that some rank has sent.
+constexpr int kWarps = 4;  // Per block, each with a row that some rank has sent.
 
 struct Adagrad {
   const int64_t* ids;

@@ -1,4 +1,4 @@
-// The softmax of a row of logits that a block has, for the kernels of losses.
+// The softmax of a row of logits that one block handles, for the kernels of losses.
 // Tests: tests/trainer/ops/head_loss_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ROW_SOFTMAX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ROW_SOFTMAX_H_
@@ -10,17 +10,17 @@
 
 namespace fsdp {
 
-inline constexpr int kMostLossThreads = 512;  // A row has a block.
+inline constexpr int kMostLossThreads = 512;  // A block handles one row.
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// A softmax so far, of powers of two: 2^shift is what they are counted in, `shift` kLog2E times the
-// maximum, rounded, and finite from the start: beside it a logit of minus infinity counts as
-// nothing. Where the maximum stays, what was added up is multiplied by exactly 1.
+// The softmax of the logits so far, as a sum of powers of two that is counted in units of 2^shift.
+// `shift` is kLog2E times the maximum, rounded. It is finite from the start, so a logit of minus
+// infinity counts as nothing. While the maximum stays, the sum is multiplied by exactly 1.
 struct RunningSum {
   float max = -FLT_MAX, shift = -FLT_MAX, sum = 0;
 
-  // n logits more, the first `count` of `pack`.
+  // Adds n more logits, the first `count` of `pack`.
   template <typename T, int n>
   __device__ void Add(const Elements<T, n>& pack, int count = n) {
     const float before = shift;
@@ -37,13 +37,13 @@ struct RunningSum {
   }
 };
 
-// That of the whole row.
+// The softmax of the whole row.
 struct RowSoftmax {
   float shift;
   double sum;
 
   __device__ float Power(float logit) const { return exp2f(__fmaf_rn(logit, kLog2E, -shift)); }
-  // -log of the logit's share.
+  // -log of the logit's share of the sum.
   __device__ double NegativeLog(float logit) const {
     return log(sum) + (shift / static_cast<double>(kLog2E) - logit);
   }
@@ -55,8 +55,8 @@ struct RowSoftmaxShared {
   double sums[kMostLossThreads / kWarp];
 };
 
-// The softmax of all threads' sums; every thread gets it, and every thread calls it. `shared`:
-// used by nobody else.
+// Joins all threads' sums to the row's softmax. Every thread calls it and gets the result.
+// `shared`: used by nobody else.
 __device__ inline RowSoftmax SoftmaxOfBlock(const RunningSum& mine, RowSoftmaxShared& shared) {
   const float shift = fmaxf(-FLT_MAX, __fmul_rn(BlockMax(mine.max, shared.maxima), kLog2E));
   return {shift, BlockSum(static_cast<double>(mine.sum * exp2f(mine.shift - shift)), shared.sums)};

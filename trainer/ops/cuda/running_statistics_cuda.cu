@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kRowsAtOnce = 8;  // Of a block, each by a warp with a column a lane.
+constexpr int kRowsAtOnce = 8;  // Per block: each by a warp, with a column for each lane.
 
 template <typename T>
 __global__ void UpdateRunningMeanKernel(const T* x, const float* weights, int64_t rows,

@@ -7,7 +7,7 @@ namespace {
 template <bool kMomentum>
 struct SgdRule {
   struct Constants {
-    float momentum;  // Of an update that keeps a state.
+    float momentum;  // For an update that keeps a state.
   };
   static constexpr int kStates = kMomentum ? 1 : 0;
 

@@ -1,10 +1,10 @@
 // The pass over a shard that updates make (update.h). Not an op itself: adamw_cuda.cu and
-// sgd_cuda.cu say what becomes of an element, with the CPU's fused operations and roundings, so
-// results are the CPU's bits.
+// sgd_cuda.cu compute an element. They use the CPU's fused operations and roundings, so results
+// have the CPU's bits.
 //
 // A thread has the eight elements of a tensor whose draws are words of one Philox block
-// (cpu/stochastic_rounding.h): four, and the four that are 32 behind the first. Eight neighbours so
-// have 64 elements in a row, and one access moves four.
+// (cpu/stochastic_rounding.h): four neighbours, and the four that are 32 behind them. So eight
+// neighbouring threads have 64 elements in a row, and one access moves four.
 // Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_SHARD_H_
@@ -22,12 +22,12 @@
 
 namespace fsdp {
 
-inline constexpr int kUpdateThreads = 128, kUpdateBlocks = 5;  // Of a multiprocessor.
-inline constexpr int64_t kUpdateElements = 4096;               // Of a block of threads.
+inline constexpr int kUpdateThreads = 128, kUpdateBlocks = 5;  // Per multiprocessor.
+inline constexpr int64_t kUpdateElements = 4096;               // Per block of threads.
 inline constexpr int kDrawChunk = 64;  // Elements that share a row of Philox blocks.
 inline constexpr int kQuads = 2, kQuad = 4, kEight = kQuads * kQuad;
 
-// UpdateOperands on the device; null for what there is not.
+// UpdateOperands on the device; null for operands that are left out.
 struct UpdateAddresses {
   const ElementRule* rules;
   int rule_count;
@@ -43,7 +43,7 @@ struct UpdateAddresses {
   bool quads;  // Four elements from a multiple of four on are one access, in every tensor.
 };
 
-// What the elements of the shard up to `end` have in common: they share a rule, and element i is
+// The common properties of the shard's elements up to `end`: they share a rule, and element i is
 // element i + offset of the tensor.
 template <typename Factors>
 struct UpdateStretch {
@@ -52,7 +52,7 @@ struct UpdateStretch {
   Factors factors;
 };
 
-// Where element i of a thread's eight is, of which the first is at `at`.
+// The place of element i of a thread's eight, where the first is at `at`.
 __device__ inline int64_t PlaceOf(int64_t at, int i) {
   return at + i / kQuad * (kDrawChunk / kQuads) + i % kQuad;
 }
@@ -81,7 +81,7 @@ __device__ void StoreEight(const float (&x)[kEight], int64_t at, void* y) {
   }
 }
 
-// f(Is<T>()) as ForFloat() on the host: every thread takes the same way.
+// Calls f(Is<T>()), like ForFloat() on the host; every thread takes the same branch.
 template <typename Function>
 __device__ void ForDeviceFloat(DType dtype, const Function& f) {
   if (dtype == DType::kFloat32) return f(Is<float>());
@@ -97,14 +97,15 @@ __device__ inline void DrawEight(uint64_t block, uint64_t tensor, const uint32_t
   DevicePhilox<7>(words, key[0], key[1]);
 }
 
-// What is kept in bf16 becomes one of its two neighbours; a value beyond the largest becomes that.
+// Rounds to one of the two neighbours in bf16. A finite value beyond the largest becomes the
+// largest.
 __device__ inline float RoundByDraw(float x, uint32_t draw) {
   const uint32_t bits = __float_as_uint(x);
   const bool rounds = (bits & 0x7fff0000u) < 0x7f7f0000u;
   return __uint_as_float((rounds ? bits + draw : bits) & 0xffff0000u);
 }
 
-// Stores what is kept of x, with which the caller goes on.
+// Stores x, rounded to T, and returns the rounded values in x, with which the caller goes on.
 template <typename T>
 __device__ void KeepEight(float (&x)[kEight], uint64_t block, uint64_t tensor,
                           const uint32_t (&key)[2], int64_t at, void* to) {
@@ -116,7 +117,7 @@ __device__ void KeepEight(float (&x)[kEight], uint64_t block, uint64_t tensor,
   }
   StoreEight<T>(x, at, to);
 }
-// Likewise element i of the eight alone, which is at `at`.
+// The same for element i of the eight alone, which is at `at`.
 template <typename T>
 __device__ void KeepOne(float& x, uint64_t block, int i, uint64_t tensor, const uint32_t (&key)[2],
                         int64_t at, void* to) {
@@ -131,8 +132,8 @@ __device__ void KeepOne(float& x, uint64_t block, int i, uint64_t tensor, const 
   static_cast<T*>(to)[at] = FromFloat<T>(x);
 }
 
-// The eight from `at` on, whose draws are of block number `block` of their tensor. A quad of each
-// tensor is one access. keys: of p's draws and each state's.
+// Updates the eight elements from `at` on; their draws are of block number `block` of their tensor.
+// One access moves a quad of each tensor. keys: for p's draws and each state's.
 template <typename Rule, typename P, typename S>
 __device__ void UpdateEight(const UpdateAddresses& t, const typename Rule::Factors& factors,
                             const uint32_t (&keys)[3][2], uint64_t block, uint64_t tensor,
@@ -165,8 +166,8 @@ __device__ void UpdateEight(const UpdateAddresses& t, const typename Rule::Facto
   }
 }
 
-// Element i of such eight alone, which is at `at`: for eights that a stretch or the shard cuts, and
-// where quads are no single accesses.
+// Updates element i of such eight alone, which is at `at`: for eights that a stretch or the shard
+// cuts, and where quads are no single accesses.
 template <typename Rule, typename P, typename S>
 __device__ void UpdateOne(const UpdateAddresses& t, const typename Rule::Factors& factors,
                           const uint32_t (&keys)[3][2], uint64_t block, int i, uint64_t tensor,
@@ -219,7 +220,7 @@ __device__ UpdateStretch<typename Rule::Factors> StretchFrom(
           Rule::FactorsOf(constants, c, rule, *t.factors)};
 }
 
-// What is written of a step that is skipped.
+// The only output of a skipped step: the copy.
 template <typename P>
 __device__ void CopyOfSkipped(const UpdateAddresses& t) {
   if (t.copy == nullptr) return;
@@ -233,8 +234,8 @@ __device__ void CopyOfSkipped(const UpdateAddresses& t) {
   });
 }
 
-// A Rule has Constants, which the host gives, Factors, which a stretch's elements share, and
-// kStates. P and S: float or bf16, of the masters and the states.
+// A Rule has Constants from the host, Factors that a stretch's elements share, and kStates. P and
+// S: float or bf16, the types of the masters and of the states.
 template <typename Rule, typename P, typename S>
 __global__ void __launch_bounds__(kUpdateThreads, kUpdateBlocks)
     UpdateKernel(const UpdateAddresses t, const typename Rule::Constants constants) {

@@ -74,7 +74,7 @@ AttentionProblem ForwardProblem(const AttentionDims& dims, const AttentionInputs
           .v_stride = in.v.stride()};
 }
 
-// Of one packed tensor.
+// The problems where q, k and v are in one packed tensor.
 std::vector<AttentionProblem> PackedProblems(AttentionBackend backend, const AttentionDims& dims,
                                              DType dtype, bool one_row) {
   const int64_t stride = (dims.heads + 2 * dims.kv_heads) * dims.head_dim;

@@ -12,9 +12,9 @@
 
 namespace fsdp {
 
-// For calls that TakenByCudnn() (attention_workspace.h). A thread keeps a handle and its plans, of
-// the GPU that is current when it first calls; a plan is made by the first call of its shape. Both
-// throw DeviceError. Positions are not looked at.
+// For calls that pass TakenByCudnn() (attention_workspace.h). A thread keeps a handle and its plans
+// for the GPU that is current when it first calls; the first call of a shape makes its plan.
+// Positions are not read. Both throw DeviceError.
 void AttentionForwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
                            const AttentionInputs& in, const View& out, const View& lse,
                            const View& workspace);
@@ -23,15 +23,15 @@ void AttentionBackwardCudnn(CudaStreamHandle stream, const AttentionDims& dims,
                             const ConstView& dout, const AttentionGradients& gradients,
                             const View& workspace);
 
-// The plans of calls whose q, k and v are in one packed tensor, and their gradients in another,
-// made before the first of them: by the thread that calls, which has a handle from then on.
-// `one_row`: forward of one row alone will come, too. Throws DeviceError.
+// Makes the plans of such calls before the first of them, on the calling thread, which keeps a
+// handle from then on. q, k and v must be in one packed tensor, and their gradients in another.
+// `one_row`: forward will also run with one row alone. Throws DeviceError.
 void PrepareAttentionCudnn(AttentionBackend backend, const AttentionDims& dims, DType dtype,
                            bool one_row = false);
 
-// What a run on GPU `gpu` is to ask for, of `wanted`: kOwn where there is no cuDNN, or it lacks
-// kernels for q, k and v of this dtype in one packed tensor; kCudnnForward where its backward is
-// wrong in this length.
+// The backend that a run on GPU `gpu` should use when it asks for `wanted`. kOwn where there is no
+// cuDNN, or where it lacks kernels for q, k and v of this dtype in one packed tensor. kCudnnForward
+// where its backward is wrong for this length.
 struct FoundAttention {
   AttentionBackend backend = AttentionBackend::kOwn;
   // For people: "cuDNN 9.19.0", "cuDNN 9.10.2, backward by own kernels (why)", "own kernels (why)".

@@ -85,7 +85,7 @@ class Builder {
   }
 
  private:
-  // Of [batch, heads, rows, head_dim].
+  // Strides of [batch, heads, rows, head_dim].
   Dims RowStrides(int64_t rows, int64_t stride) const {
     return {rows * stride, dims_.head_dim, stride, 1};
   }
@@ -93,7 +93,7 @@ class Builder {
     return graph_.InMemory(id, {dims_.batch, heads, rows, dims_.head_dim}, RowStrides(rows, stride),
                            half_);
   }
-  // Of k or v: a head's rows as columns.
+  // k or v with a head's rows as columns.
   Tensor Columns(AttentionTensor id, int64_t stride) {
     return graph_.InMemory(id, {dims_.batch, dims_.kv_heads, dims_.head_dim, dims_.keys},
                            {dims_.keys * stride, dims_.head_dim, 1, stride}, half_);
@@ -108,7 +108,7 @@ class Builder {
   Tensor Scores(const Tensor& q, const Tensor& k) {
     return Binary(PointwiseMode::kMul, graph_.Matmul(q, k, graph_.Virtual(scores_)), scale_);
   }
-  // What a query does not see is minus infinity.
+  // Scores that a query does not see become minus infinity.
   Tensor Masked(const Tensor& s) {
     if (problem_.mask == AttentionMask::kFull) return s;
     const Tensor query = graph_.Index(s, 2), key = graph_.Index(s, 3);

@@ -1,6 +1,6 @@
-// Attention and its gradients (attention.h), causal or full, as graphs of cuDNN's operations, which
-// it knows as flash attention when it sees them: the operations, and in what order, are those of
-// NVIDIA's cudnn-frontend (scaled_dot_product_flash_attention.h, version 1.14).
+// Attention and its gradients (attention.h), causal or full, as graphs of cuDNN's operations. cuDNN
+// recognises such graphs as flash attention, by operations and order: both are those of NVIDIA's
+// cudnn-frontend (scaled_dot_product_flash_attention.h, version 1.14).
 // Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_GRAPH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_ATTENTION_GRAPH_H_
@@ -14,21 +14,21 @@
 
 namespace fsdp::cudnn {
 
-// All that a graph is made of, and so all that a plan depends on.
+// Everything that a graph is made of, and so everything that a plan depends on.
 struct AttentionProblem {
   bool backward = false, deterministic = false;
   DType dtype = DType::kBFloat16;  // Or fp16.
   AttentionDims dims = {};
   AttentionMask mask = AttentionMask::kCausal;
-  // Elements from a row of a head to the next; a sample's rows follow those of the one before.
-  // Those of out and dout are heads x head_dim apart.
+  // Elements from a row of a head to the next; a sample's rows follow those of the one before. Rows
+  // of out and dout are heads x head_dim apart.
   int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   int64_t dq_stride = 0, dk_stride = 0, dv_stride = 0;
 
   auto operator<=>(const AttentionProblem&) const = default;
 };
 
-// The ids of what a graph reads and writes.
+// The ids of the tensors that a graph reads and writes.
 enum AttentionTensor : int64_t {
   kQ = 1,
   kK,
@@ -42,8 +42,8 @@ enum AttentionTensor : int64_t {
   kRowDots,  // dout . out, fp32; scratch, as is
   kDqSums,   // dq in fp32, where blocks add to it.
   // In the host's memory:
-  kScale,             // Of q . k.
-  kNegativeInfinity,  // In place of the scores above the diagonal.
+  kScale,             // Multiplies q . k.
+  kNegativeInfinity,  // Replaces the scores above the diagonal.
   kOne,
 };
 

@@ -24,7 +24,7 @@ std::string NameOf(const AttentionProblem& p) {
          std::to_string(p.dims.head_dim);
 }
 
-// What the heuristic would run, best first.
+// The configurations that the heuristic would run, best first.
 std::vector<Descriptor> Configs(const Api& api, const Descriptor& gpu, const Descriptor& graph,
                                 HeurMode mode) {
   Descriptor heuristic(api, DescriptorType::kEngineHeur, "heuristic");

@@ -13,7 +13,7 @@
 
 namespace fsdp::cudnn {
 
-// The GPU that plans are for: of a handle, the host's `gpu`-th, or one that this host lacks, by a
+// The GPU that plans are for: the handle's, the host's `gpu`-th, or one that this host lacks, by a
 // description that cuDNN wrote (JSON). All throw DeviceError.
 Descriptor DevicePropertiesOf(const Api& api, Handle handle);
 Descriptor DevicePropertiesOf(const Api& api, int gpu);
@@ -21,19 +21,19 @@ Descriptor DevicePropertiesOf(const Api& api, const std::string& description);
 
 class AttentionPlan {
  public:
-  // The first that cuDNN's heuristic names, of those that want no more memory than
-  // attention_workspace.h plans for. Throws DeviceError where there is none, with cuDNN's reason.
-  // Compiles it: about half a second.
+  // Takes the first plan that cuDNN's heuristic names among those that need no more memory than
+  // attention_workspace.h plans for, and compiles it: about half a second. Throws DeviceError where
+  // there is none, with cuDNN's reason.
   AttentionPlan(const Api& api, const Descriptor& gpu, const AttentionProblem& problem);
 
-  // Enqueues it on the handle's stream, on what the ids of AttentionTensor stand for: all that the
-  // graph has in memory, at multiples of 16 bytes. `scale`: of q . k. `workspace`:
+  // Enqueues the plan on the handle's stream. `operands`: the addresses of all tensors that the
+  // graph has in memory, at multiples of 16 bytes. `scale`: multiplies q . k. `workspace`:
   // workspace_bytes(). Throws DeviceError.
   using Operands = std::vector<std::pair<AttentionTensor, const std::byte*>>;
   void Execute(Handle handle, const Operands& operands, float scale, std::byte* workspace) const;
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  int64_t engine() const { return engine_; }  // cuDNN's number of it.
+  int64_t engine() const { return engine_; }  // cuDNN's number of the engine.
 
  private:
   bool Take(const Descriptor& gpu, const Descriptor& config);

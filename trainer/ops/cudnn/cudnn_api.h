@@ -1,5 +1,5 @@
-// As much of cuDNN 9's backend API as attention needs. It is declared here, for the library is
-// looked for when the program runs: a build needs neither it nor its header. Names and values are
+// The part of cuDNN 9's backend API that attention needs. It is declared here because the library
+// is looked up when the program runs: a build needs neither it nor its header. Names and values are
 // those of cudnn_graph.h, 9.19; tests/trainer/ops/cudnn/cudnn_header_test.cc compares them.
 // Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_CUDNN_API_H_
@@ -135,14 +135,14 @@ struct Api {
 };
 
 struct FoundApi {
-  const Api* api = nullptr;  // Null: there is none that can be used. Lives as long as the process.
+  const Api* api = nullptr;  // Null: no usable cuDNN. Lives as long as the process.
   std::string why_not;
 };
 
-// Looked for by the first call of the process. Any thread.
+// The first call of the process looks cuDNN up. Any thread may call.
 const FoundApi& FindApi();
 
-// Throws DeviceError that says what was done, and cuDNN's own words.
+// Throws DeviceError; the message has `what`, and cuDNN's own words.
 void Check(const Api& api, Status status, const std::string& what);
 
 }  // namespace fsdp::cudnn

@@ -12,7 +12,7 @@
 
 namespace fsdp::cudnn {
 
-// What an attribute of this C++ type is to cuDNN.
+// cuDNN's name for an attribute of this C++ type.
 template <typename T>
 constexpr AttributeType TypeOf() {
   if constexpr (std::is_same_v<T, int64_t>) return AttributeType::kInt64;
@@ -29,7 +29,7 @@ constexpr AttributeType TypeOf() {
 // All throw DeviceError but the destructor.
 class Descriptor {
  public:
-  // `what` names it in errors, and lives as long as the program.
+  // `what` names the descriptor in errors, and lives as long as the program.
   Descriptor(const Api& api, DescriptorType type, const char* what) : api_(&api), what_(what) {
     Check(api, api.create_descriptor(type, &handle_), what_);
   }
@@ -60,7 +60,7 @@ class Descriptor {
 
   void Finalize() { Check(*api_, api_->finalize(handle_), what_); }
 
-  // Of as many as there are the first `n`; how many there are.
+  // Reads the first `n` values. Returns the number that there are.
   int64_t Get(Attribute attribute, AttributeType type, int64_t n, void* values) const {
     int64_t count = 0;
     Check(*api_, api_->get_attribute(handle_, attribute, type, n, &count, values), what_);

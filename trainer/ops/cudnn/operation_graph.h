@@ -1,4 +1,4 @@
-// Operations on tensors of four dimensions, put together for cuDNN to find one kernel for them all.
+// Operations on tensors of four dimensions, joined into a graph that cuDNN runs by one kernel.
 // Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_OPERATION_GRAPH_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_OPERATION_GRAPH_H_
@@ -26,27 +26,27 @@ class OperationGraph {
  public:
   explicit OperationGraph(const Api& api) : api_(api) {}
 
-  // In memory that starts at a multiple of 16 bytes. The caller's ids are under 100.
+  // A tensor in memory that starts at a multiple of 16 bytes. The caller's ids are under 100.
   Tensor InMemory(int64_t id, const Dims& dims, const Dims& strides, DataType type);
-  // One float of the host's memory, which is read when the graph is executed.
+  // One float in the host's memory, read when the graph is executed.
   Tensor Scalar(int64_t id);
-  // Between two operations: in no memory.
+  // A value between two operations, which is in no memory.
   Tensor Virtual(const Dims& dims, DataType type = DataType::kFloat);
   Tensor Virtual(const Dims& dims, const Dims& strides, DataType type);
 
-  // y = a b, of the last two dimensions; heads of b are those of a, or each is for a group of them.
+  // y = a b, over the last two dimensions. b has as many heads as a, or one for a group of a's.
   Tensor Matmul(const Tensor& a, const Tensor& b, const Tensor& y);
   Tensor Pointwise(PointwiseMode mode, const Tensor& x, const Tensor& y);
   Tensor Pointwise(PointwiseMode mode, const Tensor& x, const Tensor& b, const Tensor& y);
   Tensor Index(const Tensor& x, int64_t axis);  // int32.
   Tensor GreaterOrEqual(const Tensor& x, const Tensor& b);
   Tensor Select(const Tensor& x, const Tensor& otherwise, const Tensor& where);
-  // Over the dimensions in which y has fewer elements: all of them, or groups of heads.
+  // Reduces the dimensions in which y has fewer elements: to one, or by groups of heads.
   Tensor Reduce(ReduceTensorOp op, const Tensor& x, const Tensor& y);
-  // Of the same elements.
+  // y has the elements of x.
   Tensor Reshape(const Tensor& x, const Tensor& y);
 
-  // The graph of the operations so far, for as long as this lives.
+  // The graph of the operations so far. It is valid while this object lives.
   Descriptor Finish() const;
 
  private:
