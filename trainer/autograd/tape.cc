@@ -143,7 +143,7 @@ Tape::Gradients Tape::GradientsOf(std::span<const Var> inputs) {
 void Tape::AddOutside(const Gradients& outside, const Gradients& inside) {
   const bool alone = outside.size() == 1;
   for (size_t i = 0; i < outside.size(); ++i) {
-    // Of several inputs the segment may leave some without a gradient.
+    // The segment may leave some of several inputs without a gradient.
     if (outside[i] && (alone || *inside[i])) Add(outside[i], Take(inside[i]));
   }
 }

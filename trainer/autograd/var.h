@@ -39,7 +39,7 @@ struct Var {
         dtype(tensor->view().dtype) {}
 
   SavedPtr value;                   // Null: nothing.
-  std::shared_ptr<TensorPtr> grad;  // Of the value's dtype. Null without a tape that records.
+  std::shared_ptr<TensorPtr> grad;  // Has the value's dtype. Null without a tape that records.
   Shape shape = {};
   DType dtype = DType::kFloat32;
   // Set where the value is gelu(u) and was computed together with u. The op that multiplies the

@@ -22,7 +22,7 @@ namespace {
 struct PackedHeads {
   int64_t heads, kv_heads;
   Shape qkv, qk, out;
-  DType dtype;  // Of all but lse.
+  DType dtype;  // For all tensors but lse.
   View positions;
   AttentionDropout dropout;
   AttentionBackend backend = AttentionBackend::kOwn;
@@ -52,10 +52,10 @@ struct PackedHeads {
   }
 };
 
-// Of one call of attention.
+// One call of attention.
 struct Call {
   AttentionDims dims;
-  DType dtype;  // Of all but lse.
+  DType dtype;  // For all tensors but lse.
   AttentionBackend backend;
 
   Shape out() const { return {dims.batch, dims.seq, dims.heads, dims.head_dim}; }
@@ -150,7 +150,7 @@ Call CallOf(const PackedHeads& p) {
   return {{p.out[0], p.out[1], p.heads, p.kv_heads, p.out[3]}, p.dtype, p.backend};
 }
 
-// What `attending` adds to the inputs of a call.
+// Adds the members of `attending` to the inputs of a call.
 class Addition {
  public:
   Addition(const Tape& tape, int64_t rows, const Attending& attending,

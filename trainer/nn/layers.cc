@@ -29,14 +29,15 @@ AnyView AsMatrix(const AnyView& weight) {
   return weight.Reshape(Shape{out, weight.NumElements() / out});
 }
 
-// What products take of a weight. They multiply by no scale.
+// The form of a weight that products take. They multiply by no scale.
 ConstView ValueOf(const Parameter& weight) {
   const Weight form = weight.weight();
   FSDP_CHECK(form.scale.data == nullptr) << weight.name() << " has a scale";
   return AsMatrix(form.value);
 }
 
-// What a weight takes in, or makes: a row of it may be several of the tensor's rows.
+// x as the rows that a weight takes in, or puts out. One such row may be several rows of the
+// tensor.
 View Inputs(const View& x, const Parameter& weight, WeightLayout layout) {
   const Shape& w = weight.shape();
   const int64_t in = layout == WeightLayout::kInOut ? w[0] : w.NumElements() / w[0];

@@ -28,7 +28,7 @@ struct OptimizerOptions {
   double weight_decay = 0.1;                     // On slices with ParameterSlice::decay.
   std::vector<ParameterGroup> groups;
   double table_lr_scale = 1;  // For rows of embedding tables (ops/row_adagrad.h): times lr.
-  uint64_t seed = 0;          // Of stochastic rounding to bf16 (ops/update.h).
+  uint64_t seed = 0;          // For stochastic rounding to bf16 (ops/update.h).
 };
 
 // A state with one value for each element of the master. It is laid out as the master's shards are,
@@ -50,7 +50,7 @@ struct ShardOperands {
   ConstView coefficient, gradient;
   View master;
   std::vector<View> kept;  // In the order of KeptStates().
-  View copy = {};          // Of the master, in another dtype; empty: none is wanted.
+  View copy = {};          // The master in another dtype; empty: none is wanted.
 };
 
 // Enqueues an update: one pass, which writes the copy, too. `seed` replaces the options'.
