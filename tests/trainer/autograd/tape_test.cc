@@ -20,7 +20,7 @@ namespace fsdp {
 namespace {
 
 // Two kinds of node: one whose result is cheap to make again, and one that hands its gradient on to
-// two. What backward may, it does in place.
+// two. Backward works in place where it may.
 Var Gelu(Tape& tape, const Var& x) {
   Var y = tape.NewVar(x.shape, x.dtype);
   const auto forward = [&tape, x = x.value](View out) {
@@ -222,7 +222,7 @@ TEST_P(TapeRecompute, SeveralSegmentsReadOneValue) {
   }
 }
 
-// What four segments read leaves the device once, with the last of them.
+// A value that four segments read leaves the device once, with the last of them.
 TEST_P(TapeRecompute, WhatManyReadLeavesOnce) {
   const TensorPtr x = Random(kShape, "x");
   Tape tape(*stream_, allocator_, journal_, /*record=*/true, GetParam());
@@ -261,7 +261,7 @@ TEST_F(TapeTest, EvaluationKeepsNothing) {
   EXPECT_EQ(journal_.lines.size(), 4u);
 }
 
-// What is dropped and made again is of the dtype that it had, whatever that of its inputs.
+// A value that is dropped and made again has its old dtype, whatever that of its inputs.
 TEST_F(TapeTest, AValueMadeAgainKeepsItsDType) {
   const TensorPtr x = Random(kShape, "x");
   Tape tape(*stream_, allocator_, journal_, /*record=*/true, Recompute::kSelective);

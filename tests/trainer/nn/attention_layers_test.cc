@@ -26,8 +26,8 @@ using Floats = std::vector<float>;
 
 class AttentionLayers : public testing::OnTape {
  protected:
-  // What a body makes of its inputs, whose result gets `dy`, and their gradients: empty of those
-  // without a place.
+  // A body's result for its inputs, with `dy` as its gradient, and the inputs' gradients: empty for
+  // those without a place.
   struct Results {
     Floats y;
     std::vector<Floats> gradients;
@@ -56,9 +56,9 @@ class AttentionLayers : public testing::OnTape {
       results.gradients.push_back(var.grad ? Values(*var.grad) : Floats());
     return results;
   }
-  AttentionBackend attention_ = AttentionBackend::kOwn;  // Of the tape.
+  AttentionBackend attention_ = AttentionBackend::kOwn;  // The tape's.
 
-  // Of two ways to add up the same.
+  // For two ways to add up the same terms.
   static void ExpectNear(const Results& got, const Results& want) {
     const auto near = [](const Floats& a, const Floats& b) {
       return AllNear({a.begin(), a.end()}, {b.begin(), b.end()}, 1e-5);
@@ -143,7 +143,7 @@ TEST_F(AttentionLayers, CrossIsSelfWithAsManyKeys) {
     EXPECT_EQ(Run({Qkv(), Table()}, self, recompute), want);
     EXPECT_EQ(Run(apart, cross, recompute), of_cross);
   }
-  // What has no place for its gradient leaves the others theirs.
+  // An input without a place for its gradient leaves the others theirs.
   const Results alone = Run(apart, cross, Recompute::kNone, /*places=*/1);
   EXPECT_EQ(alone.gradients, (std::vector<Floats>{of_cross.gradients[0], {}, {}}));
 }
@@ -296,7 +296,7 @@ TEST_F(AttentionLayers, DecodingTokenByTokenGivesTheRowsOfTheWhole) {
   const int64_t width = kHeads.heads * kDim, rows = kSamples * kSeq;
   const TensorPtr lengths = Ints({kSamples}, {6, 3});
   const TensorPtr kv = Random({kSamples * kKeys, 2 * kHeads.kv_heads * kDim}, "kv");
-  // Of a distance the same, however many positions there are.
+  // The bucket of a distance is the same, however many positions there are.
   const auto buckets = [&](int64_t positions, int64_t keys) {
     std::vector<int32_t> of;
     for (int64_t x = 1 - positions; x < keys; ++x) {

@@ -11,7 +11,7 @@ namespace {
 
 class BufferTest : public testing::OnTape {
  protected:
-  // What a body sees in each pass over its segment.
+  // The state that a body sees in each pass over its segment.
   struct Seen {
     bool training, writes;
     bool operator==(const Seen&) const = default;

@@ -39,7 +39,7 @@ class ConvolutionLayers : public testing::OnTape {
  protected:
   struct Results {
     Floats y;
-    std::vector<Floats> gradients;  // Of values_.
+    std::vector<Floats> gradients;  // For values_.
     Floats mean, variance;
     int64_t count = 0;
     bool operator==(const Results&) const = default;
@@ -115,7 +115,8 @@ TEST_F(ConvolutionLayers, GradientsAreWhatDifferencesSay) {
       return Dot(weights, {y.begin(), y.end()});
     };
     const Doubles want = NumericGradient(loss, {value.begin(), value.end()}, /*h=*/1e-2);
-    // Of differences: h^2 of a third derivative, whose norm's r is in it to the third power.
+    // The error of differences: h^2 of a third derivative, which has the norm's r to the third
+    // power.
     EXPECT_TRUE(AllNear({got.gradients[i].begin(), got.gradients[i].end()}, want, 1e-2))
         << "input " << i;
   }
@@ -141,7 +142,7 @@ TEST_F(ConvolutionLayers, EvaluationsUseWhatIsRemembered) {
   EXPECT_NE(got.y, Run(values_).y);
 }
 
-// Of bytes and without a gradient.
+// The input is bytes, and has no gradient.
 TEST_F(ConvolutionLayers, PixelsAreInTheTapesDType) {
   const TensorPtr pixels = Random(kImages, "pixels");
   Tape tape(*stream_, allocator_, journal_, /*record=*/false, Recompute::kNone, DType::kBFloat16);

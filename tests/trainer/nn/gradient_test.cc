@@ -162,10 +162,12 @@ TEST(Recomputation, KeepsLess) {
   }
 }
 
-// What one more layer costs, from what forward must keep of it: in rows of 22 tokens, c = 24
-// columns, the feed-forward's f = 52. full: the block's input. selective: the inputs of both norms,
-// qkv and what GELU reads, mean and rstd of the norms; log-sum-exp and the rest come again. none:
-// besides, both norms' results, attention's with its log-sum-exp, and GELU's.
+// The bytes that one more layer keeps of forward: in rows of 22 tokens, with c = 24 columns and
+// f = 52 in the feed-forward.
+//   full       the block's input
+//   selective  the inputs of both norms, qkv, GELU's input, mean and rstd of the norms; log-sum-exp
+//              and the rest are computed again
+//   none       also both norms' results, attention's with its log-sum-exp, and GELU's
 TEST(Recomputation, KeepsWhatItSays) {
   const auto layer = [](Recompute recompute) {
     return ActivationBytes(9, recompute) - ActivationBytes(8, recompute);

@@ -114,7 +114,7 @@ TEST_F(Layers, FrozenLayerOfAnInputHasNothingToCompute) {
   EXPECT_EQ(w.grad, std::vector<float>(63));
 }
 
-// Of a value that is cheap, too, which may be dropped and be made again.
+// Also for a cheap value, which may be dropped and made again.
 TEST_F(Layers, ScaledIsATensorOfItsOwn) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
     for (const float factor : {0.5f, 1.0f}) {

@@ -73,7 +73,7 @@ void ExpectNear(const std::vector<float>& got, const std::vector<double>& want, 
   EXPECT_GT(norm, 0) << what;
 }
 
-// What rounding may do: 2^-24 for each of some hundred additions in a row, generously.
+// A generous bound of rounding: 2^-24 for each of some hundred additions in a row.
 constexpr double kTolerance = 1e-5;
 
 TEST(Lora, TrainsWhatTheMergedModelWouldCompute) {
@@ -209,7 +209,7 @@ TEST(Lora, SlicesHaveAdaptersOfTheirOwn) {
   EXPECT_EQ(adapters[1].a->shape(), (Shape{2, 4}));
   EXPECT_EQ(adapters[1].b->shape(), (Shape{2, 2}));
   EXPECT_TRUE(adapters[1].b->is_adapter() && adapters[1].b->trainable());
-  // What two targets match is adapted once.
+  // A weight that two targets match is adapted once.
   const LoraModel once(std::make_unique<Sliced>(), {2, 8, {"q.*", "[qv].weight"}});
   EXPECT_EQ(once.segments()[1].parameters[0]->adapters().size(), 2u);
   // A module's name is as good, as with PEFT, and so are its last parts; not a part of one.

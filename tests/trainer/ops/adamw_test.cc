@@ -49,7 +49,7 @@ class AdamWTest : public OpTest {
     return Input(BlockShape<UpdateFactors>(), BytesOf(&factors, 1), DType::kUInt8);
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AdamWTest, kF32, kBF16);  // Of master and state.
+FSDP_INSTANTIATE_OP_TEST(AdamWTest, kF32, kBF16);  // Dtypes of master and state.
 
 // Gradients of order 8 make m and v of order one, so that the tolerance means something for them.
 // In bf16 each step moves each of the three by less than one Epsilon of its size, which is below 8.

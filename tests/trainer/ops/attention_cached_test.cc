@@ -38,7 +38,7 @@ class AttentionCachedTest : public OpTest {
     return in;
   }
 };
-FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest, kF32, kBF16, kF16);  // Of the cache as well.
+FSDP_INSTANTIATE_OP_TEST(AttentionCachedTest, kF32, kBF16, kF16);  // Dtypes of the cache, too.
 
 TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
   for (const Case& c : kCases) {
@@ -95,7 +95,7 @@ TEST_P(AttentionCachedTest, PiecesWithABiasGiveTheRowsOfTheWhole) {
     const int64_t all = c.heads + 2 * c.kv_heads, row = all * c.head_dim;
     const auto qkv = random.Vector(c.batch * c.seq * row);
     const auto table = random.Vector(c.heads * kBuckets);
-    // Of distances from -(positions - 1) on.
+    // For distances from -(positions - 1) on.
     const auto buckets = [&](int64_t positions) {
       std::vector<double> of;
       for (int64_t x = 1 - positions; x < positions; ++x) {

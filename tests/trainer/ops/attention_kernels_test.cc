@@ -20,10 +20,10 @@ namespace {
 struct Case {
   int64_t seq, head_dim;
   int64_t document = 0;  // Tokens of each; 0: one.
-  double rate = 0;       // Of dropout.
+  double rate = 0;       // Dropout's.
   int64_t keys = 0;      // Under a full mask; 0: a causal one.
 
-  int64_t unseen = 0;  // Of the keys, the last ones.
+  int64_t unseen = 0;  // The last of the keys.
 
   int64_t Keys() const { return keys > 0 ? keys : seq; }
 };

@@ -18,16 +18,16 @@ namespace {
 using Values = std::vector<double>;
 
 constexpr uint32_t kSite = 5;
-constexpr double kEps = 1e-3;  // Of the norm over heads.
+constexpr double kEps = 1e-3;  // For the norm over heads.
 
 struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
   std::vector<int64_t> documents = {};  // Lengths, over and over; empty: one a row.
-  double rate = 0;                      // Of dropout.
+  double rate = 0;                      // Dropout's.
   AttentionMask mask = AttentionMask::kCausal;
   int64_t keys = seq;
-  std::vector<int64_t> lengths = {};  // Of the samples; empty: none.
-  int64_t buckets = 0;                // Of the bias; 0: none.
+  std::vector<int64_t> lengths = {};  // By sample; empty: none.
+  int64_t buckets = 0;                // The bias's; 0: none.
   std::optional<float> scale = {};
   bool mixes = false;
 
@@ -580,7 +580,7 @@ TEST_P(AttentionMathTest, GradientMatchesOracle) {
     const auto expect = [&](const std::optional<View>& got, Values sum, const Values& more,
                             const char* what) {
       if (!c.mixes) return;
-      for (double& x : sum) x += 1;  // What was there.
+      for (double& x : sum) x += 1;  // The old values.
       ExpectNear(Get(*got), sum, Tolerance(of, pairs, oracle.largest_rstd), more, half,
                  what + (" " + Name(c)));
     };

@@ -23,17 +23,17 @@ struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
   std::vector<int64_t> documents = {};  // Lengths, over and over; empty: one a row.
   Place place = Place::kPacked;
-  double rate = 0;  // Of dropout.
+  double rate = 0;  // Dropout's.
   AttentionBackend backend = AttentionBackend::kOwn;
   std::optional<float> scale = {};
   AttentionMask mask = AttentionMask::kCausal;
   int64_t keys = seq;
-  std::vector<int64_t> lengths = {};  // Of the samples; empty: none.
-  int64_t buckets = 0;                // Of the bias; 0: none.
+  std::vector<int64_t> lengths = {};  // By sample; empty: none.
+  int64_t buckets = 0;                // The bias's; 0: none.
 
   bool causal() const { return mask == AttentionMask::kCausal; }
   double Scale() const { return scale ? *scale : 1 / std::sqrt(head_dim); }
-  // Of the samples, two words each.
+  // The samples' keys, two words each.
   std::vector<double> Keys() const {
     std::vector<double> keys;
     for (int64_t b = 0; b < batch; ++b) {
@@ -267,7 +267,7 @@ struct Oracle {
   int64_t Q(int64_t b, int64_t i, int64_t h) const {
     return ((b * c.seq + i) * c.heads + h) * c.head_dim;
   }
-  // Of the head that query head h attends to.
+  // The begin of key i in the head that query head h attends to.
   int64_t K(int64_t b, int64_t i, int64_t h) const {
     return ((b * c.keys + i) * c.kv_heads + h / (c.heads / c.kv_heads)) * c.head_dim;
   }
@@ -283,7 +283,7 @@ struct Oracle {
     };
     return start(i) == start(j);
   }
-  // What a probability is multiplied by.
+  // The factor of a probability.
   double Drop(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (c.rate == 0) return 1;
     const auto word = [](double value) {
@@ -388,9 +388,9 @@ class AttentionTest : public OpTest {
     lse_ = Get(lse);
     return Get(out);
   }
-  std::vector<double> lse_;  // Of the last Forward().
+  std::vector<double> lse_;  // From the last Forward().
 
-  // What a product reads is rounded to the dtype.
+  // Whether a product's factors are rounded to the dtype.
   bool RoundsOperands() const {
     return dtype() == kBF16 || (dtype() == kF16 && kernel_type() == DeviceType::kCuda);
   }
@@ -539,7 +539,7 @@ TEST_P(AttentionTest, GradientMatchesOracle) {
   for (const Case& c : Cases(kernel_type())) ExpectGradients(c);
 }
 
-// What differs in strides alone has a plan of its own.
+// Shapes that differ in strides alone have plans of their own.
 TEST_P(AttentionTest, TwoShapesOnOneStream) {
   Case packed{2, 33, 4, 2, 16}, apart = packed;
   packed.backend = apart.backend = AttentionBackend::kCudnn;
@@ -585,7 +585,7 @@ TEST_P(AttentionLongTest, EqualScoresWeighTheSame) {
   for (int64_t i = 0; i < c.seq; ++i) ASSERT_NEAR(got[i] / want[i], 1, 2e-6) << i;
 }
 
-// What holds for the CPU's kernels alone: none where others are under test.
+// Cases for the CPU's kernels alone: none where others are under test.
 std::vector<OpTestCase> CpuCases(DType dtype) {
   std::vector<OpTestCase> cases = OpTestCases({dtype});
   std::erase_if(cases, [](const OpTestCase& c) { return c.device != DeviceType::kCpu; });
@@ -596,7 +596,7 @@ std::vector<OpTestCase> CpuCases(DType dtype) {
   INSTANTIATE_TEST_SUITE_P(Cpu, suite, ::testing::ValuesIn(CpuCases(dtype)), \
                            ::testing::PrintToStringParamName())
 
-// What passes through floats.
+// Dtypes that are converted to floats.
 class AttentionConvertedTest : public AttentionTest {};
 FSDP_INSTANTIATE_ON_CPU(AttentionConvertedTest, kF16);
 
@@ -630,11 +630,11 @@ TEST_P(AttentionConvertedTest, IsThatOfFp32RoundedOnce) {
   EXPECT_EQ(got[1], want[1]) << "lse";
 }
 
-// What is rounded for a product of two bf16 or fp16. A third is 171 / 512 in bf16 and
-// 1365 / 4096 in fp16: three of them are 1 + 2^-9 and 1 - 2^-12.
+// Factors of a product of two bf16 or fp16 are rounded. A third is 171 / 512 in bf16 and 1365 /
+// 4096 in fp16: three of them are 1 + 2^-9 and 1 - 2^-12.
 class AttentionHalfTest : public AttentionTest {
  protected:
-  // Of one row and one head, with q = 0, out = 0 and so all p[i] = 1 / (i + 1).
+  // For one row and one head, with q = 0, out = 0 and so all p[i] = 1 / (i + 1).
   std::vector<std::vector<double>> Gradients(const std::vector<double>& k,
                                              const std::vector<double>& v,
                                              const std::vector<double>& dout) {
@@ -654,7 +654,7 @@ class AttentionHalfTest : public AttentionTest {
 };
 FSDP_INSTANTIATE_OP_TEST(AttentionHalfTest, kBF16, kF16);
 
-// What a product of two bf16 is. Tensor cores have an order of their own.
+// The definition of a product of two bf16. Tensor cores have an order of their own.
 class AttentionBf16Test : public AttentionTest {};
 FSDP_INSTANTIATE_ON_CPU(AttentionBf16Test, kBF16);
 
@@ -663,7 +663,7 @@ TEST_P(AttentionBf16Test, ScoresAreSumsOfPairs) {
     const Case c{1, 1, 1, 1, dim};
     Random random(11, dtype());
     Tensors t = RandomTensors(c, random);
-    // Of sizes apart, or few additions would round.
+    // Sizes far apart, or few additions would round.
     for (double& q : t.q) q = std::ldexp(q, static_cast<int>(random.Integer(-12, 12)));
     Forward(Inputs(c, t), c);
     float sum = 0;
@@ -691,7 +691,7 @@ TEST_P(AttentionHalfTest, ForwardRoundsProbabilities) {
   } else {
     EXPECT_NEAR(got, (exact - p) / (1 + exact), 1e-6);
   }
-  EXPECT_NEAR(lse_[1], std::log(1 + exact), 1e-6);  // Of what is not rounded.
+  EXPECT_NEAR(lse_[1], std::log(1 + exact), 1e-6);  // The sum of unrounded terms.
 }
 
 TEST_P(AttentionHalfTest, BackwardRoundsProbabilities) {

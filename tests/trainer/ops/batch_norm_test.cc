@@ -28,7 +28,7 @@ struct Images {
 
 std::vector<Images> AllImages() {
   return {{3, 2, 3, 5, {1, 0.5, 2}},
-          {4, 1, 1, 33, {1, 0, 1, 1}},  // Of a sample that does not count.
+          {4, 1, 1, 33, {1, 0, 1, 1}},  // One sample does not count.
           {2, 17, 16, 3, {1, 1}},       // Several pieces a sample.
           {2, 3, 3, 131, {0, 1}}};
 }
@@ -85,7 +85,7 @@ class BatchNormTest : public OpTest {
  protected:
   View Pieces(const Images& c) { return Workspace(BatchNormWorkspaceBytes(c.shape())); }
   View Statistics(const Images& c) { return Output({1 + 2 * c.channels}, kF32); }
-  // Of x, on one rank.
+  // Statistics of x, on one rank.
   View OwnStatistics(const Images& c, const View& x, const View& weights,
                      const std::optional<RunningMoments>& running = std::nullopt) {
     const View part = Output({1, 1 + 2 * c.channels}, kF32), statistics = Statistics(c);
@@ -241,7 +241,7 @@ TEST_P(BatchNormTest, GradientMatchesFiniteDifferences) {
   }
 }
 
-// Of many pixels, against the formulas in float64; and to the same bits in place.
+// Over many pixels, compared with the formulas in float64; in place to the same bits.
 TEST_P(BatchNormTest, BackwardMatchesFormula) {
   for (const Images& c : AllImages()) {
     for (const DType of_weights : WeightDTypes()) {

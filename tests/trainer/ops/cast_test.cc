@@ -12,7 +12,7 @@ namespace {
 
 struct Format {
   DType dtype;
-  int fraction_bits, min_exponent, max_exponent;  // Of normal numbers.
+  int fraction_bits, min_exponent, max_exponent;  // For normal numbers.
 };
 constexpr Format kFormats[] = {
     {kF32, 23, -126, 127}, {DType::kBFloat16, 7, -126, 127}, {DType::kFloat16, 10, -14, 15}};
@@ -63,7 +63,7 @@ std::vector<double> Values(const Format& f) {
 
 class CastTest : public OpTest {
  protected:
-  // What is cast.
+  // The format that is cast.
   const Format& from() const {
     for (const Format& f : kFormats) {
       if (f.dtype == dtype()) return f;

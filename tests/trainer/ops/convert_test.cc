@@ -13,8 +13,8 @@
 namespace fsdp {
 namespace {
 
-// Of random bits every second is NaN, infinite, zero or subnormal in the last runs, a few or none
-// in the first: rows are converted in one way until there is one.
+// Every second of the random numbers is NaN, infinite, zero or subnormal in the last runs, a few or
+// none are in the first. A row is converted in one way until it meets such a number.
 TEST(Convert, RowsAreThatOfTheirElements) {
   const RandomStream random(1, "bits");
   uint64_t drawn = 0;

@@ -1,5 +1,6 @@
-// What cuBLASLt's documentation says of calls, taken or refused: of the emulator's, which the other
-// tests believe, of the real one on a GPU, and without a GPU of as much of it as needs no handle.
+// The rules of cuBLASLt's documentation, for calls that it takes or refuses. They are held to the
+// emulated library, which the other tests rely on; to the real one on a GPU; and without a GPU to
+// the part of the real one that needs no handle.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +98,7 @@ class CublasLtRulesTest : public ::testing::Test {
     }
     return call;
   }
-  // What the heuristic has for it; none where it refuses.
+  // The heuristic's algorithms; none where it refuses.
   std::vector<cublasLtMatmulHeuristicResult_t> Algorithms(const Product& p) const {
     const Call call = Describe(p);
     const auto preference = NewPreference();
@@ -197,7 +198,7 @@ TEST_F(CublasLtRulesTest, WorkspacesAreWithinTheLimit) {
   }
 }
 
-// What `run.deterministic` asks for: where k is long, and splitting it pays.
+// Asked for by `run.deterministic`: k is long, and splitting it pays.
 TEST_F(CublasLtRulesTest, NoSumsInPlaceWhereTheMaskHasNone) {
   if (!Open()) GTEST_SKIP() << "no handle without a GPU";
   const auto algorithms = Algorithms({.m = 64,

@@ -1,6 +1,6 @@
-// What becomes a call of cuBLASLt, with which epilogue and algorithm, and what does not; against
-// the emulator's, which refuses what the real one does. What such calls compute the tests of ops
-// say.
+// Which products become a call of cuBLASLt, with which epilogue and algorithm, and which do not.
+// The emulated library refuses the calls that the real one refuses. Tests of ops check the results
+// of such calls.
 #include "trainer/ops/cuda/cublaslt.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ class CublasLtTest : public ::testing::Test {
 
   struct Want {
     DType a = DType::kBFloat16, b = DType::kBFloat16, c = DType::kBFloat16;
-    int64_t m = kM, n = kN, k = kK, stride = 0, begin = 0;  // Of C: elements.
+    int64_t m = kM, n = kN, k = kK, stride = 0, begin = 0;  // Elements of C.
     std::optional<DType> bias = std::nullopt;
     bool adds = false, gelu = false, gelu_backward = false;
   };
@@ -87,7 +87,7 @@ class CublasLtTest : public ::testing::Test {
   std::byte* const workspace_ = New(kGemmWorkspaceBytes);
 };
 
-// Of our C[m, n] the library computes the transpose.
+// The library computes the transpose of our C[m, n].
 EmulatedMatmul Call(cublasLtEpilogue_t epilogue, bool adds = false, int algorithm = 0) {
   return {kN, kM, kK, epilogue, adds, algorithm};
 }
@@ -114,7 +114,7 @@ TEST_F(CublasLtTest, EpiloguesAreOneCall) {
                   Call(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), Call(CUBLASLT_EPILOGUE_DGELU)));
 }
 
-// What `run.deterministic` does without: u, stored, is not what y was made of.
+// The reason why `run.deterministic` avoids it: y was not made from the stored u.
 TEST_F(CublasLtTest, ItsGeluIsOfWhatWasNotRounded) {
   constexpr int64_t kSide = 8;
   auto* const a = reinterpret_cast<BFloat16*>(New(kSide * kSide * 2));
@@ -175,12 +175,12 @@ TEST_F(CublasLtTest, RefusedActivationsComeBehind) {
   Multiply(*library, {.gelu_backward = true});
   EXPECT_THAT(TakeEmulatedMatmuls(),
               ElementsAre(Call(CUBLASLT_EPILOGUE_BIAS), Call(CUBLASLT_EPILOGUE_DEFAULT)));
-  // What has a stride is none that those kernels know.
+  // Those kernels know no stride.
   Multiply(*library, {.stride = kN + 8, .gelu = true});
   EXPECT_THAT(TakeEmulatedMatmuls(), IsEmpty());
 }
 
-// What the library offers and then refuses is multiplied all the same.
+// A product that the library offers and then refuses is still multiplied.
 TEST_F(CublasLtTest, WhatIsRefusedAfterAllIsOurs) {
   RefuseEmulatedAlgorithm(0);
   const auto library = Open();
@@ -212,7 +212,7 @@ TEST_F(CublasLtTest, TheWorkspaceEndsWhereItDoes) {
   munmap(all, 4 * size);
 }
 
-// What it calls invalid is a mistake of ours, and no kind of product.
+// An invalid call is our mistake, and no kind of product.
 TEST_F(CublasLtTest, WhatIsInvalidIsAnError) {
   const auto library = Open();
   FailNextEmulatedMatmul(CUBLAS_STATUS_INVALID_VALUE);
@@ -259,7 +259,7 @@ TEST_F(CublasLtTest, AnAlgorithmIsForItsShape) {
   other.n *= 2;
   const GemmAlgorithm third = library->Candidates(shape, 16).back();
   EXPECT_FALSE(library->Use(other, third));
-  EXPECT_FALSE(library->Use(shape, {}));  // Of no version of the library.
+  EXPECT_FALSE(library->Use(shape, {}));  // No version of the library has it.
   Multiply(*library, {});
   Multiply(*library, {.n = 2 * kN});
   EXPECT_THAT(Unchosen(*library), SizeIs(2));
@@ -299,7 +299,7 @@ TEST_F(CublasLtTest, AFunctionThatIsMissingIsNamed) {
   }
 }
 
-// What a call of ours that were wrong would meet.
+// Errors for wrong calls of ours.
 TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
   cublasLtHandle_t handle;
   cublasLtCreate(&handle);
@@ -332,7 +332,8 @@ TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
   EXPECT_EQ(matmul(x, z, found[1].algo, workspace_, megabyte), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(matmul(x, z, found[1].algo, workspace_, megabyte - 1), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(matmul(x, z, found[1].algo, workspace_ + 16, megabyte), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(matmul(x + 16, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);  // Of 256.
+  // x + 16 begins at no multiple of 256.
+  EXPECT_EQ(matmul(x + 16, z, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(matmul(x, nullptr, found[0].algo, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE);
   const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, gelu = CUBLASLT_EPILOGUE_GELU_AUX;
   cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof(bias));

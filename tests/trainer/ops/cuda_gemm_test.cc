@@ -12,8 +12,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-// Of a factor or of C in a tensor: elements before the first, between rows, and after the last.
-// They are NaN: read by mistake they spoil the result.
+// The place of a factor or of C in a tensor: elements before the first, between rows, and after the
+// last. They are NaN: read by mistake they spoil the result.
 struct Place {
   int64_t before = 0, gap = 0, after = 0;
 };

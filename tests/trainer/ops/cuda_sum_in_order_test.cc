@@ -14,7 +14,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Of each rank some numbers of very different size, so that every order has another sum.
+// Each rank's numbers have very different sizes, so that every order has another sum.
 Bytes Numbers(DType dtype, int64_t n, int rank) {
   const RandomStream random(5, "sum in order", rank);
   Bytes bytes(n * SizeOf(dtype));
@@ -34,7 +34,7 @@ struct Case {
   RankSum sum;
   int64_t offset = 0;  // Elements, of all tensors: 0 is aligned.
   bool in_place = false;
-  int64_t out_offset = 0;  // Of the result, and more than the others'.
+  int64_t out_offset = 0;  // The result's, larger than the others'.
 };
 
 void Check(const Case& c) {

@@ -28,7 +28,7 @@ TEST(ElementRules, RunsCoverEachElementOnce) {
   EXPECT_EQ(Runs({}, 3, 9), "-@3:9 ");
 }
 
-// What a checkpoint's later steps are rounded by: never another number.
+// Later steps from a checkpoint are rounded by these keys: they must never change.
 TEST(ElementRules, TensorsHaveKeysForEver) {
   EXPECT_EQ(TensorKey("transformer.h.0.attn.c_attn.weight"), 0x47d226963e0f77c1u);
   EXPECT_NE(TensorKey("a"), TensorKey("b"));

@@ -132,7 +132,7 @@ void Check(const Problem& p, int threads, uint64_t seed) {
   EXPECT_EQ(wrong, 0) << "of " << want.size() << " bytes";
 }
 
-// What the instruction set in use decides.
+// The instruction set in use decides.
 TEST(GemmBf16, KernelsSuitTheCpu) {
   const char* wanted = std::getenv("FSDP_TRAIN_ISA");
   const bool any = wanted == nullptr || *wanted == 0;

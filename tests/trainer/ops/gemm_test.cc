@@ -18,8 +18,8 @@
 namespace fsdp {
 namespace {
 
-// A stored matrix with a stride beyond its rows. What lies between rows is NaN: read by mistake it
-// spoils the result, and it must not be written.
+// A stored matrix with a stride beyond its rows. Elements between rows are NaN: read by mistake
+// they spoil the result, and they must not be written.
 struct Stored {
   Stored(Random& random, int64_t rows, int64_t cols, int64_t gap)
       : rows(rows), cols(cols), stride(cols + gap), values(rows * stride, NAN) {

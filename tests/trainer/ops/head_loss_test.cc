@@ -40,9 +40,9 @@ struct Results {
   // The largest sums of |terms| of an element of dx and of dw: what a relative error of each term
   // can make of it.
   double dx_terms = 0, dw_terms = 0;
-  // What logits may move that are each off by `error` of themselves: the loss, and the largest of
-  // dx and of dw. With d the error of a row's largest |l|, e^l / sum e^l lies within e^2d of what
-  // it is, and log sum e^l - l within 2d.
+  // The most that logits, each off by `error` of itself, may move the loss, and the largest
+  // elements of dx and of dw. With d the error of a row's largest |l|, e^l / sum e^l lies within
+  // e^2d of its true value, and log sum e^l - l within 2d.
   double loss_moves = 0, dx_moves = 0, dw_moves = 0;
 };
 
@@ -111,7 +111,7 @@ class HeadLossTest : public OpTest {
     });
     return Get(loss_)[0] - kBefore;
   }
-  // Of loss and dw: what was added.
+  // Returns for loss and dw the numbers that were added.
   Results ForwardBackward(const Problem& p, double loss_scale = 0) {
     Clear();
     Upload(p);

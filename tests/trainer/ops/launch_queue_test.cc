@@ -1,4 +1,4 @@
-// What a GPU alone can tell of the driver's launch queues: linked into the kit's tests
+// Properties of the driver's launch queues that a GPU alone shows: linked into the kit's tests
 // (gpu_op_tests), and on the emulator's runtime, whose queues end as the driver's do.
 #include <gtest/gtest.h>
 

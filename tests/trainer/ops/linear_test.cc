@@ -74,7 +74,7 @@ class LinearTest : public OpTest {
     return Get(y);
   }
 
-  // Of dw and db: what was added.
+  // Returns for dw and db the numbers that were added.
   Gradients Backward(const Case& c, const Values& x, const Values& w, const Values& dy) {
     const View vx = Input({c.rows, c.in}, x), vw = Input(c.WeightShape(), w);
     const View vdy = Input({c.rows, c.out}, dy);
@@ -203,7 +203,7 @@ TEST_P(LinearTest, BackwardMatchesOracle) {
   }
 }
 
-// What is left out changes nothing of the rest, and its operand is not read.
+// A gradient that is left out does not change the others, and its operand is not read.
 TEST_P(LinearTest, EachGradientAlone) {
   const Case c{5, 4, 3, WeightLayout::kInOut};
   Random random(4, dtype());

@@ -1,4 +1,4 @@
-// The tables and blocks that the optimizers' ops read, as tests hand them over: as bytes.
+// The tables and blocks that the optimizers' ops read, in the form of bytes, for tests.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_OPS_OPTIMIZER_BLOCKS_H_
 #define FSDP_TRAIN_TESTS_TRAINER_OPS_OPTIMIZER_BLOCKS_H_
 
@@ -11,21 +11,21 @@
 
 namespace fsdp {
 
-// The values of a uint8 tensor that holds these.
+// The values of a uint8 tensor that holds these bytes.
 template <typename T>
 std::vector<double> BytesOf(const T* values, size_t count) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(values);
   return {bytes, bytes + count * sizeof(T)};
 }
 
-// A view of them where they are.
+// A view of them in place.
 template <typename T>
 View ViewOfBytes(T* values, size_t count) {
   return {reinterpret_cast<std::byte*>(values), DType::kUInt8,
           Shape{static_cast<int64_t>(count * sizeof(T))}};
 }
 
-// Update t, by the formulas.
+// The factors of update t, by the formulas.
 inline UpdateFactors FactorsAt(double lr, double beta1, double beta2, int64_t t) {
   const double n = static_cast<double>(t);
   return {.update = t,

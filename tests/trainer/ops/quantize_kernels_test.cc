@@ -23,7 +23,7 @@ std::vector<const QuantizeKernels*> AllKernels() {
 
 uint32_t Bits(float x) { return std::isnan(x) ? 0x7fc00000u : std::bit_cast<uint32_t>(x); }
 
-// Of all sizes, with zeros of both signs, and now and then what is not finite.
+// Numbers of all sizes, with zeros of both signs, and now and then one that is not finite.
 std::vector<float> UnitOfFloats(Random& random) {
   std::vector<float> x;
   const auto exponents = random.Integers(kQuantizedUnit, 12);
@@ -105,7 +105,7 @@ TEST(QuantizeKernels, RoundTiesToEven) {
   }
 }
 
-// Of all floats' sizes: nothing finite becomes infinite, and the largest keeps its place.
+// At all sizes of floats: nothing finite becomes infinite, and the largest keeps its place.
 TEST(QuantizeKernels, TheLargestStaysFinite) {
   for (const QuantizeKernels* kernels : AllKernels()) {
     for (const QuantizedForm form : kForms) {

@@ -1,4 +1,4 @@
-// The contract of quantize.h, element by element: what packed bytes and values must be, to the bit.
+// The contract of quantize.h, element by element: packed bytes and values, to the bit.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_OPS_QUANTIZE_MODEL_H_
 #define FSDP_TRAIN_TESTS_TRAINER_OPS_QUANTIZE_MODEL_H_
 
@@ -22,7 +22,7 @@ inline double LevelsOf(QuantizedForm form) {
   return form == QuantizedForm::kInt8 ? 127 : form == QuantizedForm::kFp8 ? 448 : 7;
 }
 
-// e4m3: S EEEE MMM, bias 7, no infinity, NaN where all of the rest is 1.
+// e4m3: S EEEE MMM, bias 7, no infinity; NaN where all bits but S are 1.
 inline double E4M3(int code) {
   const int exponent = code >> 3 & 15, fraction = code & 7;
   const double magnitude =
@@ -36,7 +36,7 @@ inline float ModelScale(QuantizedForm form, const std::vector<float>& block) {
     if (!std::isfinite(x)) return NAN;
     most = std::max(most, std::fabs(x));
   }
-  // Of int8 a scale may be so large that 127 of them are too much: the one below is not.
+  // In int8 127 times a scale may overflow; then the scale is the next smaller one.
   float scale = std::max(most / static_cast<float>(LevelsOf(form)), 0x1p-94f);
   if (std::isinf(scale * static_cast<float>(LevelsOf(form)))) scale = std::nextafter(scale, 0.0f);
   return scale;

@@ -45,8 +45,8 @@ class QuantizeTest : public OpTest {
                                 BytesOf(layout.rows.data(), layout.rows.size()), kByte)};
   }
 
-  // What the ops make of x, of the dtype under test, held to the model: its bytes, and its values
-  // in all three dtypes. Returns those in fp32.
+  // Runs the ops on x, of the dtype under test, and compares their bytes, and their values in all
+  // three dtypes, with the model. Returns the values in fp32.
   std::vector<double> RoundTrip(const std::vector<QuantizedPiece>& pieces,
                                 const QuantizedOptions& options, const std::vector<double>& x,
                                 int64_t skipped = 0) {
@@ -197,7 +197,7 @@ TEST_P(QuantizeTest, LayoutsOfAllKinds) {
   }
 }
 
-// What is raw is rounded as a cast does, and what is not finite stays alone.
+// Raw elements are rounded as by a cast, and one that is not finite changes no others.
 TEST_P(QuantizeTest, RawElementsAreThemselves) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   auto x = Random(/*seed=*/8, dtype()).Vector(300);

@@ -11,7 +11,7 @@ class ReductionsTest : public OpTest {
  protected:
   View Squares() { return Workspace(SumOfSquaresWorkspaceBytes(kernel_type())); }
 };
-FSDP_INSTANTIATE_OP_TEST(ReductionsTest, kF32, kBF16, kF16);  // Of gradients.
+FSDP_INSTANTIATE_OP_TEST(ReductionsTest, kF32, kBF16, kF16);  // Dtypes of gradients.
 
 TEST_P(ReductionsTest, SumOfSquaresMatchesOracle) {
   for (const int64_t n : {1, 7, 255, 256, 257, 16384, 100003}) {

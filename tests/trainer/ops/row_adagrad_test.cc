@@ -18,7 +18,7 @@ constexpr double kLr = 0.125, kScale = 0.5;
 
 class RowAdagradTest : public OpTest {
  protected:
-  // What each of three ranks sends: some rows several, row 5 all, one rank nothing more than it.
+  // Rows that three ranks send: several send some rows, all send row 5, one sends nothing else.
   static std::vector<double> Ids(int64_t capacity) {
     std::vector<double> ids;
     for (const std::vector<int64_t>& of : {std::vector<int64_t>{5, 0, 22, 7}, {5}, {7, 5, 1, 22}}) {

@@ -43,7 +43,7 @@ class SgdTest : public OpTest {
     return Input(BlockShape<UpdateFactors>(), BytesOf(&factors, 1), DType::kUInt8);
   }
 };
-FSDP_INSTANTIATE_OP_TEST(SgdTest, kF32, kBF16);  // Of master and state.
+FSDP_INSTANTIATE_OP_TEST(SgdTest, kF32, kBF16);  // Dtypes of master and state.
 
 // In bf16 each step moves both by less than one Epsilon of their size, which is below 8.
 TEST_P(SgdTest, FollowsTorch) {

@@ -52,7 +52,7 @@ TEST_P(TableRowsTest, RoundsTakeEachRowOnce) {
     std::ranges::sort(of_owner, {}, RowKey);
     rows.insert(rows.end(), of_owner.begin(), of_owner.end());
   }
-  rows.resize(70, 0);  // What is behind the last owner's counts for nothing.
+  rows.resize(70, 0);  // Rows behind the last owner's are ignored.
   const View row = Input({70}, rows, kI64), owners = Input({4}, {0, 40, 40, 61}, kI32);
   for (int log2_rounds = 0; log2_rounds < 4; ++log2_rounds) {
     constexpr int64_t kCapacity = 40;

@@ -102,8 +102,9 @@ std::vector<const UpdateKernels*> KernelsOfThisCpu() {
   return {&kUpdateAvx2};
 }
 
-// Of every length up to a little more than a chunk, from all kinds of places, by each instruction
-// set: what is theirs has the definition's bits, what is around it keeps its own.
+// Runs of every length up to a little more than a chunk, from all kinds of places, by each
+// instruction set. Their elements have the definition's bits; the elements around them keep their
+// own.
 TEST(UpdateKernels, VariantsAreTheDefinition) {
   const auto values = [](int seed, double low, double high) {
     const auto doubles = Random(seed, kF32).Vector(KernelTensor::kElements, low, high);

@@ -1,5 +1,5 @@
-// What an update makes of an element, as adamw.h, sgd.h and update.h say, with what all kernels
-// fuse; and the draws that it is rounded by.
+// The result of an update for an element by adamw.h, sgd.h and update.h, with the operations that
+// all kernels fuse; and the draws that it is rounded by.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_OPS_UPDATE_ORACLE_H_
 #define FSDP_TRAIN_TESTS_TRAINER_OPS_UPDATE_ORACLE_H_
 
@@ -29,7 +29,7 @@ inline PhiloxCounter PhiloxOf(int rounds, PhiloxCounter c, PhiloxKey k) {
   return c;
 }
 
-// The 16 bits of stochastic_rounding.h.
+// The 16 bits of a draw by stochastic_rounding.h.
 inline uint32_t DrawOf(PhiloxKey key, uint64_t tensor, uint64_t element) {
   const uint64_t block = element / 64 * 8 + element % 32 / 4;
   const PhiloxCounter words =
@@ -40,7 +40,7 @@ inline uint32_t DrawOf(PhiloxKey key, uint64_t tensor, uint64_t element) {
   const uint32_t word = words[element % 64 / 32 * 2 + element / 2 % 2];
   return element % 2 == 0 ? word & 0xffff : word >> 16;
 }
-// Those of update.h.
+// The draw of an update by update.h.
 inline uint32_t UpdateDraw(uint64_t seed, uint64_t update, uint32_t what, uint64_t tensor,
                            uint64_t element) {
   const PhiloxCounter key =
@@ -98,7 +98,7 @@ struct UpdatedElement {
   float g, p, first, second, average;
 };
 
-// draws: of p and of both states. rate: 1 - decay.
+// draws: for p and for both states. rate: 1 - decay.
 inline void UpdateElement(const UpdateVariant& variant, const AdamWFactors& adamw,
                           const SgdFactors& sgd, float rate, const std::array<uint32_t, 3>& draws,
                           UpdatedElement& e) {

@@ -1,4 +1,4 @@
-// What both optimizers' ops promise of their pass: stochastic rounding, the copy, the average.
+// The common promises of both optimizers' ops: stochastic rounding, the copy, the average.
 #include "trainer/ops/update.h"
 
 #include <array>
@@ -51,7 +51,7 @@ class UpdateTest : public OpTest {
     return Get(p);
   }
 };
-FSDP_INSTANTIATE_OP_TEST(UpdateTest, kF32);  // Of arithmetic.
+FSDP_INSTANTIATE_OP_TEST(UpdateTest, kF32);  // The dtype of arithmetic.
 
 // Each of the three results of a step, of its own draws: a value becomes what its draw says.
 TEST_P(UpdateTest, DrawsAreThoseOfTheDefinition) {
@@ -209,7 +209,7 @@ TEST_P(UpdateTest, MeanIsTheValue) {
   }
 }
 
-// What has one key and not the other: unrelated draws, so half of the values agree.
+// Keys that differ in one part give unrelated draws, so half of the values agree.
 TEST_P(UpdateTest, EveryPartOfTheKeyCounts) {
   constexpr int64_t kN = 4096;
   const std::vector<double> half(kN, 1 + Epsilon(kBF16) / 2);
@@ -229,7 +229,7 @@ TEST_P(UpdateTest, EveryPartOfTheKeyCounts) {
   expect_unrelated(Rounded(half, kSeed, 5, kTensor, int64_t{1} << 40), "element, upper half");
 }
 
-// Of a tensor: whatever shards it is cut into and wherever in a shard it lies.
+// A tensor's bits are the same, whatever shards cut it and wherever in a shard it lies.
 TEST_P(UpdateTest, BitsDoNotDependOnShards) {
   constexpr int64_t kN = 3000;
   Random random(4, kF32);
@@ -308,7 +308,7 @@ TEST_P(UpdateTest, SecondMomentFollowsAFallingGradient) {
   EXPECT_LT(want.back(), 0.3);
 }
 
-// Of what is kept of p, rounded once.
+// The copy is the kept p, rounded once.
 TEST_P(UpdateTest, CopyIsACastOfTheMaster) {
   const int64_t n = 2333;
   Random random(5, kBF16);
@@ -335,7 +335,8 @@ TEST_P(UpdateTest, CopyIsACastOfTheMaster) {
   }
 }
 
-// Of what is kept of p. (1 - decay) (p - a) + a, with one rounding each, as one fused operation.
+// The average is of the kept p: (1 - decay) (p - a) + a. The difference is rounded once, and so is
+// the fused operation.
 TEST_P(UpdateTest, AverageFollowsWhatIsKept) {
   const int64_t n = 1025;
   const double decay = 0.99;
@@ -363,7 +364,7 @@ TEST_P(UpdateTest, AverageFollowsWhatIsKept) {
 }
 
 TEST_P(UpdateTest, ASkippedStepChangesNothingButTheCopy) {
-  const int64_t n = 5000;  // Of more than one block of threads.
+  const int64_t n = 5000;  // More than one block of threads.
   const auto values = Random(10, kBF16).Vector(n);
   const View p = Input({n}, values, kBF16), m = Input({n}, values, kBF16),
              v = Input({n}, values, kBF16), g = Output({n}, kF32),
@@ -416,7 +417,7 @@ TEST_P(UpdateTest, RefusesWrongExtras) {
   ExpectRefused(call({.average = average, .decay = -0.1}), "decay");
 }
 
-// What the planner and the simulator read.
+// The costs that the planner and the simulator read.
 TEST_P(UpdateTest, CostsWhatItReadsAndWrites) {
   const int64_t n = 64;
   const View p = Accumulated({n}, 0, kBF16), m = Accumulated({n}, 0, kBF16),

@@ -53,7 +53,7 @@ struct Options {
   OptimizerOptions optimizer;
 };
 
-// What every element of every shard is given, step by step.
+// The inputs of every element of every shard, step by step.
 struct Given {
   float gradient = 0;
   double lr = 0.5;
@@ -77,7 +77,7 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
   for (int rank = 0; rank < world; ++rank) {
     CpuDevice device;
     PooledAllocator allocator(device);
-    // Of nobody: nothing is communicated.
+    // Nobody's communicators: nothing is communicated.
     const MeshCommunicators communicators(
         MeshFor(options.executor, rank, world), /*queues=*/1,
         [](const std::string&, const RankGroup&) { return nullptr; });
@@ -195,8 +195,8 @@ TEST_P(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
   }
 }
 
-// What rounds moments is keyed by the name and the element that a file has: the same parameters of
-// any world, and with all units joined; other ones of another seed, and of each element.
+// Moments are rounded by draws keyed by the name and the element that a file has. So parameters are
+// the same in any world, and with all units joined; they differ with the seed, and by element.
 TEST_P(OptimizerTest, RoundedStateDependsOnNoShard) {
   const Given given{.gradient = 0.3f, .lr = 0.1, .coefficients = {1, 0.7f, 0.5f}};
   Options options;

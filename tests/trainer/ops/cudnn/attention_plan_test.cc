@@ -109,7 +109,7 @@ TEST_F(AttentionPlanTest, FullMasks) {
   }
 }
 
-// What wants more memory than is planned for is no plan of ours.
+// A plan that wants more memory than is planned for is not taken.
 TEST_F(AttentionPlanTest, SaysWhyThereIsNone) {
   std::string a100 =
       R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What trainer/ops/cudnn/cudnn_api.h says of cuDNN's enumerations is what cuDNN's header says."""
+"""Checks the enumerations of trainer/ops/cudnn/cudnn_api.h against the header of cuDNN."""
 
 import os
 import pathlib
