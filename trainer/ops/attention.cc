@@ -53,9 +53,10 @@ double BiasFlops(const AttentionDims& d, const AttentionInputs& in, bool gradien
   return d.bias ? (gradient ? 2 : 1) * Pairs(d, in.mask) : 0;
 }
 
-// Ours are a kernel for dout . out, one for dk and dv, and one for dq: the last reads all but out
-// once more, and each of them reads dout. The gradient of a bias is two more: the first reads what
-// that for dq reads, the second its sums. `read`: q, k, v, dout and lse, bytes.
+// Our kernels: one for dout . out, one for dk and dv, and one for dq. The last reads all but out
+// once more, and each of them reads dout. The gradient of a bias takes two more: the first reads
+// what the kernel for dq reads, the second the sums of the first. `read`: bytes of q, k, v, dout
+// and lse.
 OnGpu BackwardOnGpu(const AttentionDims& d, DType dtype, AttentionBackend backend, double read,
                     double dout, const View* dbias) {
   const int64_t rows = d.batch * d.seq * d.heads;

@@ -1,7 +1,7 @@
 // Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762), causal or full, inside documents.
 // One head of keys and values may serve a group of query heads (Ainslie et al. 2023,
-// arXiv:2305.13245). It runs over tiles of queries and keys with a running maximum and sum, so that
-// no [seq, keys] matrix ever exists (Dao 2023, arXiv:2307.08691, algorithms 1 and 2). For each
+// arXiv:2305.13245). The kernels go over tiles of queries and keys with a running maximum and sum,
+// so no [seq, keys] matrix ever exists (Dao 2023, arXiv:2307.08691, algorithms 1 and 2). For each
 // sample and each head h of q, [seq, head_dim], with k and v of head h / (heads of q / heads of k),
 // [keys, head_dim]:
 //   s[i,j] = scale q[i] . k[j] + bias(h, j - i) where query i sees key j

@@ -32,8 +32,8 @@ ConvolutionShape CheckOperands(const char* name, const ConstView& x, const Const
   return ShapeOfConvolution(name, x.shape, w.shape, window);
 }
 
-// As many products as there are groups. On a GPU one kernel of ours, or a library's, and one more
-// where pixels are picked out, which are read and written once more.
+// There is one product per group. On a GPU that is one kernel, ours or a library's. Where pixels
+// are picked out, one more kernel reads and writes them.
 KernelCost CostOf(const ConvolutionShape& s, Product product, const Cost& rest, DType x) {
   product.count = s.window.groups;
   KernelCost cost(product, rest, 2 * static_cast<double>(LookedAtBytes(s, x)));

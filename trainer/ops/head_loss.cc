@@ -14,12 +14,12 @@ namespace {
 
 // A chunk reads w for the logits and for dx, and reads and writes dw: with few rows that traffic
 // decides. GPT-2's head (50257 x 768, 2048 rows, two cores of a Xeon of 2023) took about 2 % less
-// with chunks of 1024 rows than of 512. Logits are fp32 whatever x is: of x of two bytes, where all
-// else is half as large, they are half as many.
+// with chunks of 1024 rows than of 512. Logits are fp32 whatever x is. Where x has two bytes, all
+// other operands are half as large, so the chunk is half as many rows.
 constexpr int64_t MaxChunkRows(DType x) { return x == DType::kFloat32 ? 1024 : 512; }
 constexpr int64_t kMaxChunkBytes = int64_t{256} << 20;
-// A GPU's products take so much less time that the traffic of dw, which goes with each chunk, would
-// rival that of 1024 rows.
+// A GPU's products take so much less time that with 1024 rows the traffic of dw, once per chunk,
+// would take about as long.
 constexpr int64_t kMaxChunkRowsCuda = 8192;
 constexpr int64_t kMaxChunkBytesCuda = int64_t{4} << 30;
 constexpr int64_t kGrain = 16;

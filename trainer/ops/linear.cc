@@ -25,8 +25,8 @@ LinearShape CheckActivations(const Arguments& arguments, const ConstView& x, con
   return shape;
 }
 
-// y = x W, dx = dy W^T and dW += x^T dy, with a call of Gemm() for each. With an fp32 W
-// beside activations that are not, a product is one of fp32.
+// y = x W, dx = dy W^T and dW += x^T dy, each by a call of Gemm(). With an fp32 W beside other
+// activations, a product counts as one of fp32.
 Product ForwardProduct(const LinearShape& s, DType dtype, DType result) {
   return {.name = "forward",
           .m = s.rows,

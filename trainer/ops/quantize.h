@@ -7,7 +7,7 @@
 // each a rounding of their own, to nearest, ties to even, in fp32. y in another dtype is rounded
 // once more.
 //   Error    For y in fp32: half a scale in kInt8 and kInt4; in kFp8 the larger of 1/16 of |x| and
-//            2^-10 of the scale. fp32's own roundings add 2^-14 of that.
+//            2^-10 of the scale. fp32's own roundings add 2^-14 of this bound.
 //   Small    The least scale keeps quotients, values and their sums out of the subnormal numbers. A
 //            block with a smaller m / levels gets that scale, and has the error as above: subnormal
 //            elements arrive as zeros.

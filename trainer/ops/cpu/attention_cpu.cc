@@ -36,8 +36,8 @@ struct QkvRows {
   HeadRows<const T> q, k, v;
 };
 
-// A head's row of the bias, and of a sample's sums for its gradient, as kernels want them. All is
-// left out that there is no place for.
+// A head's row of the bias, and of a sample's sums for its gradient, in the kernels' order. Rows
+// without memory are left out.
 struct BiasRows {
   const AttentionDims& dims;
   float* bias = nullptr;  // [heads, distances]

@@ -6,8 +6,8 @@
 namespace fsdp {
 namespace {
 
-// Whether there is a subnormal number, which the instruction takes for zero: whatever a thread
-// thinks of them, so these are looked for in the bits.
+// Whether there is a subnormal number. The instruction takes it for zero, whatever the thread's
+// setting, so the test looks at the bits.
 bool AnySubnormal(__m512 x) {
   const __m512i u = _mm512_castps_si512(x);
   const __mmask16 small = _mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7f800000));

@@ -29,8 +29,8 @@ struct Tap {
   int64_t down, right;
 };
 
-// Images whose pixels are looked at by taps: pixel (i, j) of the target looks at
-// (i step + down, j step + right), zero outside of the image. `begin`: of a group's channels.
+// Images whose pixels are read by taps: pixel (i, j) of the target reads (i step + down, j step +
+// right), which is zero outside the image. `begin`: the first of a group's channels.
 struct Unfolding {
   ConstView source;  // [samples, height, width, all channels]
   int64_t begin, channels;
@@ -79,8 +79,8 @@ void Unfold(const Unfolding& u, int64_t first, int64_t rows, std::byte* to) {
   }
 }
 
-// Rows of the unfolded matrix that are made at a time: as many as a tile holds, and for small
-// images so few that there are several tiles. By the shape alone.
+// The number of rows of the unfolded matrix that are made at a time: as many as a tile holds, and
+// for small images few enough that there are several tiles. The shape alone decides it.
 int64_t RowsOfTile(int64_t pixels, int64_t cols, int64_t size, int64_t groups) {
   constexpr int64_t kTiles = 8, kFewest = 64;
   const int64_t hold = kTileBytes / std::max<int64_t>(1, cols * size);

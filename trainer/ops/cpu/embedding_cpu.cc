@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kCacheLine = 16;  // Floats.
 
-// table[ids[i], :] += dy[i, :] where the table is not fp32. A row of it that several rows of dy are
-// added to takes their sum, rounded once: so dy is read by the rows of the table, in `rows`' order.
+// table[ids[i], :] += dy[i, :] where the table is not fp32. A row of the table gets the sum of all
+// its rows of dy, rounded once. So dy is read by the rows of the table, in the order `rows`.
 void AddToTable(ThreadPool& pool, const EmbeddingShape& s, const int32_t* ids, const int32_t* rows,
                 const ConstView& dy, const View& table) {
   pool.ParallelFor(s.cols, kCacheLine, [&](int64_t begin, int64_t end) {

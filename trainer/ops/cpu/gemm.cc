@@ -43,8 +43,8 @@ constexpr int64_t kMaxPackedRows = 2048;
 // The bytes of B that are packed at a time: half of a second-level cache, at most this.
 constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
 
-// Below this many multiplications a thread more costs about what it saves: 5 us of one core
-// against the hand-over to another thread and back.
+// With fewer multiplications per thread, another thread costs about what it saves: 5 us of one
+// core, against the hand-over to another thread and back.
 constexpr double kMinProductsPerThread = 5e5;
 
 // Products of so few rows are bound by reading B, so B is read where it lies.
@@ -66,8 +66,8 @@ int64_t PackedCols(const GemmKernels& kernels) {
   return std::max<int64_t>(1, bytes / tile_bytes) * kernels.cols;
 }
 
-// A thread's memory for packing. Straight from the system, on large pages where there are any: what
-// no product needs costs nothing.
+// A thread's memory for packing, directly from the system, on large pages where there are any.
+// Bytes that no product needs cost nothing.
 class Scratch {
  public:
   ~Scratch() {
@@ -227,8 +227,8 @@ void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t co
   FinishRow<Float16>(p, sums, n, row, col);
 }
 
-// A tile of C, strip by strip, whose A begins at s.a and goes on each `a_strip` bytes. It lies in
-// the columns of `summed`, for which there is scratch if C cannot keep sums.
+// A tile of C, strip by strip. The first strip's A begins at s.a, each later one `a_strip` bytes
+// behind. The tile lies in the columns of `summed`; scratch holds its sums if C cannot.
 void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, GemmStrip s,
                int64_t a_strip, bool last) {
   const char* const a = s.a;
@@ -254,8 +254,8 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
   }
 }
 
-// All rows for some columns, k to its end, then the next columns: of an A that need not be packed,
-// and of a C that cannot keep sums.
+// All rows for some columns, with k to its end, then the next columns: for an A that need not be
+// packed, and for a C that cannot keep sums.
 void ProductByColumns(const Product& p, const GemmTile& tile) {
   const GemmKernels& kernels = p.kernels;
   const bool few = p.form == GemmForm::kFloats && p.MayReadInPlace(p.b) &&
@@ -393,9 +393,9 @@ GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int p
   const double products = static_cast<double>(m) * n * k;
   parts = std::clamp(static_cast<int>(std::min(products / kMinProductsPerThread, 1e9)), 1, parts);
   if (part >= parts) return {};
-  // A grid of down x across tiles. The largest tile decides the time; among equals, the least
-  // packing, which every thread does for its own part of B, and of A where it is packed at all.
-  // Otherwise each thread reads its rows of A once for every few columns, which costs less.
+  // A grid of down x across tiles. The largest tile decides the time. Among equals the grid with
+  // the least packing is best: every thread packs its own part of B, and of A where A is packed. An
+  // A that is not packed is read once for every few columns, which costs less.
   const GemmKernels& kernels = Kernels();
   const int64_t row_grains = CeilDiv(m, kernels.rows), col_grains = CeilDiv(n, kernels.cols);
   int down = 1;

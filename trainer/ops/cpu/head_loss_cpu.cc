@@ -22,8 +22,8 @@ void RaiseTo(float& max, float value) {
   }
 }
 
-// Floats become factor times them, in place, as elements of this dtype: bf16 and fp16 take the
-// first half of the memory.
+// Multiplies floats by `factor`, in place, as elements of this dtype: bf16 and fp16 take the first
+// half of the memory.
 void ScaleTo(DType dtype, float factor, int64_t n, float* row) {
   const View to(reinterpret_cast<std::byte*>(row), dtype, {n});
   FloatPiece buffer;
@@ -46,8 +46,8 @@ void HeadLossCpu(ThreadPool& pool, const HeadLossShape& s, const ConstView& x, c
   const float* const weights = weights_view.As<float>();
   const HeadLossKernels& kernels = ForThisCpu(kHeadLossAvx2, kHeadLossAvx512);
   const bool with_gradient = dx.has_value();
-  // g is scaled before its products, which round their results. In fp32 the factors go to x and dx
-  // instead, which are smaller.
+  // g is scaled before its products, which round their results. In fp32 x and dx are scaled
+  // instead: they are smaller.
   const bool scale_g = x.dtype != DType::kFloat32;
   // For a chunk's rows: the loss, the largest logit, and the factor that a row of g still lacks.
   double* const nll = workspace.As<double>();

@@ -13,8 +13,9 @@ GemmOperand Weight(const LinearShape& s, const ConstView& w) {
   return s.layout == WeightLayout::kInOut ? Factor(w, 0, s.out) : Transposed(w, 0, s.in);
 }
 
-// db[j] += sum_i dy[i, j] for columns [begin, end): in blocks of rows, because one running float32
-// sum would lose a digit over thousands of rows. The order depends on the number of rows alone.
+// db[j] += sum_i dy[i, j] for columns [begin, end). Rows are summed in blocks, because one running
+// float32 sum would lose a digit over thousands of rows. The order depends on the number of rows
+// alone.
 void AddColumnSums(const ConstView& dy, int64_t rows, int64_t cols, int64_t begin, int64_t end,
                    const View& db) {
   constexpr int64_t kCols = 256, kRows = 32;

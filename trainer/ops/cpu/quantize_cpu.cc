@@ -16,8 +16,8 @@ using Kind = QuantizedRow::Kind;
 constexpr int64_t kGrain = 8;  // Units a thread.
 constexpr int64_t kUnit = kQuantizedUnit;
 
-// A unit of a row: slots [slot, slot + kUnit), of which [begin, end) hold elements and
-// [stored_begin, stored_end) are packed, counted from `slot`.
+// A unit of a row: slots [slot, slot + kUnit). Counted from `slot`, [begin, end) hold elements and
+// [stored_begin, stored_end) are packed.
 struct Unit {
   Unit(const QuantizedRow& row, int64_t number)
       : row(row),
@@ -139,8 +139,8 @@ void AddUnit(const QuantizeKernels& kernels, const QuantizedTable& table, const 
   for (int64_t i = 0; i < unit.size(); ++i) y[unit.begin + i] += raw[i];
 }
 
-// The first of what is to be added, or all there is. y: kUnit floats, of which those of the unit's
-// elements count.
+// Writes the first term of a sum, or the only one. y: kUnit floats; only those of the unit's
+// elements matter.
 void ReadUnit(const QuantizeKernels& kernels, const QuantizedTable& table, const Unit& unit,
               const ConstView& packed, float* y) {
   switch (unit.row.kind) {

@@ -69,8 +69,8 @@ FSDP_ALWAYS_INLINE Ints Encode(Floats x) {
   } else if constexpr (form == QuantizedForm::kInt4) {
     return ToInts(x) & 0xf;
   } else {
-    // Normal numbers keep 3 of 23 bits of the fraction, and their exponent's bias becomes 7. Below
-    // 2^-6 steps are of 2^-9, as those of floats from 2^14 on.
+    // Normal numbers keep 3 of 23 bits of the fraction, and their exponent gets the bias 7. Below
+    // 2^-6 the steps are 2^-9, which floats have from 2^14 on.
     const Ints sign = ((Ints)x >> 24) & 0x80, bits = (Ints)x & 0x7fffffff;
     const Ints normal = ((bits + 0x7ffff + ((bits >> 20) & 1)) >> 20) - ((127 - 7) << 3);
     const Ints subnormal = (Ints)((Floats)bits + 0x1p14f) & 0x7fffff;

@@ -1,8 +1,8 @@
-// Formulas: attention.h. dk and dv of a tile of keys are added up by one block, over the queries of
-// all heads of the group, and dq of a tile of queries by another one, over the keys: p and ds are
-// made twice, so that no two blocks add to the same, and no sum waits in memory. The gradient of a
-// bias is added up by distance first, then by bucket. The next tiles are
-// on their way while a block computes.
+// Formulas: attention.h. One block adds up dk and dv of a tile of keys, over the queries of all
+// heads of the group. Another one adds up dq of a tile of queries, over the keys. So p and ds are
+// computed twice, but no two blocks add to the same element, and no sum waits in memory. The
+// gradient of a bias is added up by distance first, then by bucket. The next tiles are loaded while
+// a block computes.
 #include <climits>
 #include <cmath>
 
@@ -282,9 +282,9 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
   StoreTile<D, kKeys>(v_tile, args.dv.Rows(at.sample, at.head), block_key);
 }
 
-// Sums of ds by distance j - i, of one sample's head: a block has kDistances of them, from number
-// `first` on, each warp those of its queries, and each lane the distances that it adds up. ds is
-// made once more, for those of a tile's keys that lie as far from some of its queries.
+// Sums of ds by distance j - i, for one sample's head. A block has kDistances of them, from number
+// `first` on; each warp adds up those of its queries, each lane its own distances. ds is computed
+// once more, for those of a tile's keys that lie at such a distance from some of its queries.
 constexpr int kDistances = 128;
 
 template <typename T, int D>

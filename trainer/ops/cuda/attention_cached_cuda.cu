@@ -1,6 +1,6 @@
-// Formulas: attention_cached.h. One kernel writes what is new into the cache; in the next one a
-// block has one query, and eight lanes a key: 16 keys at a time, each eight lanes with a maximum
-// and sums of their own, which come together at the end.
+// Formulas: attention_cached.h. One kernel writes the new keys and values into the cache. In the
+// next one a block has one query, and eight lanes have a key: 16 keys at a time. Each eight lanes
+// have a maximum and sums of their own, which are joined at the end.
 #include <cmath>
 
 #include "trainer/ops/cuda/attention_cached_cuda.h"
@@ -64,8 +64,8 @@ __device__ void LoadSlot(const HeadRowsCuda<T>& rows, int row, int slot, float (
   }
 }
 
-// A softmax so far: the maximum of the scores, which are exponents of two, and the sum of the
-// powers, each over that of the maximum.
+// The softmax so far: the maximum of the scores, which are exponents of two, and the sum of the
+// powers, each divided by that of the maximum.
 struct Partial {
   float top = -INFINITY, sum = 0;
 

@@ -1,5 +1,5 @@
-// Formulas: attention.h. A block has a tile of queries of one head, and walks over the tiles of
-// keys and values, of which the next one is on its way while it computes.
+// Formulas: attention.h. A block has a tile of queries of one head, and goes over the tiles of keys
+// and values. The next tile is loaded while it computes.
 #include <cmath>
 
 #include "trainer/ops/cuda/attention_call.h"
@@ -78,8 +78,8 @@ __device__ bool MasksSome(const AttentionSees<kind>& sees, int query, int last_s
   return kind == AttentionKind::kAny && (key + n > sees.seen || call.HasEnds<kind>());
 }
 
-// scores becomes exp(scale (scores - top)), top the maximum so far, and what has been added up
-// before is scaled to it. `factor` is scale log2(e).
+// scores becomes exp(scale (scores - top)), where top is the maximum so far. The earlier sums are
+// scaled to it. `factor` is scale log2(e).
 template <int M, int N, int D>
 __device__ void RunningSoftmax(float factor, Fragments<M, N>& scores, float (&top)[M][2],
                                float (&sum)[M][2], Fragments<M, D>& out) {

@@ -1,4 +1,4 @@
-// Formulas: attention_math.h. Products are of tiles of 64 rows, 64 columns of heads at a time; a
+// Formulas: attention_math.h. Products use tiles of 64 rows, and 64 columns of heads at a time. A
 // warp has a row of scores.
 #include "trainer/ops/cuda/attention_buckets.h"
 #include "trainer/ops/cuda/attention_call.h"

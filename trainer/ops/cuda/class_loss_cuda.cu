@@ -22,8 +22,8 @@ struct ClassLossArgs {
   float scale;
 };
 
-// A row a block: its term of the loss, and dz. dz may be z: each thread reads its pieces before it
-// writes them, and all have read the target's logit before the first is written.
+// Each block has a row: its term of the loss, and dz. dz may be z, because each thread reads its
+// pieces before it writes them, and all have read the target's logit before the first write.
 template <typename T>
 __global__ void ClassLossOfRows(ClassLossArgs<T> args) {
   constexpr int kWide = kPack<T>;
@@ -82,8 +82,8 @@ struct CorrectClassesArgs {
   double* terms;
 };
 
-// A row a block: its weight, or 0 where another logit comes before the target's. Comparisons with a
-// NaN do not hold.
+// Each block has a row: its weight, or 0 where another logit comes before the target's. Comparisons
+// with a NaN are false.
 template <typename T>
 __global__ void CorrectClassesOfRows(CorrectClassesArgs<T> args) {
   constexpr int kWide = kPack<T>;

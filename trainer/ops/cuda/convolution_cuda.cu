@@ -5,9 +5,9 @@
 namespace fsdp {
 namespace {
 
-// Three products of one form, C[m, n] = A[m, k] B[k, n] for each group, whose factors are unfolded
-// while they are read: tiles of 64 x 64, kDepth of k at a time, summed over k in order by fused
-// multiply-add.
+// Three products of one form, C[m, n] = A[m, k] B[k, n] for each group. Their factors are unfolded
+// while they are read. Tiles are 64 x 64, with kDepth of k at a time; sums go over k in order, by
+// fused multiply-add.
 constexpr int kTile = 64, kDepth = 16, kThreads = 256, kSide = 16, kEach = 4;
 
 struct Sizes {

@@ -157,8 +157,8 @@ class CublasLt final : public GemmLibrary {
           "cublasLtMatrixLayoutCreate");
     return {layout, api_.destroy_layout};
   }
-  // With rows as close to each other as may be, and a bias and an aux somewhere at kAlignment: from
-  // where they are the library concludes what it may read at once.
+  // Rows lie as close to each other as allowed, and a bias and an aux lie somewhere at kAlignment:
+  // the library concludes from their places how much it may read at once.
   Call Describe(const GemmShape& shape) const;
   void SetStrides(const GemmShape& shape, const Strides& strides, Call& call) const;
   Choice& ChoiceFor(const GemmShape& shape);

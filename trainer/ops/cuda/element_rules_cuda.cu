@@ -6,8 +6,8 @@
 namespace fsdp {
 namespace {
 
-// Rules travel as arguments: no memory of the host has to outlive the call, and nobody waits for a
-// copy from it. A launch takes 4096 bytes of them.
+// Rules are passed as arguments, so no memory of the host has to outlive the call, and nobody waits
+// for a copy from it. A launch takes 4096 bytes of them.
 struct Piece {
   ElementRule rules[kRulesOfLaunch];
 };

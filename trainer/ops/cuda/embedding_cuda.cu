@@ -25,8 +25,8 @@ __global__ void EmbeddingForwardRows(const int32_t* tokens, const int32_t* posit
   });
 }
 
-// In backward a thread has so many columns of a row of a table, and adds rows
-// of dy to them: one after the other, but several are on their way.
+// In backward a thread has this many columns of a row of a table, and adds rows of dy to them, one
+// after the other. Several rows are loaded ahead.
 constexpr int kColumns = 4;
 constexpr int kAhead = 8;
 constexpr int kThreads = 256;
@@ -54,8 +54,8 @@ struct RowOfTable {
   }
 };
 
-// A warp for each place in the order and kWarp kColumns columns: where a
-// token's first row stands, it adds all of that token's.
+// A warp for each place in the order and kWarp kColumns columns. The warp at a token's first row
+// adds all rows of that token.
 template <typename T, typename G>
 __global__ void __launch_bounds__(kThreads)
     AddToTokens(const int32_t* tokens, const int32_t* order, const T* dy, int64_t rows,
@@ -93,10 +93,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block for each position and kThreads kColumns columns: it looks through all
-// rows for those that have it. A position of a batch comes once a row of
-// tokens, so nearly all of the work is looking, at numbers that stay in the
-// cache.
+// A block for each position and kThreads kColumns columns. It searches all rows for those that have
+// the position. A batch has a position once per row of tokens, so nearly all of the work is
+// searching, among numbers that stay in the cache.
 template <typename T, typename G>
 __global__ void __launch_bounds__(kThreads)
     AddToPositions(const int32_t* positions, const T* dy, int64_t rows, int64_t cols, bool packs,

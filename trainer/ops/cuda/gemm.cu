@@ -7,9 +7,9 @@
 namespace fsdp {
 namespace {
 
-// By multiply-add: 16 x 16 threads share a tile of C, each has 4 x 4 elements of each quarter (of
-// the whole, where the tile is 64 x 64). Slices of kDepth along k lie in shared memory as floats,
-// one k a row; the next one is fetched while one is multiplied.
+// Products by multiply-add. 16 x 16 threads share a tile of C; each has 4 x 4 elements of each
+// quarter (of the whole, where the tile is 64 x 64). Slices of kDepth along k lie in shared memory
+// as floats, one k per row. The next slice is loaded while one is multiplied.
 constexpr int kSide = 16, kThreads = kSide * kSide, kDepth = 16, kFour = 4;
 constexpr int kSpan = kSide * kFour;  // Rows or columns of C that the threads cover at once.
 
@@ -140,8 +140,8 @@ GemmTensor Matrix(const void* data, int64_t stride, DType dtype, int pack,
   return {const_cast<void*>(data), stride, dtype, transposed, packs};
 }
 
-// Enough tiles of 128 x 128 for each multiprocessor of a large GPU to have one; else those of 64 x
-// 64 occupy more of them.
+// Tiles of 128 x 128 where there are enough for each multiprocessor of a large GPU to have one;
+// else tiles of 64 x 64, which occupy more multiprocessors.
 constexpr int64_t kManyTiles = 128;
 
 }  // namespace

@@ -8,21 +8,21 @@ namespace fsdp {
 namespace {
 
 // Four warps share a tile of C, two by two. Its factors come through shared memory in slices of
-// kDepth along k, kStages of them at a time: one is multiplied while the next ones arrive.
+// kDepth along k, kStages slices at a time: one is multiplied while the next ones arrive.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kStages = 4, kDepth = 32;
 constexpr int kElements = 8;  // Per pack.
 
-// Sums on their way to C, in the memory of the slices. The gap between rows keeps rows that a warp
-// writes together in banks of their own.
+// Sums wait in the memory of the slices until they are written to C. The gap between rows puts rows
+// that a warp writes together into different banks.
 template <int kTile>
 constexpr int kSumStride = kTile + 8;
 template <int kTile>
 constexpr size_t kSharedBytes = std::max(sizeof(uint16_t) * kStages * 2 * kTile * kDepth,
                                          sizeof(float) * kTile * kSumStride<kTile>);
 
-// Slices lie as the factor is stored: rows along k, or rows of one k. Where pack `pack` of row
-// `row` is, in packs: so that the eight that a quarter of LoadMatrices() reads, of rows that follow
-// one another, are in banks of their own.
+// The place, in packs, of pack `pack` of row `row`. Slices lie as the factor is stored: rows along
+// k, or rows of one k. The places put the eight packs that a quarter of LoadMatrices() reads, from
+// consecutive rows, into different banks.
 template <int kTile, bool kAlongK>
 __device__ int PackAt(int row, int pack) {
   if constexpr (kAlongK) {

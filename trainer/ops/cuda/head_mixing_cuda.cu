@@ -1,5 +1,5 @@
-// Formulas: attention_math.h. A block mixes 32 keys of a query at a time, of all heads, which lie
-// in shared memory: a lane has a key, and warps share heads.
+// Formulas: attention_math.h. A block mixes 32 keys of a query at a time, over all heads, in shared
+// memory. A lane has a key, and warps share the heads.
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_scores.h"
 #include "trainer/ops/cuda/block_sum.h"
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dw becomes dp. A block has a part of all queries, and its own sums: a thread those of several
-// elements of the matrix, and perhaps of one of the weight's and the bias'.
+// dw becomes dp. A block has a part of all queries, and sums of its own. A thread has the sums of
+// several elements of the matrix, and perhaps of one element of the weight and the bias.
 constexpr int kSumsOfThread = static_cast<int>(kMaxMixedHeads * kMaxMixedHeads) / kThreads;
 static_assert(kMaxMixedHeads <= kThreads);
 

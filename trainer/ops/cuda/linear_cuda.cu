@@ -6,8 +6,8 @@ namespace fsdp {
 namespace {
 
 // db[j] += sum_i dy[i, j]. A block has a few packs of columns, as many as make 64 bytes, and all
-// rows: each of kRows lanes of threads adds up every kRows-th row, kAhead of them on their way at a
-// time, then the lanes are added up. An order that the number of rows alone decides.
+// rows. Each of kRows lanes of threads adds up every kRows-th row, and loads kAhead rows ahead.
+// Then the lanes are added up. The number of rows alone decides the order.
 constexpr int kPacks = 4, kRows = 128, kThreads = kPacks * kRows, kAhead = 8;
 
 template <typename T>

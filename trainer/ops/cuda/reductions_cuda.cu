@@ -25,8 +25,8 @@ __device__ Pack<T> LoadPack(const T* x, int64_t at, int64_t n, bool packs) {
   return pack;
 }
 
-// Each block the chunks of its group, each warp every kWarps-th of them. scale: null for 1, and
-// nothing is counted then.
+// Each block has the chunks of its group, each warp every kWarps-th of them. scale: null for 1;
+// then nothing is counted.
 template <typename T, bool kUnscales>
 __global__ void __launch_bounds__(kThreads)
     SumSquaresOfGroups(const T* x, int64_t n, bool packs, const float* scale,

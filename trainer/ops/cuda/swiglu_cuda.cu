@@ -10,8 +10,8 @@ __device__ inline float Sigmoid(float g) {
   return __fdividef(1.0f, 1.0f + exp2f(-1.4426950408889634f * g));
 }
 
-// The gradients of g and of the value u. Products begin with f(g) or its slope, which are 0 where g
-// is below all bounds.
+// The gradients of g and of the value u. Products start with f(g) or its slope, which are 0 where g
+// is far below zero.
 struct Gradients {
   float gate, up;
 };

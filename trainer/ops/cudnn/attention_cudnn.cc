@@ -28,8 +28,8 @@ cudnn::Handle NewHandle(const cudnn::Api& api) {
   return handle;
 }
 
-// A rank is a thread, and has one GPU as long as it lives: so nothing here is shared. The handle is
-// never closed: a thread may end behind the GPU's context.
+// A rank is a thread, and has one GPU as long as it lives, so nothing here is shared. The handle is
+// never closed, because a thread may end after the GPU's context.
 class Cudnn {
  public:
   static Cudnn& OfThisThread() {
@@ -90,11 +90,11 @@ std::vector<AttentionProblem> PackedProblems(AttentionBackend backend, const Att
   return problems;
 }
 
-// Why backward of this length is not this cuDNN's; empty: it is. By cudnn-frontend 3929da2,
-// include/cudnn_frontend/node/scaled_dot_product_flash_attention.h: line 1190 gives a graph without
-// a padding mask, as ours is, one of full lengths up to 9.15.0, where the last 128 keys are not
-// all there; its release notes of 1.16 name the invalid access that this is for. Line 1106 refuses
-// a length of 1.
+// Why this cuDNN's backward cannot be used for this length; empty: it can. The source is
+// cudnn-frontend 3929da2, include/cudnn_frontend/node/scaled_dot_product_flash_attention.h. Up to
+// 9.15.0, line 1190 gives a graph without a padding mask, as ours is, a mask of full lengths where
+// the last 128 keys are not all there; the release notes of 1.16 name the invalid access that this
+// avoids. Line 1106 refuses a length of 1.
 std::string NoBackward(int version, int64_t seq) {
   constexpr int kMended = 91501, kTile = 128;
   if (seq == 1) return "cuDNN has none of one token";
