@@ -164,8 +164,8 @@ std::vector<TensorPtr> AdaptersForward(Tape& tape, const View& x, const Paramete
   return inner;
 }
 
-// From dy, the gradient of y = x W + b, to those of x, W, b and the adapters'. Where x = gelu(u) of
-// a u that was made with it, to that of u.
+// From dy, the gradient of y = x W + b, computes those of x, W, b and the adapters. Where x =
+// gelu(u), and u was made together with x, it computes that of u instead of x.
 void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layout,
                         const Parameter* bias, const std::vector<TensorPtr>& inner,
                         const View& of_y) {

@@ -13,8 +13,8 @@
 namespace fsdp {
 namespace {
 
-// By flat parameter: the rules for the elements of this rank's shard. As many on every rank, since
-// one plan is for all: those of slices that lie on others are of no element.
+// The rules for the elements of this rank's shard, by flat parameter. Every rank has the same
+// number of rules, since one plan is for all; rules of slices on other ranks cover no element.
 std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
                                               const Executor& executor, const Model& model) {
   std::unordered_map<std::string, const Parameter*> parameters;
