@@ -23,7 +23,7 @@ constexpr double kWarm_s = 0.3;
 // Calls of a candidate take that long together, as far as that is no more than kMostRuns.
 constexpr double kLeast_s = 2e-3;
 constexpr int kMostRuns = 100;
-constexpr int kTurns = 2;                               // Of the two best, by turns.
+constexpr int kTurns = 2;                               // The two best, by turns.
 constexpr int64_t kPatternElements = int64_t{1} << 19;  // A power of two: begins of pieces align.
 
 std::string Hex(const GemmAlgorithm& algorithm) {
@@ -62,7 +62,7 @@ Stored StoredB(const GemmShape& s) {
 }
 Stored StoredC(const GemmShape& s) { return {s.m, Padded(s.n)}; }
 
-// What a timed product reads and writes.
+// The operands of a timed product.
 struct Operands {
   ConstView a, b, bias;
   View c, aux;  // aux: u or gelu(C).

@@ -1,5 +1,5 @@
-// Which algorithm of a library computes which of a step's products: chosen by time, once for a
-// version of the library and a kind of GPU.
+// The library algorithm for each product of a step, chosen by time, once for a version of the
+// library and a kind of GPU.
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_GEMM_ALGORITHMS_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_GEMM_ALGORITHMS_H_
 
@@ -21,7 +21,7 @@ struct GemmAlgorithms {
   bool deterministic = false;  // As in OpenCublasLt().
   struct Choice {
     GemmAlgorithm algorithm;
-    double seconds = 0;  // Of a call, when it was chosen.
+    double seconds = 0;  // Time of a call, when it was chosen.
     bool operator==(const Choice&) const = default;
   };
   std::map<std::string, Choice> by_shape;  // By GemmShape::Text().
@@ -35,22 +35,22 @@ struct GemmAlgorithms {
 
 // JSON, a line for each shape.
 std::string ToJson(const GemmAlgorithms& algorithms);
-// Null where it is none.
+// Empty where the text is none.
 std::optional<GemmAlgorithms> ParseGemmAlgorithms(const std::string& json);
 
 // The products of a step of rank 0 of `world` as `library` computes them, each once.
 std::vector<GemmShape> StepGemmShapes(Model& model, const SessionOptions& options, int world,
                                       GemmLibrary& library);
 
-// Takes up what `known` has for the shapes, as far as the library still accepts it; returns the
-// others.
+// Gives the library the algorithms that `known` has for the shapes, as far as the library still
+// accepts them. Returns the other shapes.
 std::vector<GemmShape> UseKnown(const GemmAlgorithms& known, const std::vector<GemmShape>& shapes,
                                 GemmLibrary& library);
 
-// Times the library's candidates for each shape, at most 16, one product at a time on memory of its
-// own (the largest shape's operands), and takes up and adds to `to` the fastest: once the GPU has
-// multiplied for 300 ms, each for at least 2 ms, and the two best again, by turns. Blocks for some
-// 40 ms a shape. Throws MemoryError, DeviceError.
+// Times the library's candidates for each shape, at most 16, gives the library the fastest and adds
+// it to `to`. Runs one product at a time on memory of its own (the largest shape's operands). The
+// GPU first multiplies for 300 ms; then each candidate runs for at least 2 ms, and the two best
+// again, by turns. Blocks for some 40 ms a shape. Throws MemoryError, DeviceError.
 void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLibrary& library,
                     GemmAlgorithms* to);
 

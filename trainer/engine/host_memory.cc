@@ -27,7 +27,7 @@ std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharer
   if (tightest) tightest->bytes /= sharers;
   for (std::optional<MemoryRoom> own : {limits.AddressSpace(), limits.DataSegment()}) {
     if (!own) continue;
-    // What is resident now is taken already, and the caller's sum has it too.
+    // Resident memory is taken already, and the caller's sum has it, too.
     own->bytes = std::max<int64_t>(0, own->bytes + limits.Resident() - addresses);
     if (addresses > 0) {
       own->limit += ", less " + HumanBytes(addresses) + " that stacks and libraries reserve";

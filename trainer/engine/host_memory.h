@@ -1,4 +1,4 @@
-// What this host has room for, and what a rank takes of it besides the plan of its device.
+// The memory that this host has left, and a rank's use of it besides the plan of its device.
 // Tests: tests/trainer/engine/plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_HOST_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_HOST_MEMORY_H_
@@ -11,22 +11,22 @@
 
 namespace fsdp {
 
-// What the kernel would give this process without swapping: the tightest of the host, the control
-// groups and ulimit. Of those that it shares, a part in `sharers`. `addresses`: bytes that it will
-// reserve and not touch, for which ulimit asks nonetheless. Empty: unknown.
+// Memory that the kernel would give this process without swapping: the tightest of the host, the
+// control groups and ulimit. Shared limits are divided by `sharers`. `addresses`: bytes that the
+// process will reserve and not touch, which ulimit counts nonetheless. Empty: unknown.
 std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharers,
                                           int64_t addresses);
 
-// What a communicator joins: so many ranks, of which so many are on this host.
+// A communicator's group: its ranks, and those of them on this host.
 struct GroupOnHost {
   int ranks = 1, here = 1;
 };
 
-// Of a rank that is in `groups`, whose streams, and what reads and writes its disk, have `threads`
-// threads, `multiplying` of which compute products.
+// Memory of a rank outside its plan. `threads`: threads of its streams and of its disk's reads and
+// writes. `multiplying`: those that compute products. `groups`: the groups that it is in.
 struct OutsideMemory {
-  // The program and its libraries as they are resident now, the packing buffers of matrix products,
-  // stacks, and its share of the communicators' shared memory.
+  // The program and its libraries as resident now, the packing buffers of matrix products, stacks,
+  // and the rank's share of the communicators' shared memory.
   int64_t bytes = 0;
   int64_t addresses = 0;  // Reserved and not touched.
 };

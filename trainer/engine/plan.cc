@@ -147,14 +147,14 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
   try {
     plan.memory = PlanMemory(model, options, world, &plan.traffic, target.device,
                              ceiling.value_or(MemoryCeiling()));
-  } catch (const MemoryError&) {  // What it would take, then.
+  } catch (const MemoryError&) {  // Plans without the limit.
     if (!plan.limit || ceiling) throw;
     SessionOptions unlimited = options;
     unlimited.executor.memory_limit.reset();
     plan.traffic = {};
     plan.memory = PlanMemory(model, unlimited, world, &plan.traffic, target.device);
   }
-  if (!ceiling) {  // What is only offered is run by nobody.
+  if (!ceiling) {  // A plan with a ceiling is not run.
     plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
   }
   std::vector<GroupOnHost> groups;
@@ -227,7 +227,7 @@ RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int loca
 
 namespace {
 
-// Of the memory that steps work in; null where nobody has measured it.
+// Bytes taken outside of the memory that steps work in; null where unmeasured.
 std::string OutsideToJson(const RunPlan& plan) {
   if (plan.on_host()) return std::to_string(plan.outside);
   return plan.device_outside ? std::to_string(*plan.device_outside) : "null";
@@ -251,7 +251,7 @@ std::string CalibrationToJson(const std::optional<StepEstimate>& step) {
   return JsonArray(points);
 }
 
-// What is too much, and of what.
+// The limit that the plan exceeds, and by how much.
 std::string Misfit(const RunPlan& plan) {
   if (!plan.fits_limit()) {
     return "a rank needs " + HumanBytes(plan.planned()) + " of " +

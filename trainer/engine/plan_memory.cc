@@ -60,7 +60,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
         traffic->all_to_all_bytes += c->bytes_given(Collective::kAllToAll);
       }
     }
-    // Of steps and of an evaluation's micro-batches two are in the air at a time.
+    // Two steps, or two micro-batches of an evaluation, are in the air at a time.
     for (int step = 2; caches && options.train && step <= 4; ++step) {
       session.Train(step, session.FullTargets(), {}, no_load);
     }

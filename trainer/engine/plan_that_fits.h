@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// PlanRun(), but for the schedule's hash. Empty where the run does not fit, which is found out as
-// early as can be.
+// PlanRun() without the schedule's hash. Empty where the run does not fit, which is found out as
+// early as possible.
 std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options, int world,
                                     int local_world, const PlanTarget& target,
                                     const MemoryLimits& limits = MemoryLimits());

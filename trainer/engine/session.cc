@@ -87,7 +87,7 @@ void Session::PlaceOnHost() {
   if (!options_.snapshot) return;
   for (ShardState& state : snapshot_) {
     for (size_t u = 0; u < state.shards.size(); ++u) {
-      // What is a copy already, and what is frozen, stays as it is.
+      // Shards that are copies already, and frozen ones, stay as they are.
       if (!IsOnHost(u) || executor_.layout().flat_parameters[u].frozen) continue;
       View& shard = state.shards[u];
       const MemoryPlace place =

@@ -29,9 +29,9 @@ struct SessionOptions {
   int data_threads = 1;           // CPU threads that fill a batch.
   bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
-  bool generate = false;          // Likewise, of an Autoregressive model: a row of its scores.
-  bool eval_ema = false;          // Eval() and Logits() use those.
-  bool snapshot = false;          // Likewise: a copy of what a checkpoint holds.
+  bool generate = false;          // Plans memory for a row of an Autoregressive model's scores.
+  bool eval_ema = false;          // Eval() and Logits() use averaged weights.
+  bool snapshot = false;          // Plans memory for a copy of a checkpoint's contents.
 };
 
 // A buffer of the model, or this rank's rows of embedding tables.
@@ -48,7 +48,7 @@ class Session {
 
   using Load = std::function<void(int micro_batch, const Batch& batch)>;
 
-  // What this rank has been asked for; all ranks act on the sums they read from the step's result.
+  // This rank's requests. All ranks act on the sums that they read from the step's result.
   struct Wishes {
     bool stop = false, save = false;
   };
@@ -58,40 +58,40 @@ class Session {
     return options_.executor.micro_batch_size * targets_ * executor_.mesh().data_size();
   }
   // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
-  // `load_next` loads the step behind it, of which a model with embedding tables reads the ids a
-  // step ahead; without it, as in the last step, that one begins by reading them.
+  // `load_next` loads the step behind it: a model with embedding tables reads ids a step ahead.
+  // Without `load_next`, as in the last step, the step behind begins by reading its ids.
   void Train(int64_t step, int64_t targets, Wishes wishes, Load load, Load load_next = nullptr);
-  // Enqueues the loss of one micro-batch a rank: Result().loss becomes the sum over ranks of
-  // weights x cross-entropy, times `scale`; second_sum() that of eval_metric(), not scaled; `stop`
-  // is this rank's wish, as in Train().
+  // Enqueues the loss of one micro-batch a rank. Result().loss becomes the sum over ranks of
+  // weights x cross-entropy, times `scale`; second_sum() becomes the unscaled sum of eval_metric().
+  // `stop` is this rank's wish, as in Train().
   void Eval(float scale, Load load, bool stop = false);
-  // Runs the model on row 0 of the batch that `load` fills; its Autoregressive scores of position
-  // `column`, on the host until the next call; empty on the sim device. Blocks.
+  // Runs the model on row 0 of the batch that `load` fills. Returns its Autoregressive scores of
+  // position `column`, valid on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load, bool stop = false);
   const EvalMetric* eval_metric() const { return model_.eval_metric(); }
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
 
-  // The averaged weights become the master weights: once these have their initial values. Nothing
-  // without options().ema.
+  // Sets the averaged weights to the master weights. Call it once these have their initial values.
+  // Does nothing without options().ema.
   void InitializeEma();
 
-  // What a checkpoint holds of this rank: master weights ("master"), the optimizer's state, the
-  // averaged weights ("ema"), and the model's buffers, which all ranks hold alike. As the host may
-  // touch it, between steps that are done: in place where it shares the device's memory, elsewhere
-  // as ToHost() and the host have left it. What is spilled is on the disk, here and in a snapshot
-  // (Executor::spilled()).
+  // This rank's part of a checkpoint: master weights ("master"), the optimizer's state, the
+  // averaged weights ("ema"), and the model's buffers, which all ranks hold alike. The host may
+  // touch it between steps that are done. It is the device's memory where the host shares that,
+  // elsewhere a copy as ToHost() and the host have left it. Spilled shards are on the disk, here
+  // and in a snapshot (Executor::spilled()).
   const std::vector<ShardState>& state() const { return host_state_; }
   const std::vector<BufferState>& buffers() const { return host_buffers_; }
-  // Of all embedding tables, one behind the other: rows and what is kept of them, as the tables'
-  // (fsdp/table_exchange.h); empty where the model has none.
+  // The rows of all embedding tables, one table behind the other, and the rows' optimizer sums
+  // (fsdp/table_exchange.h). Empty where the model has no tables.
   const std::vector<BufferState>& rows() const { return host_rows_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
-  // where that is the same memory. What is frozen never changes: it goes to the host once.
+  // where both are the same memory. Frozen parameters never change: they go to the host once.
   void ToHost();
   void ToDevice();
-  // Enqueues a copy of it, for options().snapshot, into the host's memory, on a stream of its own:
-  // steps go on meanwhile, but for updates of units that are not copied yet. It stays until the
-  // next, or the next ToHost() where state() is a copy already.
+  // For options().snapshot: enqueues a copy of state(), buffers() and rows() into host memory, on a
+  // stream of its own. Steps go on meanwhile; only updates of units that are not copied yet wait.
+  // The copy stays until the next snapshot, or the next ToHost() where state() is a copy already.
   struct Snapshot {
     const std::vector<ShardState>& state;
     const std::vector<BufferState>&buffers, &rows;
@@ -108,17 +108,17 @@ class Session {
   const SessionOptions options_;
   Device& device_;
   Model& model_;
-  const int64_t targets_;  // Of a sample.
+  const int64_t targets_;  // Targets of a sample.
   Executor executor_;
   Optimizer optimizer_;
-  // Make host_state_ and snapshot_, and the same of buffers.
+  // Makes host_state_ and snapshot_, and those of buffers and rows.
   void PlaceOnHost();
   // Puts copies of `values` for the host, and for snapshots, where they belong.
   void PlaceOnHost(const std::vector<BufferState>& values, std::vector<BufferState>& host,
                    std::vector<BufferState>& snapshot);
-  void NameSpilled() const;          // For messages of a disk.
+  void NameSpilled() const;          // For messages about the disk.
   bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
-  // A unit's: on one stream what lies on the device, on the other what lies elsewhere.
+  // Copies a unit's shards: those on the device on `of_device`, the others on `of_host`.
   void CopyUnit(int unit, Stream& of_device, Stream& of_host, const std::vector<ShardState>& from,
                 const std::vector<ShardState>& to, bool frozen) const;
   void CopyOnCompute(const std::vector<ShardState>& from, const std::vector<ShardState>& to,
@@ -130,10 +130,10 @@ class Session {
   std::vector<BufferState> buffers_, host_buffers_, buffers_snapshot_;
   std::vector<BufferState> rows_, host_rows_, rows_snapshot_;
   bool frozen_on_host_ = false;  // In host_state_.
-  // For options().snapshot; of what lies in host memory, if anything does.
+  // For options().snapshot; host_snapshots_: for shards in host memory, if there are any.
   std::unique_ptr<Stream> snapshots_, host_snapshots_;
   View logits_, host_logits_;
-  int64_t last_step_ = 0;  // That was enqueued.
+  int64_t last_step_ = 0;  // The last enqueued step.
 };
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What a training step enqueues, without running it.
+// The operations that a training step enqueues, without running it.
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_STEP_OPERATIONS_H_
 
@@ -12,18 +12,18 @@
 
 namespace fsdp {
 
-// Of rank 0 of `world`, for a device with these kernels, recorded on the simulated one: `seen` gets
-// each operation of the step, but not of what comes before it, and what it is spent on.
+// Records a step of rank 0 of `world` on the simulated device, for a device with `kernels`. `seen`
+// gets each operation of the step and the resource that it takes, but nothing from before the step.
 void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                  const std::function<void(const Operation&, StepResource)>& seen);
 
-// The same, with the stream that each operation is enqueued on.
+// ObserveStep() with the stream that each operation is enqueued on.
 void ObserveStreams(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                     const std::function<void(const Operation&, const Stream&)>& seen);
 
-// Forward and backward of one sample, as MFU counts them: the products of one pass on the simulated
-// device, nothing recomputed; of what is frozen, what its gradients would take is not done.
-// `length` as in Model::Inputs().
+// FLOPs of one sample's forward and backward, as MFU counts them: the products of one pass on the
+// simulated device, without recomputation and without gradients of frozen parameters. `length` as
+// in Model::Inputs().
 double FlopsPerSample(Model& model, int64_t length);
 
 }  // namespace fsdp

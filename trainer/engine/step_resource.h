@@ -1,4 +1,4 @@
-// What a rank's step spends its time on.
+// The resources on which a rank's step spends its time.
 // Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_STEP_RESOURCE_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_STEP_RESOURCE_H_
@@ -9,20 +9,21 @@
 
 namespace fsdp {
 
-// Each works beside the others.
+// The resources work side by side.
 enum class StepResource {
-  kDevice,     // Its kernels, copies in its memory, collectives.
+  kDevice,     // The device's kernels, copies in its memory, collectives.
   kToHost,     // The link between device and host, each way.
   kToDevice,   //
   kHost,       // Updates by the host, with cpu_offload.
-  kDiskRead,   // Of cpu_offload.spill.
+  kDiskRead,   // For cpu_offload.spill.
   kDiskWrite,  //
 };
 inline constexpr int kNumStepResources = 6;
 
-// `stream`: the name of the executor's.
+// `stream`: the name of the executor's stream.
 StepResource ResourceOf(const Operation& operation, std::string_view stream);
-// Bytes that it takes there: over a link those sent, of memory those read and those written.
+// Bytes that the operation takes of the resource: those sent over a link, or those read and written
+// in memory.
 double BytesThere(const Operation& operation, StepResource resource);
 
 }  // namespace fsdp

@@ -8,7 +8,7 @@ namespace fsdp {
 // Elements a second, each side alone.
 struct UpdateRates {
   double device = 0;  // On its compute stream.
-  double host = 0;    // On the stream of the host that updates what is offloaded.
+  double host = 0;    // On the host's stream that updates offloaded units.
 };
 
 }  // namespace fsdp

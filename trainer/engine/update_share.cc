@@ -25,7 +25,7 @@ constexpr int64_t kMostElements = int64_t{1} << 23;
 constexpr int64_t kFirstElements = int64_t{1} << 17;
 constexpr int64_t kGrowth = 8;
 constexpr int kPasses = 3;                // That count, behind one that does not.
-constexpr double kLongestSeconds = 0.15;  // Of the passes over the next larger buffers.
+constexpr double kLongestSeconds = 0.15;  // For the passes over the next larger buffers.
 
 DTypes DTypesOf(const SessionOptions& options) {
   const FsdpOptions::MixedPrecision& mixed = options.executor.mixed_precision;
