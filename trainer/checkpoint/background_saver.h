@@ -19,18 +19,18 @@ namespace fsdp {
 // until Finish(), whether or not it has ended.
 class BackgroundSaver {
  public:
-  // Starts the thread, which waits: none is started later. To `checker`, if there is one, it is a
-  // stream whose only operations are the saves.
+  // Starts the thread, which waits: none is started later. `checker`, if not null, sees the thread
+  // as a stream whose only operations are the saves.
   explicit BackgroundSaver(std::shared_ptr<StreamChecker> checker = nullptr);
-  // Waits for a save that has not ended. Who gives up on it makes the store fail first.
+  // Waits for a save that has not ended. To give up on the save, make the store fail first.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
-  // `save` runs on the saver's thread, once `behind` has passed; where that has failed Finish()
-  // throws why. From then on what it refers to stays as it is until Finish(): of that, `reads` are
-  // all the bytes that streams write, too. `behind` must be behind who wrote them; null: the host
-  // has waited. Returns at once. FSDP_CHECKs that none is in flight.
+  // Runs `save` on the saver's thread, once `behind` has passed; if that has failed, Finish()
+  // throws its error. The data that `save` reads must not change from then on until Finish().
+  // `reads`: all bytes of the data that streams write, too. `behind` must come behind their
+  // writers; null: the host has waited. Returns at once. FSDP_CHECKs that no save is in flight.
   void Start(std::function<SavedCheckpoint()> save, const std::vector<Range>& reads = {},
              EventPtr behind = nullptr);
 
@@ -38,23 +38,24 @@ class BackgroundSaver {
   bool ended() const;   // In flight, and Finish() will not block.
   bool failed() const;  // Ended by an exception.
 
-  // Blocks until the save in flight has ended. Returns what it saved, throws what it threw.
+  // Blocks until the save in flight has ended. Returns its result or throws its error.
   SavedCheckpoint Finish();
 
  private:
   void Run();
-  void Ended();  // The caller has waited for the save: to the checker, for all that it read.
+  void Ended();  // Tells the checker that the caller has waited for the save, and so for all that
+                 // it read.
 
   const std::shared_ptr<StreamChecker> checker_;
   const int stream_;          // The checker's.
   mutable std::mutex mutex_;  // Guards all below but in_flight_.
   std::condition_variable changed_;
-  std::function<SavedCheckpoint()> save_;  // Set: to be run, or running.
+  std::function<SavedCheckpoint()> save_;  // Set: waiting or running.
   SavedCheckpoint saved_;
   std::exception_ptr error_;
   bool stop_ = false;
 
-  bool in_flight_ = false;  // The caller's thread's own.
+  bool in_flight_ = false;  // For the caller's thread alone.
   std::thread thread_;
 };
 

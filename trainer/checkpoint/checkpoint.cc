@@ -148,7 +148,7 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
   return file.Finish();
 }
 
-// What crashed runs left: half-written checkpoints, and such as were set aside or half-removed.
+// Removes the leftovers of crashed runs: checkpoints half-written, set aside or half-removed.
 void RemoveLeftovers(const std::string& checkpoints) {
   for (const std::string& name : ListDirectory(checkpoints)) {
     const std::string path = checkpoints + "/" + name;
@@ -297,7 +297,7 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
         store.Set(file_key(rank), "");  // The Store keeps what it is given.
       }
       const std::string text = ManifestToText(manifest);
-      ParseManifest(text, temporary);  // What no load would accept must not replace what one would.
+      ParseManifest(text, temporary);                         // Throws what a load would refuse.
       WriteWholeFile(temporary + "/" + kManifestName, text);  // Syncs the directory, too.
       ReadManifest(
           temporary);  // As a reader sees it: the manifest, and all files with their sizes.

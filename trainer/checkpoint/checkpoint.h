@@ -1,22 +1,23 @@
-// Sharded checkpoints: each rank writes and reads byte ranges of its own; no collective moves data,
-// no rank needs memory for more than its shard, and what is on disk is complete or does not count.
+// Sharded checkpoints. Each rank writes and reads byte ranges of its own; no collective moves data,
+// and no rank needs memory for more than its shard. A checkpoint on disk is complete or does not
+// count.
 //
 //   <checkpoints>/step_<n>/manifest.json, rank_<r>.safetensors ...
 //   <checkpoints>/latest     the name of the newest complete one
 //
-// Saving: every rank writes into <checkpoints>/step_<n>.tmp, syncs, and reads back what it wrote;
-// when all have said so through the Store, rank 0 writes the manifest, syncs, sees that the files
-// are there as it says, renames the directory, syncs its parent, and then replaces `latest` by
-// rename. Only then are older ones removed that KeptCheckpoints does not keep: by age and recorded
-// loss alone, because the one that was verified as written is the newest. A crash at any point
-// leaves the last complete checkpoint and `latest` as they were, and at most a step_<n>.tmp, which
-// does not count and which the next save removes.
+// Saving: every rank writes into <checkpoints>/step_<n>.tmp, syncs, and reads its file back. When
+// all have said so through the Store, rank 0 writes the manifest, syncs, checks the files against
+// the manifest, renames the directory, syncs its parent, and then replaces `latest` by rename. Only
+// then does it remove older checkpoints that KeptCheckpoints does not keep: by age and recorded
+// loss alone, because the newest one has been verified as written. A crash at any point leaves the
+// last complete checkpoint and `latest` as they were, and at most a step_<n>.tmp, which does not
+// count and which the next save removes.
 //
-// A step that is there already is exchanged for the new one in one rename. Where the file system
-// cannot exchange, it is set aside as step_<n>.old first, which counts as long as there is no
-// step_<n>.
+// An existing step_<n> is exchanged for the new one in one rename. Where the file system cannot
+// exchange, the existing one is first set aside as step_<n>.old, which counts as long as there is
+// no step_<n>.
 //
-// Which directories count is in checkpoint_directory.h, the format of manifest.json in manifest.h.
+// checkpoint_directory.h says which directories count, manifest.h the format of manifest.json.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 
@@ -35,17 +36,17 @@
 
 namespace fsdp {
 
-// One state, in host memory; dtypes are those of the Views. `shards`, of kElement: this
-// rank's shard of each flat parameter; [0] of a frozen flat parameter for all states but "master";
-// of these, any may lie in `spill`, and go to and fro in blocks: 1 MiB of memory for a save, 4 MiB
-// for a load. `tensors`, of kTensor: the same
-// on all ranks but for the values, which those that neither write one (rank_file.h) nor hold it
-// leave null; or, of kRows, this rank's rows of each table, without what is nobody's.
+// One state, in host memory; dtypes are those of the Views. `shards`, for kElement: this rank's
+// shard of each flat parameter; [0] for a frozen flat parameter in all states but "master". Shards
+// may lie in `spill`; they are then copied in blocks, in 1 MiB of memory for a save, 4 MiB for a
+// load. `tensors`, for kTensor: the same on all ranks except the values, which are null on ranks
+// that neither write (rank_file.h) nor hold them. `tensors`, for kRows: this rank's rows of each
+// table, without rows of no table.
 struct CheckpointState {
   struct Tensor {
-    std::string name, owner;  // OwnTensor's.
+    std::string name, owner;  // As in OwnTensor.
     View value;
-    int64_t rows = 0;  // kRows: of the whole table.
+    int64_t rows = 0;  // kRows: the whole table's.
   };
   std::string name;  // "master", "m", "v", ...; no '/' in it.
   std::vector<View> shards;
@@ -56,8 +57,8 @@ struct CheckpointState {
 
 struct SavedCheckpoint {
   std::string path;    // The directory.
-  int64_t bytes = 0;   // Of all files.
-  double seconds = 0;  // From the call until it counted.
+  int64_t bytes = 0;   // All files together.
+  double seconds = 0;  // From the call until the checkpoint counted.
 };
 
 // Which checkpoints a save leaves in place.
@@ -65,22 +66,23 @@ struct KeptCheckpoints {
   // NOLINTNEXTLINE(google-explicit-constructor): the newest n is most callers' whole wish.
   KeptCheckpoints(int64_t newest, int64_t lowest = 0) : last(newest), best(lowest) {}
 
-  int64_t last;  // The newest so many, this one among them; 0: all.
-  int64_t best;  // And so many with the lowest CheckpointMeta::Evaluation::loss.
+  int64_t last;  // Keep the newest so many, this one included; 0: all.
+  int64_t best;  // Also keep so many with the lowest CheckpointMeta::Evaluation::loss.
 };
 
-// Called by all ranks with the same arguments but for their shards and meta.records, with all
-// device work done: blocks until the checkpoint counts. `attempt` makes the Store's keys of two
-// saves different: a number that is the same on all ranks and never used twice in a run. What
-// it removes are checkpoints of earlier steps, and of those only files of ours. That removing one
-// did not work is no error; one that a reader holds stays until the next save.
+// Saves a checkpoint and blocks until it counts. All ranks call it, with all device work done and
+// with the same arguments except their shards and meta.records. `attempt` keeps the Store's keys of
+// two saves apart: a number that is the same on all ranks and never used twice in a run.
+// Removes only checkpoints of earlier steps, and only our files in them. A failed removal is no
+// error; a checkpoint that a reader holds stays until the next save.
 //
-// Throws CheckpointError, if any rank failed (disk full, say), naming it, on that rank; the others
-// throw the same as ToldByAnother, as in together.h. What was complete before stays so, `latest` is
-// as it was, and step_<n>.tmp is gone. Where what failed is that a state is not finite, which must
-// never become the newest checkpoint, it is an Error with ExitCode::kNotFinite. No rank throws it
-// before all have heard of it, so one that ends the job with it takes it from nobody. Throws
-// CommError where a rank is lost, std::invalid_argument for shards that do not fit the layout.
+// Throws CheckpointError on a rank that failed (disk full, say); the message names the rank. The
+// others throw the same error as ToldByAnother (together.h). Complete checkpoints and `latest` then
+// stay as they were, and step_<n>.tmp is gone. For a state that is not finite, which must never
+// become the newest checkpoint, the error is an Error with ExitCode::kNotFinite. No rank throws
+// before all have heard of the error, so a rank that ends the job with it takes it from nobody.
+// Throws CommError where a rank is lost, std::invalid_argument for shards that do not fit the
+// layout.
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,
@@ -95,14 +97,14 @@ struct LoadedCheckpoint {
 };
 
 // Fills this rank's shards from a checkpoint of any world size, F and wrapping: by parameter name,
-// shape and element, in byte ranges. Padding becomes zero bytes; where dtypes are not the file's,
-// values are converted as conversion.h says. States of the checkpoint that are not asked for are
-// left alone, but for buffers; its parameters, and a state's tensors of their own, must be those
-// that are. Checks the manifest, the sizes of all files, and the checksum of every chunk it reads,
-// so that a damaged element is never used. Files that the manifest does not name are ignored.
-// Throws CheckpointError that names what is missing, damaged or too much: a file, a state, a
-// parameter, or one of another shape; or the spill directory, where that fails; the shards'
-// contents are then unspecified.
+// shape and element, in byte ranges. Padding becomes zero bytes. Values of another dtype are
+// converted as conversion.h says. The checkpoint may have further states, but no buffers that
+// `states` lack. Its parameters, and a state's tensors of their own, must be the same as here.
+// Checks the manifest, the sizes of all files, and the checksum of every chunk that it reads, so
+// that a damaged element is never used. Files that the manifest does not name are ignored. Throws
+// CheckpointError that names the missing, damaged or surplus file, state or parameter, the
+// parameter of another shape, or the failed spill directory; the shards' contents are then
+// unspecified.
 LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layout,
                                 const ShardPlace& place,
                                 const std::vector<CheckpointState>& states);

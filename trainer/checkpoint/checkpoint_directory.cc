@@ -47,7 +47,7 @@ bool IsDirectory(const std::string& path) {
   return fs::is_directory(path, ignored);
 }
 
-// Of a run directory, its checkpoints.
+// The checkpoints of a run directory.
 std::string CheckpointsIn(const std::string& directory) {
   const std::string inside = directory + "/checkpoints";
   return IsDirectory(inside) ? inside : directory;
@@ -90,7 +90,7 @@ std::string SetAside(const std::string& checkpoints, const std::string& director
   return to;
 }
 
-// What `latest` holds; nothing where there is no such file.
+// The contents of `latest`; nothing where there is no such file.
 std::optional<std::string> ReadLatest(const std::string& checkpoints) {
   const std::string latest = checkpoints + kLatest;
   if (!PathExists(latest)) return std::nullopt;

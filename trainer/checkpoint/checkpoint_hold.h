@@ -1,10 +1,10 @@
-// Who reads a checkpoint of a run that goes on keeps it from being removed by its rotation: a lock
-// (flock) on the directory, shared by readers, which whoever removes it must have alone. It ends
-// with its process. Files are opened in the directory that is held, so it may have another name by
-// then: a run that goes back to an earlier step renames later ones.
+// A checkpoint is not removed while another process reads it. Readers share a lock (flock) on the
+// directory; a process that removes the directory must hold the lock alone. The lock ends with its
+// process. Files are opened in the held directory, so the directory may have another name by then:
+// a run that goes back to an earlier step renames later ones.
 //
-// Between hosts that share a directory by NFS the lock is not seen (Linux locks directories on
-// the host alone): a reader there may find files gone, and says so.
+// Other hosts that share a directory over NFS do not see the lock (Linux locks directories on the
+// host alone): a reader there may find files gone, and says so.
 // Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_HOLD_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_HOLD_H_
@@ -16,8 +16,8 @@
 
 namespace fsdp {
 
-// A reader's. Never blocks, never throws. Where the file system knows no locks it holds nothing and
-// says that it does: there is nothing better to be had.
+// A reader's hold. Never blocks, never throws. Where the file system has no locks, it holds nothing
+// but says that it does: nothing better is possible.
 class CheckpointHold {
  public:
   CheckpointHold() = default;
@@ -25,7 +25,7 @@ class CheckpointHold {
   // Takes no lock: files are found by their paths.
   static CheckpointHold OfNothing(const std::string& directory);
 
-  // False: the directory was not there, or on its way out, or is another one by now. Files are then
+  // False: the directory was missing, was being removed, or is another one by now. Files are then
   // found by their paths.
   bool held() const { return directory_.get() >= 0; }
   const std::string& path() const { return path_; }  // As given.
@@ -36,7 +36,8 @@ class CheckpointHold {
     std::string name;
   };
   Place PlaceOf(const std::string& file) const;
-  // For reading; closed, and errno says why, where it cannot be. Never waits for a pipe.
+  // Opens for reading. Returns no descriptor, and errno says why, where that fails. Never waits for
+  // a pipe.
   UniqueFd Open(const std::string& file) const;
 
   // Whether the path no longer leads to the directory: it was moved or removed.
@@ -47,9 +48,9 @@ class CheckpointHold {
   UniqueFd directory_;
 };
 
-// For the one who removes: nullopt where a reader holds the directory, or it is not there.
+// The lock to remove a directory; nullopt where a reader holds the directory or it is missing.
 std::optional<UniqueFd> LockForRemoval(const std::string& directory);
-// Whether somebody holds it; false where that cannot be told.
+// Whether a reader holds the directory; false where that cannot be told.
 bool IsHeld(const std::string& directory);
 
 }  // namespace fsdp

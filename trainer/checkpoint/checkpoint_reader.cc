@@ -164,7 +164,7 @@ void CheckpointReader::ReadRows(const StateFormat& want, int table, int position
   int64_t before = 0;  // Elements of the ranks before.
   for (int rank = 0; rank < there.world; ++rank) {
     const RowDeal::Stretch source = there.RowsOf(table, rank);
-    // Of ours the first that this rank has had, and how far apart they are.
+    // The first of our rows that this rank had, and the distance between such rows.
     const int64_t step = world == there.world ? 1 : there.world / std::gcd(world, there.world);
     const auto row_of_all = [&](int64_t i) { return (own.begin + first + i) * world + position; };
     int64_t i = 0;

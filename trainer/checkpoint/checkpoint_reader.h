@@ -1,5 +1,5 @@
-// Elements of a checkpoint by state, parameter and index, whatever world, F and wrapping wrote it.
-// Every byte that comes back has passed its chunk's checksum.
+// Reads elements of a checkpoint by state, parameter and index, whatever world, F and wrapping
+// wrote it. Every returned byte has passed its chunk's checksum.
 // Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
@@ -19,9 +19,9 @@
 
 namespace fsdp {
 
-// Used by one thread. Holds the manifest, one chunk (64 MiB at most), some open files, and the
-// directory, which its run does not remove as long. Reads on where that gets another name.
-// Everything throws CheckpointError that names the file and what is wrong with it.
+// For one thread. Holds the manifest, one chunk (64 MiB at most), some open files, and the
+// directory, which its run does not remove meanwhile. Reads on if the directory is renamed. All
+// functions throw CheckpointError that names the file and its fault.
 class CheckpointReader {
  public:
   explicit CheckpointReader(CheckpointHold directory);  // Reads the manifest.
@@ -35,22 +35,22 @@ class CheckpointReader {
   // Null where there is no parameter of this name.
   const Placement* Find(const std::string& parameter) const;
 
-  // All three fill `out`, of any shape, whose dtype is the file's, bit for bit, or one that the
-  // file's can be converted to (conversion.h). Where `out` has no elements they only look whether
-  // they could. Fast in the order of the files: by state, then by place in its flat parameter.
-  // Throw CheckpointError also where there is no such state, parameter or tensor, it is of another
-  // grid, shape or dtype; std::invalid_argument for a range outside it.
+  // The three functions fill `out`, of any shape: bit for bit in the file's dtype, or converted to
+  // another (conversion.h). With an empty `out` they only check that they could. They are fast in
+  // the order of the files: by state, then by place in its flat parameter. They throw
+  // CheckpointError also where the state, parameter or tensor is missing or has another grid, shape
+  // or dtype, and std::invalid_argument for a range outside it.
 
-  // Elements [begin, begin + n) of the parameter, of a state per element.
+  // Elements [begin, begin + n) of the parameter, in a state per element.
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, View out);
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, std::span<float> out);
-  // Elements [begin, begin + n) of a tensor of its own.
+  // Elements [begin, begin + n) of a state's own tensor.
   void ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin, View out);
-  // Of a state of kRows, as `want` has it: rows from the `first` of those that the rank at
-  // `position` of `world` has of table `table`, one behind the other. All of them at once read each
-  // byte of the files once.
+  // Rows of a kRows state, as `want` describes it: the rows of table `table` that the rank at
+  // `position` of `world` has, from its `first` on, one behind the other. One call for all rows
+  // reads each byte of the files once.
   void ReadRows(const StateFormat& want, int table, int position, int world, int64_t first,
                 View out);
 
@@ -75,7 +75,7 @@ class CheckpointReader {
   const Extents extents_;
   std::unordered_map<std::string, Location> locations_;
   std::map<int, UniqueFd> open_;
-  int buffered_file_ = -1;  // Whose chunk buffer_ holds; -1: nobody's.
+  int buffered_file_ = -1;  // The file whose chunk buffer_ holds; -1: none.
   int64_t buffered_chunk_ = -1;
   std::vector<std::byte> buffer_, converted_;
 };

@@ -77,7 +77,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
         done += values.bytes();
         if (progress) progress(done, total);
       };
-      // Of rows whole ones.
+      // Rows are read whole.
       const StateFormat& state = manifest.states[slice.state];
       const int64_t row = state.grid == Grid::kRows ? RowOf(state.tensors[slice.tensor]) : 1;
       ReadAhead(slice.count, std::max<int64_t>(kBlock / row, 1) * row, read_block, append);
@@ -85,7 +85,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
     manifest.files.push_back(file.Finish());
   }
   const std::string text = ManifestToText(manifest);
-  ParseManifest(text, out);  // What no load would accept must not come to exist.
+  ParseManifest(text, out);  // Throws what a load would refuse.
   WriteWholeFile(directory.temporary() + "/" + kManifestName, text);
   directory.Publish();
   return {out, manifest.DataBytes() + static_cast<int64_t>(text.size())};
@@ -146,7 +146,7 @@ SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
   const Layout layout = Relayout(from.flat_parameters, shards);
   Manifest manifest;
   manifest.meta = from.meta;
-  manifest.meta.records.reset();  // Of the run directory that it leaves.
+  manifest.meta.records.reset();  // They belong to the run directory.
   manifest.world = world;
   manifest.states = from.states;
   const ReadView read_view = [&](const std::string& state, const Placement& parameter,

@@ -1,6 +1,6 @@
 // Checksums of a file in chunks, so that a rank can verify the byte ranges it reads without reading
-// the rest. XXH64 with seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md): not against an
-// adversary, but a damaged chunk passes with a probability of 2^-64.
+// the rest. XXH64 with seed 0 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md): a damaged chunk
+// passes with a probability of 2^-64, but it is no protection against an adversary.
 // Tests: tests/trainer/checkpoint/manifest_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHUNK_CHECKSUM_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHUNK_CHECKSUM_H_

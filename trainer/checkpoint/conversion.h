@@ -1,4 +1,4 @@
-// What a checkpoint's states become in a run that keeps them in other dtypes.
+// Conversion of a checkpoint's states for a run that keeps them in other dtypes.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CONVERSION_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CONVERSION_H_
 
@@ -12,14 +12,14 @@
 
 namespace fsdp {
 
-// Whether values may be read as `wanted`: as they are, bf16 and fp16 widened to fp32, which is
-// exact, and fp32 rounded to bf16, to nearest.
+// Whether values may be read as `wanted`: unchanged, widened exactly from bf16 or fp16 to fp32, or
+// rounded to nearest from fp32 to bf16.
 bool CanConvert(DType stored, DType wanted);
 
-// One line of what differs, by parameter and tensor, from the states of the run whose layout this
-// is: "master and m from fp32 to bf16, rounded to nearest; ema from bf16 to fp32, exactly". A state
-// of which a part differs is "some of master". Empty where nothing does. States that the checkpoint
-// lacks, or the run, do not count.
+// One line about the states whose dtypes in the checkpoint `there` differ from the run's, `here`:
+// "master and m from fp32 to bf16, rounded to nearest; ema from bf16 to fp32, exactly". Compares by
+// parameter and tensor; a state that differs in part is "some of master". Empty where nothing
+// differs. States that only one side has do not count.
 std::string DescribeConversion(const Manifest& there, const Layout& layout,
                                const std::vector<StateFormat>& here);
 

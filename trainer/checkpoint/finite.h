@@ -1,4 +1,4 @@
-// Whether weights are numbers: what is saved, imported or trained from must be.
+// Whether weights are finite: saved, imported and initial weights must be.
 // Tests: tests/trainer/checkpoint/rank_file_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_FINITE_H_
@@ -16,9 +16,9 @@
 
 namespace fsdp {
 
-// The index of the first that is NaN or infinite. As fast as the memory.
+// The index of the first value that is NaN or infinite. As fast as the memory.
 std::optional<size_t> FirstNotFinite(std::span<const float> values);
-// The same of values of any dtype: whole numbers always are finite.
+// The same for values of any dtype: integers are always finite.
 std::optional<size_t> FirstNotFinite(ConstView values);
 
 // One value of fp32, bf16 or fp16.
@@ -31,18 +31,18 @@ std::string NotFiniteName(float value);
 std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t element,
                               float value);
 
-// The same of the first such element of a shard, whose own first is element `begin`; it may lie in
-// `spill`, which may be null. Empty where there is none. Throws what SpillMemory::ReadInOrder()
-// does.
+// Describes the first such element of a shard that begins at element `begin` of the flat parameter.
+// The shard may lie in `spill`, which may be null. Empty where all are finite. Throws as
+// SpillMemory::ReadInOrder() does.
 std::string DescribeNotFinite(const std::string& state, const FlatParameter& flat, int64_t begin,
                               ConstView shard, const SpillMemory* spill);
 
-// The same of the first such element of a parameter's elements from `begin` on, by its name in
-// Hugging Face's files: "h.0.attn.c_attn.weight: element 17 is nan". Empty where there is none.
+// Describes the first such element of a parameter's elements from `begin` on, by its name in
+// Hugging Face's files: "h.0.attn.c_attn.weight: element 17 is nan". Empty where all are finite.
 std::string DescribeNotFinite(const Parameter& parameter, int64_t begin,
                               std::span<const float> values);
 
-// The same of a whole tensor's, such as a buffer's: "bn.running_mean: element 17 is nan".
+// The same for a whole tensor, such as a buffer: "bn.running_mean: element 17 is nan".
 std::string DescribeNotFinite(const std::string& tensor, int64_t begin, ConstView values);
 
 }  // namespace fsdp

@@ -241,7 +241,8 @@ std::vector<StateFormat> ParseFormats(const JsonValue& formats,
   return states;
 }
 
-// What each slice is of is there, and takes as many bytes as the slice has.
+// Checks that each slice's flat parameter or tensor exists and takes as many bytes as the slice
+// has.
 void CheckSlices(const JsonValue& document, const Manifest& manifest) {
   std::map<std::pair<std::string_view, std::string_view>, int64_t> value_bytes;
   for (const StateFormat& state : manifest.states) {

@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint holds and where every element of it lies. JSON, UTF-8:
+// manifest.json: a checkpoint's contents and the place of every element. JSON, UTF-8:
 //
 //   {"checksum": "<16 hexadecimal digits>",      XXH64 of the file after this first line
 //    "format": "fsdp-train checkpoint", "version": 2,
@@ -61,25 +61,25 @@
 
 namespace fsdp {
 
-// What else a run needs to go on, and what a reader wants to know.
+// Further data that a run needs to go on, or a reader wants to know.
 struct CheckpointMeta {
   int64_t step = 0;    // Steps that are done.
   int64_t tokens = 0;  // Target tokens seen.
   uint64_t seed = 0;
-  std::string recipe;  // As resolved, YAML.
-  std::string config;  // The model's shape, JSON text: what a reader without the recipe needs.
-  // What the run has read since its start; empty where nobody knows (an older build, an import).
+  std::string recipe;  // The resolved recipe, YAML.
+  std::string config;  // The model's shape, JSON text, for readers without the recipe.
+  // The files that the run has read since its start; empty: unknown (an older build, an import).
   std::optional<DataFiles> data{};
   std::optional<int64_t> updates{};  // Steps that changed the weights; empty: all (an older build).
-  int64_t skipped = 0;               // Of the others, those that train.max_skipped_steps counts.
+  int64_t skipped = 0;               // The other steps that train.max_skipped_steps counts.
   struct Scaler {
     float scale = 1;
     int64_t good_steps = 0;
     bool operator==(const Scaler&) const = default;
   };
-  std::optional<Scaler> scaler{};  // Of the loss, for the next step; where one is in use.
-  std::string products{};          // Of a run on a GPU: which algorithms multiply, as JSON.
-  // Of the validation sets; empty before the run's first evaluation.
+  std::optional<Scaler> scaler{};  // The loss scaler for the next step, if one is in use.
+  std::string products{};          // A GPU run's algorithms of products, as JSON.
+  // Loss of the validation sets; empty before the run's first evaluation.
   struct Evaluation {
     std::optional<double> loss;  // The mean of the sets after this very step; nats.
     double best = 0;             // The lowest so far.
@@ -87,17 +87,17 @@ struct CheckpointMeta {
     bool operator==(const Evaluation&) const = default;
   };
   std::optional<Evaluation> evaluation{};
-  bool evaluate_first = false;  // A stop has cut short the one of this step: a resume makes it.
-  // What the run directory's metrics.jsonl held when it was saved; empty where nobody knows (an
-  // older build, an import, a reshard). Of rank 0's alone when it is saved.
+  bool evaluate_first = false;  // A stop has cut this step's evaluation short: a resume makes it.
+  // The contents of the run directory's metrics.jsonl at the save; empty: unknown (an older build,
+  // an import, a reshard). A save takes rank 0's.
   std::optional<FilePrefix> records{};
 };
 
 struct ManifestSlice {
   std::string state, flat;
   int64_t begin = 0, count = 0;  // Elements; count > 0.
-  int64_t at = 0, bytes = 0;     // Bytes of the file.
-  std::string tensor{};          // Where it is of one of its own: `flat` is empty then.
+  int64_t at = 0, bytes = 0;     // Place in the file, in bytes.
+  std::string tensor{};          // Name of an own tensor; `flat` is then empty.
 };
 
 struct ManifestFile {
@@ -115,39 +115,40 @@ struct Manifest {
   std::vector<FlatParameter> flat_parameters;
   std::vector<ManifestFile> files;  // One a rank, by rank.
 
-  int64_t DataBytes() const;  // Of `files`.
+  int64_t DataBytes() const;  // Bytes of all `files`.
   std::vector<std::string> StateNames() const;
   const StateFormat* FindState(std::string_view name) const;  // Null where there is none.
 };
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kManifestFormat[] = "fsdp-train checkpoint";
-// The newest that is read. Written is the oldest one that says all there is: 4 where there are
-// tables, 3 where there are buffers, otherwise 2.
+// The newest version that is read. A save writes the oldest version that can hold its contents: 4
+// with tables, 3 with buffers, otherwise 2.
 inline constexpr int64_t kManifestVersion = 4;
-// Around the checksum of what follows, which stands first.
+// The text before and behind the checksum, which stands first and covers all that follows.
 inline constexpr std::string_view kManifestBeforeChecksum = "{\"checksum\": \"",
                                   kManifestAfterChecksum = "\",\n";
 std::string RankFileName(int rank);
 
-// Of manifest_writer.h's ManifestFileToJson(). Throws CheckpointError with `path` and the reason.
+// Parses the text of ManifestFileToJson() (manifest_writer.h). Throws CheckpointError with `path`
+// and the reason.
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
 
-// Of any version up to this build's. Believes nothing: the checksum must be right, every number in
-// its range, every name a plain one, parameters apart from each other and inside their flat
-// parameter, every owner a parameter, and the slices of each state must hold every element of every
-// flat parameter, or its tensors, exactly once, in as many bytes as grid and dtype ask for, without
+// Parses any version up to this build's. Believes nothing: the checksum must be right, every number
+// in its range, every name a plain one, every owner a parameter. Parameters must lie inside their
+// flat parameter without overlap. The slices of each state must hold every element of every flat
+// parameter, or of its tensors, exactly once, in as many bytes as grid and dtype ask for, without
 // sharing any. Throws CheckpointError with `path` and the reason.
 Manifest ParseManifest(std::string_view text, const std::string& path);
 
 // Reads <directory>/manifest.json, and checks that every file is there with its size.
 Manifest ReadManifest(const CheckpointHold& directory);
 Manifest ReadManifest(const std::string& directory);
-// The same without a look at the files.
+// Reads the manifest without a look at the files.
 Manifest ReadManifestAlone(const CheckpointHold& directory);
 Manifest ReadManifestAlone(const std::string& directory);
 
-// Where each (state, flat parameter), or (state, tensor), lies: its slices by `begin`, with the
+// The places of each (state, flat parameter) or (state, tensor): its slices by `begin`, with the
 // file's index.
 struct Extent {
   int64_t begin = 0, count = 0, at = 0, bytes = 0;

@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// Both throw CheckpointError for text that is not UTF-8, but for paths of data. A file's JSON is
-// what ranks send to the one that writes the manifest.
+// Both throw CheckpointError for text that is not UTF-8, except in paths of data. Ranks send a
+// file's JSON to the rank that writes the manifest.
 std::string ManifestToText(const Manifest& manifest);
 std::string ManifestFileToJson(const ManifestFile& file);
 

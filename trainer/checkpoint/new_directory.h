@@ -11,10 +11,10 @@ namespace fsdp {
 
 class NewDirectory {
  public:
-  // Makes temporary(), and the parents. Throws CheckpointError where `path` exists, or another
-  // process is at temporary(); what a dead one left there is removed.
+  // Makes temporary(), and the parents. Throws CheckpointError where `path` exists or another
+  // process is writing temporary(). Removes what a dead process left there.
   explicit NewDirectory(const std::string& path);
-  // Removes temporary() and the files in it, unless they were published.
+  // Removes temporary() and its files, unless published.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
@@ -22,8 +22,8 @@ class NewDirectory {
   // <path>.fsdp-tmp: a name that nobody else uses.
   const std::string& temporary() const { return temporary_; }
 
-  // Syncs the directory, gives it its name and syncs its parent. The files in it are synced by who
-  // wrote them. Throws CheckpointError, also where `path` has come to exist meanwhile.
+  // Syncs the directory, renames it and syncs its parent. The writers of its files must have synced
+  // them. Throws CheckpointError, also where `path` exists by now.
   void Publish();
 
  private:

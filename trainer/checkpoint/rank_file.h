@@ -20,35 +20,35 @@
 
 namespace fsdp {
 
-// Where a rank stands in the job: `rank` is its position on the mesh, so files do not depend on how
-// ranks are numbered. The replicas of a shard share the writing of it.
+// A rank's place in the job. `rank` is the position on the mesh, so files do not depend on how
+// ranks are numbered. The replicas of a shard share the work of writing it.
 struct ShardPlace {
   int rank = 0, world = 1;
   int shard = 0, replica = 0, replicas = 1;
 
   bool operator==(const ShardPlace&) const = default;
 };
-ShardPlace PlaceOn(const Mesh& mesh);  // Of its own rank.
+ShardPlace PlaceOn(const Mesh& mesh);  // The mesh's own rank.
 
-// Of a slice of `values` of a tensor of its own.
+// The shape in the file of a slice of `values` values of an own tensor.
 std::vector<int64_t> ShapeInFile(const StateFormat& state, int tensor, int64_t values);
 
 class RankFileWriter {
  public:
   // A tensor of the file: the values of elements [begin, begin + count) of a flat parameter, or a
-  // whole tensor of its own.
+  // whole own tensor.
   struct Slice {
-    int state = 0;  // Of the states.
-    int flat = -1;  // Of the layout; -1: it is one of its own.
+    int state = 0;  // Index of the state.
+    int flat = -1;  // Index in the layout; -1: an own tensor.
     int tensor = -1;
     int64_t begin = 0, count = 0;  // Elements.
     DType dtype = DType::kFloat32;
   };
 
-  // Makes <directory>/rank_<r>.safetensors. The layout and the states, whose dtypes are those of
-  // the layout's flat parameters, are kept. A tensor of its own is written by the rank that holds
-  // its owner's first element, of the first replica; one without an owner by rank 0. Throws
-  // CheckpointError, std::invalid_argument for an owner that is not in the layout.
+  // Makes <directory>/rank_<r>.safetensors. Keeps references to the layout and the states, whose
+  // dtypes are by flat parameter of the layout. An own tensor is written by the rank of the first
+  // replica that holds its owner's first element; one without an owner by rank 0. Throws
+  // CheckpointError, and std::invalid_argument for an owner that is not in the layout.
   RankFileWriter(const std::string& directory, const Layout& layout, const ShardPlace& place,
                  const std::vector<StateFormat>& states);
 
@@ -61,10 +61,10 @@ class RankFileWriter {
   // The first element so far that is NaN or infinite, in words; empty where there is none.
   const std::string& not_finite() const { return not_finite_; }
 
-  // All elements are there: synced to the disk, then read back and held against the checksums of
-  // what was appended. That is a read of the page cache, some tenths of a second a GiB, and shows
-  // what has gone wrong between our memory and the file system: memory that changed while it was
-  // written, a write that went elsewhere or was lost. Throws CheckpointError.
+  // Ends the file once all elements are appended: syncs it to the disk, reads it back and compares
+  // it with the checksums of the appended values. The read is from the page cache and takes some
+  // tenths of a second a GiB. It shows faults between our memory and the file system: memory that
+  // changed while it was written, a write that went elsewhere or was lost. Throws CheckpointError.
   ManifestFile Finish();
 
  private:

@@ -47,7 +47,7 @@ enum class SafetensorsType : uint8_t {
 };
 
 int64_t SizeOf(SafetensorsType type);         // Bytes of one element.
-std::string_view Name(SafetensorsType type);  // As in the file: "F32", "BF16", ...
+std::string_view Name(SafetensorsType type);  // The file's: "F32", "BF16", ...
 SafetensorsType ToSafetensorsType(DType dtype);
 
 struct SafetensorsInfo {
@@ -64,14 +64,15 @@ struct SafetensorsInfo {
 // returns; a file that disagrees with itself is refused. Tensor bytes are read only where asked
 // for, so a rank reads its own ranges and needs memory for no more.
 //
-// Errors that lie in the file are CheckpointError with the file's name and the reason; ranges
-// outside a tensor are the caller's, std::invalid_argument. const calls may run in parallel.
+// A fault of the file is CheckpointError with the file's name and the reason. A range outside a
+// tensor is the caller's fault: std::invalid_argument. const calls may run in parallel.
 class SafetensorsReader {
  public:
   static constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
   explicit SafetensorsReader(const std::string& path);
-  // Of a file that is open, or that open(2) has just failed to open. `path` names it in messages.
+  // Reads a file that is open, or that open(2) has just failed to open. `path` names it in
+  // messages.
   SafetensorsReader(const std::string& path, UniqueFd file);
 
   const std::string& path() const { return path_; }
@@ -82,7 +83,7 @@ class SafetensorsReader {
   const SafetensorsInfo& Info(std::string_view name) const;
   const std::map<std::string, std::string>& Metadata() const { return metadata_; }
 
-  // Fills `out` with the tensor's bytes [byte_begin, byte_begin + out.size()), as they are.
+  // Fills `out` with the tensor's bytes [byte_begin, byte_begin + out.size()), unchanged.
   void ReadBytes(std::string_view name, int64_t byte_begin, std::span<std::byte> out) const;
 
   // Fills `out` with elements [element_begin, element_begin + out.size()) of an F32, F64, BF16 or
@@ -114,8 +115,8 @@ struct SafetensorsEntry {
 // size, each byte exactly once. The first 8 bytes stay zero until Finish(), so that a file whose
 // writer died is refused by every reader.
 //
-// What the machine refuses (no space, an I/O error, no permission) is CheckpointError with the path
-// and the system's words; such a writer is beyond repair. A wrong name, range or entry is
+// A failure of the machine (no space, an I/O error, no permission) is CheckpointError with the path
+// and the system's words; the writer is then beyond repair. A wrong name, range or entry is
 // std::invalid_argument. WriteBytes may run in parallel with itself.
 class SafetensorsWriter {
  public:
@@ -134,8 +135,8 @@ class SafetensorsWriter {
   void WriteBytes(std::string_view name, int64_t byte_begin, std::span<const std::byte> bytes);
 
   // Completes the header, hands the file to the disk (fsync) and closes it. Throws
-  // std::invalid_argument if bytes are missing. The directory's own fsync, and the rename that
-  // makes the file count, are the caller's.
+  // std::invalid_argument if bytes are missing. The caller must rename the file, to make it count,
+  // and fsync its directory.
   void Finish();
 
  private:

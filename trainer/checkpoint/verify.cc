@@ -34,7 +34,7 @@ int64_t EndOfHeader(const ManifestFile& file) {
   return end;
 }
 
-// What bytes [begin, end) of the file hold, in the order of the file.
+// The contents of bytes [begin, end) of the file, in the file's order.
 std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& file, int64_t begin,
                                   int64_t end) {
   std::unordered_map<std::string, const FlatParameter*> flats;
