@@ -26,7 +26,7 @@ struct PlanTarget {
   int64_t communicator = 0;
   // Bytes held back for the code of kernels, by which `room` is less.
   int64_t code = 0;
-  // The ranks run on another host, `host` is the memory that a rank gets there.
+  // The ranks run on another host; `host` is the memory that a rank gets there.
   bool other_host = false;
   std::optional<MemoryRoom> host = std::nullopt;
 };

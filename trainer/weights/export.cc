@@ -28,7 +28,8 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
   return ReadHfTokenizerFiles(run.name, run.eot, MaxPositions(shape), run.chat_template);
 }
 
-// Of the Hugging Face directory that the run, or the run that it began with, took its weights from.
+// The dtype of the Hugging Face directory that the run, or the run that it began with, took its
+// weights from.
 std::optional<DType> DTypeOfOrigin(const std::string& recipe_text) {
   constexpr int kMostRuns = 16;
   std::string text = recipe_text;

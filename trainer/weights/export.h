@@ -17,16 +17,15 @@ namespace fsdp {
 struct CheckpointExported {
   HfExported weights;
   DType dtype = DType::kFloat32;
-  bool as_it_came = false;            // That is the dtype which model.init_from was in.
-  std::vector<std::string> warnings;  // What the directory lacks, or what to look after.
+  bool as_it_came = false;            // `dtype` is that of model.init_from.
+  std::vector<std::string> warnings;  // Things that the directory lacks, or to look after.
 };
 
-// ExportHf with the model that the checkpoint's own recipe builds: adapters are merged; and with
-// the run's tokenizer, or `tokenizer` in its place if that is not empty. Without the run's files
-// the rest is exported, with a warning. Without a
-// `dtype`, which takes the place of options.dtype, it is the one of model.init_from's config.json,
-// and fp32 where no file names one. Throws CheckpointError, and of `tokenizer` DataError and
-// ConfigError.
+// ExportHf with the model that the checkpoint's own recipe builds; adapters are merged. The
+// tokenizer is `tokenizer`, or the run's if that is empty. Without the run's tokenizer files the
+// rest is exported, with a warning.
+// `dtype` replaces options.dtype; empty: the dtype of model.init_from's config.json, or fp32 where
+// no file names one. Throws CheckpointError, and for `tokenizer` DataError and ConfigError.
 CheckpointExported ExportCheckpoint(CheckpointHold checkpoint, const std::string& out,
                                     const std::string& tokenizer, std::optional<DType> dtype,
                                     HfExportOptions options, const ByteProgress& progress);
@@ -37,7 +36,7 @@ struct AdaptersExported {
 };
 
 // ExportHfAdapters with the run's model.lora, beside the weights of its model.init_from. Throws
-// CheckpointError, also where the run had no adapters. Of `options`, `dtype` and `state` are read.
+// CheckpointError, also where the run had no adapters. Reads only `dtype` and `state` of `options`.
 AdaptersExported ExportAdapters(CheckpointHold checkpoint, const std::string& out,
                                 HfAdapterOptions options, const ByteProgress& progress);
 

@@ -15,27 +15,27 @@
 namespace fsdp {
 
 struct HfAdapterOptions {
-  DType dtype = DType::kFloat32;  // Of all tensors: fp32, bf16 or fp16.
+  DType dtype = DType::kFloat32;  // All tensors': fp32, bf16 or fp16.
   std::string state = "master";   // "ema": the averaged weights.
-  double alpha = 0;               // What they add is scaled by alpha / rank.
-  std::string base = {};          // The directory of the weights that they adapt.
+  double alpha = 0;               // The adapters' sum is scaled by alpha / rank.
+  std::string base = {};          // The directory of the adapted weights.
 };
 
 struct HfAdaptersExported {
-  int weights = 0;    // That have adapters.
-  int64_t bytes = 0;  // Of the tensors.
+  int weights = 0;    // Weights that have adapters.
+  int64_t bytes = 0;  // The tensors' bytes.
 };
 
 // Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). `model`
-// is that of the checkpoint, with the adapters that it was trained with: at least one. Values are
-// rounded as by ExportHf(). `progress` (bytes of tensors) may be null. Throws CheckpointError.
+// is the checkpoint's, with the adapters that it was trained with: at least one. Values are rounded
+// as by ExportHf(). `progress` (bytes of tensors) may be null. Throws CheckpointError.
 HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& model,
                                     const std::string& out, const HfAdapterOptions& options,
                                     const ByteProgress& progress);
 
-// PEFT's target_modules for the modules `adapted` of those that could be, `all`: the last part of a
-// name where every module of that part is adapted, else the whole names. Modules are weights'
-// names without .weight. Sorted.
+// PEFT's target_modules, sorted, for the modules `adapted` out of `all` that could be. A module is
+// a weight's name without .weight. Has the last part of a name where every module with that part is
+// adapted, otherwise the whole names.
 std::vector<std::string> TargetModules(const std::vector<std::string>& adapted,
                                        const std::vector<std::string>& all);
 

@@ -17,19 +17,19 @@
 namespace fsdp {
 
 struct HfExportOptions {
-  DType dtype = DType::kFloat32;            // Of all weights: fp32, bf16 or fp16.
-  int64_t max_shard_bytes = 5'000'000'000;  // Of the tensors in a file; one is never split.
+  DType dtype = DType::kFloat32;            // All weights': fp32, bf16 or fp16.
+  int64_t max_shard_bytes = 5'000'000'000;  // Tensors in a file; none is split.
   std::string state = "master";             // "ema": the averaged weights.
-  HfTokenizerFiles tokenizer = {};          // Empty: none; ids outside the vocabulary are left out.
+  HfTokenizerFiles tokenizer = {};          // Empty: none. Ids outside the vocabulary are left out.
 };
 
 struct HfExported {
-  int files = 0;      // Of tensors.
-  int64_t bytes = 0;  // Of the tensors.
+  int files = 0;      // Files with tensors.
+  int64_t bytes = 0;  // The tensors' bytes.
 };
 
 // Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). `model`
-// is that of the checkpoint, with the adapters it was trained with: they are merged. A tied head is
+// is the checkpoint's, with the adapters it was trained with, which are merged. A tied head is
 // written once, as the embedding. Values are rounded to nearest, even; one that the dtype
 // does not hold is refused. Holds 8 MiB of elements and one chunk of the checkpoint. `progress`
 // (bytes of tensors) may be null. Throws CheckpointError.

@@ -12,7 +12,7 @@ namespace fsdp {
 
 struct HfImported {
   SavedCheckpoint saved;
-  std::vector<std::string> ignored;  // Keys of config.json that are not looked at.
+  std::vector<std::string> ignored;  // Keys of config.json that are ignored.
 };
 
 // Makes the checkpoint `out` (WriteCheckpoint) for a world of one: the master weights in fp32, the

@@ -16,7 +16,8 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 20;  // Elements; two are held.
-constexpr int64_t kPiece = int64_t{1} << 16;  // Of a block: stays in the cache as it is converted.
+constexpr int64_t kPiece = int64_t{1} << 16;  // Elements converted at a time: they stay in the
+                                              // cache.
 
 // As bytes of the dtype; `buffer` holds them where they are not those of `from`.
 std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
@@ -37,7 +38,7 @@ std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
                             ", which is too large for the dtype it is to be exported in");
     }
   }
-  return buffer;  // What is not finite was not before.
+  return buffer;  // A value that is not finite was not before.
 }
 
 void WriteBuffer(const ModelBuffer& buffer, MergedWeights& weights, SafetensorsWriter& writer) {

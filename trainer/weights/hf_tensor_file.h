@@ -14,9 +14,9 @@
 
 namespace fsdp {
 
-// The file `path` of these tensors, each whole, in their order, in `dtype`: fp32, bf16 or fp16;
-// buffers in their own. Values are rounded to nearest, even; one that the dtype does not hold is
-// refused. `wrote` is called with bytes of tensors as they are written. Holds 8 MiB of elements.
+// Writes these tensors, each whole, in their order, to the file `path`, in `dtype`: fp32, bf16 or
+// fp16; buffers in their own. Values are rounded to nearest, even; a value too large for the dtype
+// is refused. `wrote` is called with bytes of tensors as they are written. Holds 8 MiB of elements.
 // Throws CheckpointError.
 void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
                     DType dtype, MergedWeights& weights,

@@ -1,4 +1,5 @@
-// Which tensors a Hugging Face directory holds of a model, and where each lies in its parameters.
+// The tensors that a Hugging Face directory holds of a model, and the place of each in its
+// parameters.
 // Tests: tests/trainer/weights/hf_export_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
@@ -13,12 +14,12 @@
 
 namespace fsdp {
 
-// In forward order, a segment's buffers behind its parameters, embedding tables behind all.
-// Adapters are no tensors of their own there. Refers to the model.
+// Tensors are in forward order, a segment's buffers behind its parameters, embedding tables behind
+// all. Adapters are no tensors of such a directory. Keeps a reference to the model.
 class HfTensors {
  public:
   struct Table {
-    int index = 0;  // Of the model's tables.
+    int index = 0;  // Index among the model's tables.
     std::string name;
     Shape shape;  // [rows, width].
   };
@@ -35,7 +36,7 @@ class HfTensors {
     const Shape& shape() const {
       return table ? table->shape : buffer ? buffer->shape() : slice->shape;
     }
-    // In a file of weights of `weights`: a buffer keeps its own.
+    // The dtype in a file whose weights have dtype `weights`: a buffer keeps its own.
     DType dtype(DType weights) const { return buffer ? buffer->dtype() : weights; }
     int64_t bytes(DType weights) const { return shape().NumElements() * SizeOf(dtype(weights)); }
   };

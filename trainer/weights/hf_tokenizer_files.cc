@@ -83,7 +83,7 @@ Json Parsed(const std::map<std::string, std::string>& contents, const std::strin
 
 // As the tokenizer's file has it; empty where that cannot be told.
 std::string SpellingOf(const Tokenizer& tokenizer, int32_t id) {
-  if (id < 0 || id >= tokenizer.vocab_size()) return "";  // Of a vocabulary that was padded.
+  if (id < 0 || id >= tokenizer.vocab_size()) return "";  // The vocabulary was padded.
   const std::string piece(tokenizer.Piece(id));
   for (const std::string& text : {piece, std::string("</s>"), std::string("<s>"),
                                   std::string("<eos>"), std::string("<bos>")}) {

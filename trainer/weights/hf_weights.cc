@@ -25,7 +25,7 @@ std::string WithoutTrunk(const std::string& name) {
   return name;
 }
 
-// What older files hold besides weights, and a tied head.
+// Tensors beside weights in older files, and a tied head.
 bool IsOfNoUse(const std::string& name) {
   for (const ModelFamily* family : Families()) {
     for (const std::string_view end : family->hf_names().unused) {

@@ -19,19 +19,19 @@
 
 namespace fsdp {
 
-// Tensors in F32, F64, BF16 or F16, by name with or without the name of the model's trunk before it
-// (models/hf_names.h), both here and in the file. Read by byte ranges, 256 KiB at a time.
-// const calls may run in parallel.
+// Tensors in F32, F64, BF16 or F16, read by byte ranges, 256 KiB at a time. The name of the model's
+// trunk (models/hf_names.h) may precede a tensor's name or not, both here and in the file. const
+// calls may run in parallel.
 class HfWeights {
  public:
   // Opens all files and reads their headers. Throws CheckpointError.
   explicit HfWeights(const std::string& directory);
 
-  // Every tensor of the model is there with its shape and a dtype that can be read, and every
-  // tensor that is there is the model's: nothing of a file is left out without a word but what is
-  // known to be of no use (causal masks, rotary frequencies, the second copy of a tied head).
-  // Throws CheckpointError with the first that is missing, wrong or too much.
-  // Of what is in `head`, nothing is asked.
+  // Requires that the files hold every tensor of the model with its shape and a dtype that can be
+  // read, and no other tensors except those known to be of no use (causal masks, rotary
+  // frequencies, the second copy of a tied head). Throws CheckpointError with the first tensor that
+  // is missing, wrong or too much.
+  // Tensors in `head` need not be there.
   void RequireAll(const HfTensors& tensors, const ModelHead& head = {}) const;
 
   bool Holds(const std::string& tensor) const;
@@ -41,9 +41,9 @@ class HfWeights {
   // outside it.
   void Fill(const std::string& tensor, const Shape& shape, int64_t begin,
             std::span<float> out) const;
-  // The same of a parameter, slice by slice.
+  // Fills `out` with elements of a parameter, slice by slice.
   void FillParameter(const Parameter& parameter, int64_t begin, std::span<float> out) const;
-  // Of a buffer, in its own dtype: a count is I64 in the file.
+  // Fills `out` with elements of a buffer, in its own dtype: a count is I64 in the file.
   void FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const;
 
  private:
@@ -60,7 +60,7 @@ class HfWeights {
 };
 
 // Whether the files of a directory hold a tensor of that name, with or without the trunk's. Empty
-// where there are none. Throws CheckpointError.
+// where there are no files. Throws CheckpointError.
 std::optional<bool> HfHoldsTensor(const std::string& directory, const std::string& tensor);
 
 }  // namespace fsdp

@@ -73,7 +73,7 @@ Weights Find(const std::string& directory) {
                         no_run);
 }
 
-// Of a checkpoint of ours, by any thread.
+// Weights of a checkpoint of ours, for any thread.
 class OwnWeights {
  public:
   // `merge`: the adapters, into what they adapt.

@@ -133,7 +133,7 @@ void MergedWeights::Read(const Parameter& parameter, int64_t begin, std::span<fl
   const int64_t width = parameter.shape()[1];
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t at = begin + static_cast<int64_t>(i);
-    const int64_t column = rows_are_outputs ? at / width : at % width;  // Of the output.
+    const int64_t column = rows_are_outputs ? at / width : at % width;  // The output's.
     const int64_t input = rows_are_outputs ? at % width : at / width;
     for (const Factors& f : factors_) {
       if (column < f.column || column >= f.column + f.columns) continue;

@@ -14,24 +14,23 @@
 
 namespace fsdp {
 
-// Used by one thread. Holds the adapters of one parameter at a time.
+// For one thread. Holds the adapters of one parameter at a time.
 class MergedWeights {
  public:
-  // `state`: "master", or "ema" for the averaged weights, which frozen parameters do not have:
-  // those are the same as ever. Throws CheckpointError where the checkpoint has no such state, or
-  // its parameters or buffers are not those of the model.
+  // `state`: "master", or "ema" for the averaged weights. Frozen parameters have no average and are
+  // read from "master". Throws CheckpointError where the checkpoint has no such state, or its
+  // parameters or buffers are not the model's.
   MergedWeights(CheckpointReader& reader, const Model& model, std::string state);
 
-  // Fills `out` with elements [begin, begin + out.size()) of the parameter, to which is added what
-  // its adapters add (nn/lora.h): alpha / rank times the product of B and A, in float64, rounded
-  // once.
+  // Fills `out` with elements [begin, begin + out.size()) of the parameter plus its adapters' sum
+  // (nn/lora.h): alpha / rank times the product of B and A, in float64, rounded once.
   void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
-  // The same without them: adapters are parameters of their own.
+  // Read() without adapters, which are parameters of their own.
   void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
-  // Elements [begin, begin + n) of a buffer, in its dtype: whatever the state, there is one value.
+  // Elements [begin, begin + n) of a buffer, in its dtype, which are the same for every state.
   void ReadBuffer(const ModelBuffer& buffer, int64_t begin, const View& out);
-  // Elements [begin, begin + out.size()) of an embedding table, whatever the state. Fast where
-  // calls go on where others ended.
+  // Elements [begin, begin + out.size()) of an embedding table, the same for every state. Fast for
+  // calls that go on where others ended.
   void ReadTable(int table, int64_t begin, std::span<float> out);
 
  private:
@@ -41,7 +40,7 @@ class MergedWeights {
     double scale = 0;
   };
 
-  // Rows of a table, read at once: several, for readers in different places.
+  // Rows of a table, read at once. Several blocks serve readers in different places.
   struct Block {
     int table = -1;
     int64_t number = 0;
@@ -56,7 +55,7 @@ class MergedWeights {
   const WeightLayout layout_;
   const std::string state_;
   std::unordered_set<std::string> frozen_;
-  const Parameter* loaded_ = nullptr;  // Whose adapters are held.
+  const Parameter* loaded_ = nullptr;  // The parameter whose adapters are held.
   std::vector<Factors> factors_;
   StateFormat tables_;  // As the model has them.
   std::vector<Block> blocks_;

@@ -1,4 +1,4 @@
-// What turned text into the tokens that a run was trained on.
+// The tokenizer of the tokens that a run was trained on.
 // Tests: tests/e2e/hugging_face_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_RUN_TOKENIZER_H_
@@ -15,20 +15,22 @@
 namespace fsdp {
 
 struct RunTokenizer {
-  std::string name;              // For OpenTokenizer(); empty where nobody says.
-  std::optional<uint64_t> hash;  // Tokenizer::hash(), where the tokens' own files say it.
-  std::optional<int32_t> eot;    // What ended documents, where that is not the tokenizer's to say.
-  std::string chat_template;     // The file of a run that named one; else the tokenizer's own.
+  std::string name;              // For OpenTokenizer(); empty: unknown.
+  std::optional<uint64_t> hash;  // Tokenizer::hash(), if the tokens' own files have it.
+  std::optional<int32_t> eot;    // Ended documents, if not the tokenizer's own.
+  std::string chat_template;     // The file that the run named; empty: the tokenizer's own.
 };
 
 // tokens.json beside the source's files, or in the directory that it names; empty where there is
 // none that can be read.
 std::optional<TokenManifest> ManifestOf(const SourceRecipe& source);
 
-// As the recipe names it, or else tokens.json beside the tokens of data.train, where that is there.
+// The tokenizer that the recipe names, or else that of tokens.json beside the tokens of data.train,
+// if there is one.
 RunTokenizer TokenizerOfRun(const Recipe& recipe);
 
-// Throws DataError: gone, damaged, or another one than made the tokens. The name is not empty.
+// Throws DataError if the tokenizer is gone, damaged, or not the one that made the tokens. The name
+// must not be empty.
 std::shared_ptr<const Tokenizer> OpenRunTokenizer(const RunTokenizer& tokenizer);
 
 }  // namespace fsdp
