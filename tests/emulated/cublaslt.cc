@@ -435,7 +435,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   };
   multiply(gelu ? told.desc.aux : d, type);
   if (!gelu) return CUBLAS_STATUS_SUCCESS;
-  // That of what was not yet rounded, as of the real one.
+  // GELU of the unrounded sum, as in the real library.
   const auto sums = std::make_shared<std::vector<float>>(told.n * told.d.ld);
   const auto activated = std::make_shared<std::vector<float>>(sums->size());
   epilogue.gelu = activated->data();

@@ -6,7 +6,7 @@
 // do not begin at the multiples that the algorithm was chosen for; a workspace that is smaller than
 // the algorithm's, or begins at no multiple of 256; and an algorithm of another product. Destroying
 // an object twice, or using a destroyed one, ends the program. A workspace's contents are
-// overwritten. One difference from the real library: GELU here is that of the rounded sum.
+// overwritten. GELU is that of the unrounded sum, as in the real library.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_CUBLASLT_H_
 #define FSDP_TRAIN_TESTS_EMULATED_CUBLASLT_H_
 
