@@ -123,7 +123,7 @@ Var MeanPixels(Tape& tape, const Var& x) {
   MeanPixelsForward(tape.stream(), x.view(), y.view());
   tape.Push([&tape, shape = x.shape, dtype = x.dtype, x_grad = x.grad, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
-    // Onto what is there, where nobody else has it.
+    // Adds to the gradient that is there, where nobody else holds it.
     TensorPtr dx = std::exchange(*x_grad, nullptr);
     const bool adds = dx != nullptr && Tape::Owned(dx);
     TensorPtr own = adds ? std::move(dx) : tape.New(shape, dtype);

@@ -18,7 +18,7 @@ bool IsTarget(const std::string& name, const std::string& target) {
          module.ends_with("." + target);
 }
 
-// Those that are weights of linear layers, as their names say: a matrix that mixes heads is none.
+// Weights of linear layers, by their names; a matrix that mixes heads is not one.
 std::vector<ParameterSlice> LinearSlices(const ModelSegment& segment, const Parameter& parameter) {
   std::vector<ParameterSlice> linear;
   if (!segment.is_block || parameter.shape().rank() != 2) return linear;

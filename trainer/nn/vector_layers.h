@@ -22,7 +22,7 @@ Var SwapVectors(Tape& tape, const Var& x, int64_t rows);
 // The products of a row's pairs of vectors over sqrt(width): [rows, n (n - 1) / 2].
 Var PairDots(Tape& tape, const Var& x, int64_t rows);
 
-// a b, element by element, in the shape of a; b has as many elements.
+// a b, element by element, in the shape of a. b has the same number of elements.
 Var Multiply(Tape& tape, const Var& a, const Var& b);
 
 // A convolution along a row's vectors, with zeros beyond its ends (ops/convolution.h). Vector i of

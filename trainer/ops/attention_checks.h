@@ -30,7 +30,7 @@ void CheckAttentionGradients(const Arguments& args, const AttentionDims& dims,
 std::vector<Range> ReadsOf(const AttentionInputs& in);
 std::vector<Range> WritesOf(const AttentionGradients& gradients);
 
-// Bytes of `count` heads with so many rows.
+// Bytes of `count` heads with `rows` rows.
 double HeadBytes(const AttentionDims& dims, const ConstHeads& heads, int64_t rows);
 double BytesOf(const AttentionDims& dims, const AttentionInputs& in);  // Bytes of q, k and v.
 double BytesOf(const AttentionDims& dims, const AttentionGradients& gradients);

@@ -30,7 +30,7 @@ AttentionDims CheckMath(const Arguments& args, const AttentionInputs& in,
   return dims;
 }
 
-// Those of a call, and what its memory holds.
+// The numbers of a call, and the bytes in its memory.
 struct Counts {
   double pairs, scores, product;  // Query-key pairs; bytes of their scores; FLOPs of a product.
   double half_model;              // MFU's of a product.

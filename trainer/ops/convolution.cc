@@ -137,7 +137,8 @@ void ConvolutionBackward(Stream& stream, ConstView x, ConstView w, const Convolu
     check("dx", *dx);
     operation.reads.push_back(w);
     operation.writes.push_back(*dx);
-    // By the pixels of dy, of which each is looked at once by every tap: as many FLOPs as forward.
+    // By the pixels of dy: every tap reads each of them once, which is as many FLOPs as forward
+    // has.
     const Product product{.name = "dx",
                           .m = s.out_pixels(),
                           .n = s.terms(),

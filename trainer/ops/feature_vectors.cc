@@ -29,7 +29,7 @@ void CheckColumns(const Arguments& args, const ConstView& a, const ConstView& b,
   args.CheckDisjoint("y", y, "b", b);
 }
 
-// Vectors of a sample; `y`: what is made of them, a row a sample.
+// Vectors of a sample. `y`: their result, a row for each sample.
 int64_t CheckPairs(const Arguments& args, const ConstView& x, const char* name,
                    const ConstView& y) {
   args.CheckDType("x", x.dtype, kFloatDTypes);

@@ -34,7 +34,7 @@ void PairDotsForward(Stream& stream, ConstView x, float scale, View y);
 // dx: like x. 4 cols FLOPs a pair.
 void PairDotsBackward(Stream& stream, ConstView x, float scale, ConstView dy, View dx);
 
-// y = a b, element by element; da = dy b, db = dy a. All have as many elements, in any shape.
+// y = a b, element by element; da = dy b, db = dy a. All have one number of elements, in any shape.
 void MultiplyForward(Stream& stream, ConstView a, ConstView b, View y);
 void MultiplyBackward(Stream& stream, ConstView a, ConstView b, ConstView dy, View da, View db);
 

@@ -45,17 +45,17 @@ void HeadLossForwardBackward(Stream& stream, ConstView x, ConstView w, ConstView
                              const std::optional<ConstView>& loss_scale, View loss, View dx,
                              std::optional<View> dw, View workspace);
 
-// Rows of a chunk on this device (never kSim), at least 16. CPU: 1024 (512 where x has two bytes),
-// or as many as make 256 MiB of logits. CUDA: 8192, or as many as make 4 GiB. Depends on shape and
-// dtypes alone, so the order of sums does not depend on threads.
+// Rows of a chunk on this device (never kSim), at least 16. CPU: at most 1024 (512 where x has two
+// bytes), and at most 256 MiB of logits. CUDA: at most 8192, and at most 4 GiB. The number depends
+// on shape and dtypes alone, so the order of sums does not depend on threads.
 int64_t HeadLossChunkRows(int64_t rows, int64_t vocab, DType x, DType w, DeviceType device);
 
 // Bytes of `workspace` for both, with x and w of these dtypes: the logits of one chunk. The
 // workspace starts at a multiple of 8.
 int64_t HeadLossWorkspaceBytes(int64_t rows, int64_t vocab, DType x, DType w, DeviceType device);
 
-// Bytes of `workspace` on top of those, where dw is given. They hold dw's sum in fp32, where it
-// goes over several chunks and dw has another dtype.
+// Bytes of `workspace` on top of those, where dw is given: dw's sum over several chunks in fp32, if
+// dw has another dtype.
 int64_t HeadLossDwWorkspaceBytes(int64_t rows, int64_t cols, int64_t vocab, DType x, DType w,
                                  DType dw, DeviceType device);
 

@@ -40,7 +40,7 @@ Sizes CheckHeads(const Arguments& args, const ConstHeads& x) {
   return {{s[0] * s[1], x.count, s[3]}, Shape{s[0], s[1], x.count}};
 }
 
-// As many heads of as many rows.
+// The same numbers of heads and of rows.
 void CheckLike(const Arguments& args, const char* name, const ConstHeads& y, const ConstHeads& x) {
   fsdp::CheckHeads(args, name, y, x.tensor.dtype);
   const Shape& s = x.tensor.shape;

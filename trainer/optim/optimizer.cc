@@ -45,7 +45,7 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
   return rules;
 }
 
-// Those for the elements of a part, counted from its first; as many.
+// The rules for the elements of a part, counted from its first element; the same number of rules.
 std::vector<ElementRule> RulesOfPart(std::vector<ElementRule> rules, const ShardPart& part) {
   for (ElementRule& rule : rules) {
     const int64_t begin = std::clamp<int64_t>(rule.begin - part.begin, 0, part.count);

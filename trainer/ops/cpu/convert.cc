@@ -22,7 +22,7 @@ void ConvertHalf(const From* x, int64_t n, To* y) {
   }
 }
 
-// BFloat16(x), of what is no NaN, in the lower half of each lane.
+// BFloat16(x), for an x without NaN, in the lower half of each lane.
 __m256i RoundedToBFloat16(__m256 x) {
   const __m256i u = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -30,7 +30,7 @@ __m256i RoundedToBFloat16(__m256 x) {
   return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), odd), 16);
 }
 
-// 16 of them, or as many as are left.
+// 16 elements, or those that are left.
 void ConvertSixteen(const float* x, int64_t n, BFloat16* y) {
   if (n >= 16) {
     const __m256 low = _mm256_loadu_ps(x), high = _mm256_loadu_ps(x + 8);

@@ -121,7 +121,7 @@ void FoldedWeights(ThreadPool& pool, const ConvolutionShape& s, const T* w, T* t
   });
 }
 
-// Calls f(T*) for an unsigned type of as many bytes as an element.
+// Calls f(T*) for the unsigned type T of an element's size.
 template <typename Function>
 void ForBits(DType dtype, const Function& f) {
   if (SizeOf(dtype) == 4) return f(static_cast<uint32_t*>(nullptr));

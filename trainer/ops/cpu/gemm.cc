@@ -106,7 +106,7 @@ class Scratch {
 };
 thread_local Scratch scratch;
 
-// The kernels are not instrumented, for their speed: what they touch is announced instead.
+// The kernels are not instrumented, to be fast: the memory that they touch is announced instead.
 void AnnounceRow([[maybe_unused]] const void* data, [[maybe_unused]] int64_t bytes,
                  [[maybe_unused]] bool write) {
 #if defined(__SANITIZE_THREAD__)
@@ -138,7 +138,7 @@ void Announce(const GemmMatrix& x, int64_t rows, int64_t cols) {
   }
 }
 
-// Where blocks of k begin: of equal length but for a few elements.
+// The begins of blocks of k, which have equal lengths to within a few elements.
 int64_t BlockBorder(int64_t k, int64_t block, int64_t blocks) {
   return std::min(k, CeilDiv(CeilDiv(k, blocks), 8) * 8 * block);
 }

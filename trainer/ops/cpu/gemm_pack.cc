@@ -63,7 +63,7 @@ template <typename T>
 void PackTransposed(const char* x, int64_t x_row, int64_t width, int64_t k, int swap, float* to,
                     int64_t to_row) {
   constexpr int64_t kSize = sizeof(T);
-  // A stretch of 8 rows at a time: what is written stays in a first-level cache meanwhile.
+  // Packs 8 rows at a time: the target stays in a first-level cache meanwhile.
   constexpr int64_t kStretch = 64, kLine = 64 / kSize;
   for (int64_t first = 0; first < k; first += kStretch) {
     const int64_t last = std::min(k, first + kStretch);

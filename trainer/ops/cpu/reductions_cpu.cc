@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kChunk = 256;  // Shards are multiples of it: see the layout.
 constexpr int64_t kGroups = 64;
 
-// Eight sums by turns, what is left over goes to the first: an order that no compiler chooses.
+// Eight sums take turns, and the rest goes to the first, so no compiler chooses the order.
 float ChunkSum(const float* x, int64_t n) {
   constexpr int64_t kLanes = 8;
   float lanes[kLanes] = {};

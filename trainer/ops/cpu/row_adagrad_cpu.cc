@@ -36,8 +36,8 @@ float MeanOfSquares(const float* g, int64_t width) {
   return lanes[0] / static_cast<float>(width);
 }
 
-// The draws of a row's elements, of which `first` is the whole table's number: of each block of
-// eight elements one of Philox's, whose words have two draws each.
+// The draws of a row's elements, which are numbered through the whole table. Each block of eight
+// elements has one Philox block, whose words have two draws each.
 class Draws {
  public:
   Draws(const RowAdagradOptions& options, int64_t update) {

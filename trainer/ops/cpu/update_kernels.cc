@@ -177,7 +177,7 @@ FSDP_ALWAYS_INLINE void UpdateChunk(const UpdateTensors& t, int64_t at, const Ru
 
 int64_t SizeInBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
-// Elements [at, at + n) of t, by way of a whole chunk, of which they are those from `skipped` on.
+// Updates elements [at, at + n) of t through a whole chunk, in which they begin at `skipped`.
 template <typename Rule, bool kRoundsP, bool kRoundsStates>
 [[gnu::noinline]] void UpdatePart(const UpdateTensors& t, int64_t at, int64_t n, int64_t skipped,
                                   const typename Rule::Factors& factors, const Schedules& schedules,

@@ -368,7 +368,7 @@ bool CublasLt::Run(const CudaStreamHandle& stream, Choice& choice, const GemmOpe
     const void* const bias = epilogue.bias->data;
     Set(call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
-  // Forward its D is our gelu(C), and our C what it computed that of.
+  // In forward the library's D is our gelu(C), and its aux is our C, from which it computed D.
   const bool gelu = epilogue.gelu != nullptr;
   void* const d = gelu ? epilogue.gelu : c.data;
   const void* const aux = gelu ? c.data : epilogue.gelu_of;

@@ -19,7 +19,7 @@ constexpr int kSliceStride = kTile + 4;
 template <int kTile>  // Two slices of two factors.
 constexpr size_t kSharedBytes = sizeof(float) * 2 * 2 * kDepth* kSliceStride<kTile>;
 
-// This thread's packs of a slice: which they are, and what they hold.
+// This thread's packs of a slice: their places and their elements.
 template <int kTile>
 struct SlicePacks {
   static constexpr int kPacks = kTile * kDepth / kFour / kThreads;

@@ -21,7 +21,7 @@ struct Table {
   DType raw;
 };
 
-// Slots [slot, slot + kSlots) of a row, of which those of elements are [begin, end).
+// Slots [slot, slot + kSlots) of a row; [begin, end) among them hold elements.
 struct Lane {
   __device__ Lane(const QuantizedRow& row, int64_t unit)
       : slot((unit - row.unit) * kQuantizedUnit + threadIdx.x % kWarp * kSlots),
@@ -34,7 +34,7 @@ struct Lane {
   int64_t slot;
   int begin, end;
   bool stored;      // All of them are, or none.
-  int64_t element;  // That of `slot`.
+  int64_t element;  // The element in `slot`.
   int64_t packed;   // `slot` among those that are stored.
 
  private:
@@ -67,7 +67,7 @@ __device__ void ForEachUnit(const Table& table, const Body& body) {
   }
 }
 
-// Whether a lane's elements are as many as its slots, and lie where packs may be used.
+// Whether all slots of a lane hold elements, which lie where packs may be used.
 template <typename T>
 __device__ bool InPacks(const Lane& lane, bool packs) {
   return packs && lane.begin == 0 && lane.end == kSlots && lane.element % kPack<T> == 0;
