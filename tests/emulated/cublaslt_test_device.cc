@@ -1,6 +1,6 @@
-// Op tests whose products are cuBLASLt's, as it is emulated. Those that it has no algorithm for
-// are kernels of ours all the same: so the epilogues named in FSDP_TRAIN_EMULATED_EPILOGUES must
-// have been some call's at the end.
+// Op tests whose products the emulated cuBLASLt multiplies. Kernels of ours multiply those for
+// which it has no algorithm. So at the end each epilogue named in FSDP_TRAIN_EMULATED_EPILOGUES
+// must have been some call's.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

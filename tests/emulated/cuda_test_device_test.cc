@@ -1,5 +1,5 @@
-// The op tests' harness as it is on a GPU, over the emulated runtime: that what it promises to
-// catch is caught.
+// The op tests' harness for a GPU, over the emulated runtime. It must catch the mistakes that it
+// promises to catch.
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ __global__ void IncrementKernel(float* x) { *x += 1; }
 
 class CudaTestDeviceTest : public OpTest {
  protected:
-  // y[from, to) = x[from, to), with what is declared left to the test.
+  // y[from, to) = x[from, to); the test declares the ranges.
   static void Copy(Stream& stream, ConstView x, View y, Operation operation, int from, int to) {
     const auto copy = [](CudaStreamHandle s, const ConstView& a, const View& b, int i, int n) {
       Launch<CopyKernel>(s, 1, 64, 0, a.As<float>(), i, n, b.As<float>());
@@ -62,7 +62,7 @@ using CudaTestDeviceDeathTest = CudaTestDeviceTest;
 FSDP_INSTANTIATE_OP_TEST(CudaTestDeviceTest, kF32);
 FSDP_INSTANTIATE_OP_TEST(CudaTestDeviceDeathTest, kF32);
 
-// Each is seen in both runs of the operation.
+// Each mistake is noticed in both runs of the operation.
 std::vector<std::string> Twice(const std::string& message) { return {message, message}; }
 
 TEST_P(CudaTestDeviceTest, RunsAnHonestOp) {

@@ -34,11 +34,11 @@ constexpr int kMostGpus = 16;
 // A launch that waits this long for room waits for ever.
 constexpr std::chrono::seconds kFullFor{20};
 
-// A queue of the hardware: what is enqueued first is issued first, of all streams that share it. So
-// what waits, or waits for its stream's work before, holds up the others.
+// A queue of the hardware: work of all streams that share it is issued in the order in which it is
+// enqueued. So a stream that waits, also for its own earlier work, holds up the others.
 struct Connection {
   int streams = 0;    // Guarded by the driver's lock, as the next.
-  uint64_t next = 0;  // Number of what is enqueued next.
+  uint64_t next = 0;  // Number of the next item.
   // Without order between the streams: ThreadSanitizer would take it for theirs.
   std::atomic<uint64_t> issued{0};
 
@@ -234,7 +234,7 @@ struct CUstream_st {
     if (thread.joinable()) thread.join();
   }
 
-  // Returns at once; what is queued still runs. Behind a fault it does not.
+  // Returns at once; queued work still runs, but not behind a fault.
   void Leave() {
     {
       const std::lock_guard lock(mutex);
@@ -647,7 +647,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 
-// As a GPU's: what is small begins at a multiple of 512 bytes, not of a page.
+// Like a GPU's: a small allocation begins at a multiple of 512 bytes, not of a page.
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (const cudaError_t error = BeginInDriver("cudaMalloc"); error) return error;
   Machine& machine = TheMachine();
@@ -682,7 +682,7 @@ cudaError_t cudaFree(void* data) {
 // Freed memory is gone, also for a stream that still uses it.
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   if (const cudaError_t error = BeginInDriver("cudaHostAlloc"); error) return error;
-#ifdef __SANITIZE_ADDRESS__  // Which sees that by itself, and what is beside.
+#ifdef __SANITIZE_ADDRESS__  // It detects use after free by itself, and accesses beside the memory.
   return posix_memalign(data, 4096, bytes) == 0 ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 #else
   *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

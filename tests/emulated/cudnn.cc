@@ -1,5 +1,5 @@
-// cuDNN's backend API for an emulated GPU: descriptors as it has them, attention as it knows it
-// (cudnn_graph.h), and of what it refuses all that a caller might get wrong.
+// cuDNN's backend API for an emulated GPU. It has cuDNN's descriptors, recognises attention
+// (cudnn_graph.h), and refuses all that a caller might get wrong.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -80,7 +80,7 @@ size_t SizeOf(AttributeType type) {
   }
 }
 
-// Whose an attribute is, and of which type.
+// The descriptor type that has an attribute, and the attribute's type.
 using Kind = std::pair<DescriptorType, AttributeType>;
 const std::map<Attribute, Kind>& Kinds() {
   using A = Attribute;

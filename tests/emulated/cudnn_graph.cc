@@ -80,7 +80,7 @@ void ForEach(const CudnnTensor& tensor, const Body& body) {
   }
 }
 
-// A tensor with memory: of the program's, or for what is virtual its own.
+// A tensor with memory: the program's, or its own where the tensor is virtual.
 struct Placed {
   const CudnnTensor* tensor = nullptr;
   void* data = nullptr;

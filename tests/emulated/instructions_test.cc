@@ -115,7 +115,7 @@ TEST_P(InstructionTest, WhatAWarpMustDoTogether) {
             std::string::npos);
 }
 
-// Three groups of one copy of `bytes` each; what is in shared memory when all but `left` are done.
+// Three groups of one copy of `bytes` each. Returns the shared memory when all but `left` are done.
 template <int left>
 __global__ void CopyGroups(const uint8_t* from, int bytes, uint8_t* seen) {
   auto* const shared = DynamicShared<uint8_t>();

@@ -1,4 +1,4 @@
-// The op tests' harness on the emulator: that what it promises to catch is caught.
+// The op tests' harness on the emulator. It must catch the mistakes that it promises to catch.
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 

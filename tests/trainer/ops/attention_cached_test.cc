@@ -57,7 +57,8 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
     const std::vector<double> want = Get(out);
 
     for (const int64_t piece : {int64_t{1}, int64_t{4}, c.seq}) {
-      // More room than tokens; what is not written yet is NaN, and must not be looked at.
+      // The cache has more room than tokens. Rows that are not written yet are NaN, and must not be
+      // read.
       const Shape cache{c.batch, c.seq + 3, c.kv_heads, c.head_dim};
       const View cache_k = Output(cache), cache_v = Output(cache);
       for (int64_t begin = 0; begin < c.seq; begin += piece) {
@@ -86,8 +87,8 @@ TEST_P(AttentionCachedTest, PiecesGiveTheRowsOfTheWhole) {
   }
 }
 
-// A decoder's own tokens with a bias by distance and another scale, over a cache with room for
-// more: its buckets are of as many positions as there is room.
+// A decoder's own tokens, with a bias by distance and another scale. The cache has room for more
+// tokens, and the buckets cover as many positions as it has room for.
 TEST_P(AttentionCachedTest, PiecesWithABiasGiveTheRowsOfTheWhole) {
   constexpr int64_t kBuckets = 7, kMore = 3;
   for (const Case& c : {Case{2, 9, 6, 2, 8}, Case{1, 33, 2, 2, 16}, Case{1, 17, 2, 1, 80}}) {

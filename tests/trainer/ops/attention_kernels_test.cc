@@ -58,7 +58,7 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
   std::vector<uint16_t> out(kHeads * size), dq(kHeads * size), dk(key_size), dv(key_size);
   std::vector<float> lse(kHeads * c.seq), bias, bias_sums(kHeads * (c.seq + c.Keys() - 1));
   for (size_t i = 0; i < bias_sums.size(); ++i) bias.push_back(static_cast<float>(i % 7) / 5);
-  // Nobody may look at what is there before.
+  // The kernel must not read the old contents.
   const auto memory = [](int64_t floats) { return std::vector<float>(floats, __builtin_nanf("")); };
   std::vector<float> forward = memory(kernels.forward_memory(c.Keys(), c.head_dim));
   std::vector<float> backward = memory(kernels.backward_memory(c.Keys(), c.head_dim));

@@ -497,7 +497,7 @@ class AttentionMathTest : public OpTest {
     }
     Set(heads.tensor, all);
   }
-  // Sum of what lies in none of the gradients' heads.
+  // The sum of all elements outside the gradients' heads.
   double Others(const Placed& at) const {
     double sum = 0;
     std::vector<const std::byte*> seen;
@@ -510,7 +510,7 @@ class AttentionMathTest : public OpTest {
     }
     return sum;
   }
-  // To within `tolerance` of what is of order one, and `factor` of each of `more`.
+  // Within `tolerance`, for elements of order one, and `factor` for each of `more`.
   static void ExpectNear(const Values& got, const Values& want, double tolerance,
                          const Values& more, double factor, const std::string& what) {
     ASSERT_EQ(got.size(), want.size()) << what;
@@ -592,7 +592,7 @@ TEST_P(AttentionMathTest, GradientMatchesOracle) {
   }
 }
 
-// The oracle's own backward, which the op is held to.
+// The oracle's own backward; the op is compared with it.
 TEST_P(AttentionMathTest, OracleMatchesFiniteDifferences) {
   const Case documents{2, 7, 4, 2, 3, {3, 2}};
   Case dropped = documents;
@@ -714,7 +714,7 @@ TEST_P(AttentionMathTest, NothingToAttendTo) {
   }
 }
 
-// All pairs count, whatever a mask hides of them, and each kernel has what it reads and writes.
+// All pairs count, whatever a mask hides. Each kernel states the bytes that it reads and writes.
 TEST_P(AttentionMathTest, CostsAllPairs) {
   const Case causal{2, 9, 4, 2, 8, {4}}, full = Cross({2, 9, 4, 2, 8, {}, 0.1}, 13);
   for (const Case& c : {causal, full, Mixed(Biased(3, Up({4, 5}, full)))}) {

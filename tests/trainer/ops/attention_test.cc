@@ -238,8 +238,8 @@ struct Oracle {
   Case c;
   Tensors in;
   std::vector<double> positions, buckets, keys, out, lse;
-  // The sums of what is rounded before a product reads it, times what it is multiplied by, all
-  // positive: by how much out and the gradients would move were each rounded off by its own size.
+  // Sums of the factors that a product rounds, times the other factors, all taken as positive: the
+  // distance by which out and the gradients would move if each factor were off by its own size.
   std::vector<double> out_of_rounded;
   Tensors of_rounded;
 
@@ -300,7 +300,7 @@ struct Oracle {
     return sum;
   }
 
-  // Calls body with the probabilities of each query, 0 of what it does not see; sets lse.
+  // Calls body with the probabilities of each query, 0 for keys that it does not see; sets lse.
   template <typename Body>
   void ForEach(const Body& body) {
     std::vector<double> p(c.keys);
@@ -446,7 +446,7 @@ class AttentionTest : public OpTest {
     }
     Set(heads.tensor, all);
   }
-  // Sum of what lies in none of the heads.
+  // The sum of all elements outside the heads.
   double Others(const Placed& p) const {
     double sum = 0;
     std::vector<const std::byte*> seen;
@@ -573,8 +573,8 @@ INSTANTIATE_TEST_SUITE_P(EveryDevice, AttentionLongTest, ::testing::ValuesIn(Lon
 
 TEST_P(AttentionLongTest, GradientMatchesOracle) { ExpectGradients({1, 530, 1, 1, 129}); }
 
-// Whose maximum stays is multiplied by exactly 1 from tile to tile: what is off by a rounding of
-// the maximum there is off by as many as there are tiles.
+// While the maximum stays, sums are multiplied by exactly 1 from tile to tile. A kernel whose
+// factor is off by a rounding of the maximum is off by that once per tile.
 TEST_P(AttentionLongTest, EqualScoresWeighTheSame) {
   const Case c{1, 256, 1, 1, 1};
   std::vector<double> v(c.seq), want;

@@ -99,7 +99,7 @@ class BatchNormTest : public OpTest {
 };
 FSDP_INSTANTIATE_OP_TEST(BatchNormTest, kF32, kBF16, kF16);
 
-// A part's squares are sums of as many terms as pixels; statistics are means.
+// A part's squares are sums with a term for each pixel; statistics are means.
 TEST_P(BatchNormTest, MomentsAreThoseOfWhatCounts) {
   for (const Images& c : AllImages()) {
     const Values values = Random(1, dtype()).Vector(c.size(), 2, 4);
@@ -143,7 +143,7 @@ TEST_P(BatchNormTest, RanksJoin) {
     wanted_mean.push_back(3 + 0.1 * (want.mean[j] - 3));
     wanted_variance.push_back(2 + 0.1 * (want.squares[j] / (want.count - 1) - 2));
   }
-  // Two runs, on the emulator in two orders: from what they find each time.
+  // Two runs, on the emulator in two orders. Each starts from the running values that it finds.
   if (kernel_type() == DeviceType::kCpu) {
     EXPECT_TRUE(AllNear(Get(mean), wanted_mean, Tolerance(kF32, 1)));
     EXPECT_TRUE(AllNear(Get(variance), wanted_variance, Tolerance(kF32, 1)));

@@ -27,8 +27,8 @@ double RoundedTo(const Format& f, double value) {
   return std::abs(rounded) > largest ? std::copysign(INFINITY, value) : rounded;
 }
 
-// Every bf16 or every fp16 value, but NaN; for fp32 random bits and what lies on and beside the
-// halfway points of the smaller formats.
+// Every bf16 or every fp16 value except NaN. For fp32: random bits, and the values on and beside
+// the halfway points of the smaller formats.
 std::vector<double> Values(const Format& f) {
   std::vector<double> values;
   const auto add = [&](double v) {

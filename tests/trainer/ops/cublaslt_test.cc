@@ -198,7 +198,7 @@ TEST_F(CublasLtTest, WhatIsRefusedAfterAllIsOurs) {
   EXPECT_THAT(library->Refusals(), Not(Contains(HasSubstr(PlainShape().Text() + ":"))));
 }
 
-// The library may use all that it is told of, which is no more than there is.
+// The library may use all the workspace that it is told of, so that must not be more than there is.
 TEST_F(CublasLtTest, TheWorkspaceEndsWhereItDoes) {
   const auto library = Open();
   const auto size = static_cast<size_t>(kGemmWorkspaceBytes);

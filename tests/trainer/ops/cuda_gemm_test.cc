@@ -97,7 +97,7 @@ class CudaGemmTest : public OpTest {
     const auto n = static_cast<int64_t>(all.size());
     return {Input({n}, all, dtype), rows, cols, place};
   }
-  // Its elements; what lies between is still NaN.
+  // The elements of C; those between its rows are still NaN.
   Values Elements(const Matrix& matrix) const {
     const Values all = Get(matrix.tensor);
     Values values;
@@ -235,7 +235,7 @@ TEST_P(CudaGemmTest, GeluOnTheWay) {
   }
 }
 
-// Rows that begin at packs: what a library takes, too.
+// Rows that begin at packs, which a library takes, too.
 TEST_P(CudaGemmTest, WholePacks) {
   const Place gap{.before = 0, .gap = 16, .after = 0};
   for (const bool ta : {false, true}) {

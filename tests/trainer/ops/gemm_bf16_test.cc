@@ -40,7 +40,7 @@ void Set(std::vector<char>& bytes, DType dtype, int64_t i, float x) {
   return dtype == DType::kBFloat16 ? put(BFloat16(x)) : put(Float16(x));
 }
 
-// Rows with a gap after each; what lies in gaps is NaN.
+// Rows with a gap after each; gaps are NaN.
 struct Stored {
   Stored(Random& random, DType dtype, int64_t rows, int64_t cols, int64_t gap)
       : dtype(dtype), stride(cols + gap), bytes(rows * stride * SizeOf(dtype)) {

@@ -37,8 +37,8 @@ Problem MakeProblem(DType dtype, uint64_t seed, int64_t rows, int64_t cols, int6
 struct Results {
   double loss = 0;
   Values dx, dw;
-  // The largest sums of |terms| of an element of dx and of dw: what a relative error of each term
-  // can make of it.
+  // The largest sums of |terms| of an element of dx and of dw: the factor by which a relative error
+  // of each term may move the element.
   double dx_terms = 0, dw_terms = 0;
   // The most that logits, each off by `error` of itself, may move the loss, and the largest
   // elements of dx and of dw. With d the error of a row's largest |l|, e^l / sum e^l lies within

@@ -143,7 +143,8 @@ TEST_P(LinearTest, GradientMatchesFiniteDifferences) {
   }
 }
 
-// A product each for dx and dW, and the sum for db: none is forgotten, each reads what it reads.
+// A product each for dx and dW, and the sum for db: none is forgotten, and each states its own
+// reads.
 TEST_P(LinearTest, BackwardSaysWhatEachKernelCosts) {
   const int64_t rows = 3, in = 4, out = 5, bytes = SizeOf(dtype());
   for (const WeightLayout layout : kLayouts) {

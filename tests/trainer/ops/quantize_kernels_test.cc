@@ -72,7 +72,7 @@ TEST(QuantizeKernels, AreTheModelToTheBit) {
   }
 }
 
-// Each code that there is, and what is halfway between two of them.
+// Each code, and the values halfway between two of them.
 TEST(QuantizeKernels, RoundTiesToEven) {
   for (const QuantizeKernels* kernels : AllKernels()) {
     for (const QuantizedForm form : kForms) {

@@ -53,7 +53,8 @@ class UpdateTest : public OpTest {
 };
 FSDP_INSTANTIATE_OP_TEST(UpdateTest, kF32);  // The dtype of arithmetic.
 
-// Each of the three results of a step, of its own draws: a value becomes what its draw says.
+// Each of the three results of a step has draws of its own, and becomes the value that its draw
+// says.
 TEST_P(UpdateTest, DrawsAreThoseOfTheDefinition) {
   const int64_t n = 1000, first = (int64_t{3} << 36) + 37;
   Random random(1, kF32);

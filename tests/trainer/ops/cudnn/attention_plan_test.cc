@@ -20,7 +20,7 @@ namespace {
 class AttentionPlanTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // By its name cuDNN finds what is loaded already.
+    // cuDNN finds a library that is already loaded by its name.
     ASSERT_NE(dlopen("tests/trainer/ops/cudnn/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), nullptr)
         << dlerror();
     const FoundApi& found = FindApi();
