@@ -19,18 +19,19 @@ namespace fsdp {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool single_word = false;             // Not where a letter stands beside it.
+  bool single_word = false;             // Not found beside a letter.
   bool lstrip = false, rstrip = false;  // Takes the white space before or behind it.
 };
 
 class AddedTokens {
  public:
-  // `as_found`: what to look for, the content or what a normalizer makes of it; not if it is empty.
+  // `as_found`: the text to look for, the content or its normalised form. An empty text is not
+  // looked for.
   void Add(AddedToken token, std::string_view as_found);
 
   // Calls text(begin, end) and token(begin, end, id) for the parts of well-formed `input`, in
-  // order, until one returns false. The leftmost token is found, of those the longest; as
-  // AddedVocabulary::find_matches of Hugging Face's library does it.
+  // order, until one returns false. Finds the leftmost token, and the longest of several there, as
+  // AddedVocabulary::find_matches of Hugging Face's library does.
   template <typename OnText, typename OnToken>
   bool Split(std::string_view input, const OnText& text, const OnToken& token) const {
     size_t done = 0, from = 0;
@@ -51,14 +52,14 @@ class AddedTokens {
   struct Found {
     size_t begin, end, token;
   };
-  struct Node {  // Of a trie over bytes.
+  struct Node {  // A node of a trie over bytes.
     std::map<char, size_t> next;
     int64_t token = -1;
   };
 
   std::optional<Found> Find(std::string_view text, size_t from) const;
   static bool BesideAWord(std::string_view input, const Found& found);
-  // With the white space that belongs to it, none of it before `done`.
+  // Includes the token's white space, but none before `done`.
   struct Range {
     size_t begin, end;
   };

@@ -180,7 +180,7 @@ void Bpe::AppendBegins(std::string_view word, std::span<const int32_t> ids,
 
 void Bpe::MergeShort(Scratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids_;
-  std::vector<uint32_t>& ranks = scratch.ranks_;  // Of the pair that begins at each unit.
+  std::vector<uint32_t>& ranks = scratch.ranks_;  // By unit: the pair that begins there.
   const auto rank_at = [&](size_t i) {
     const Merge* merge = FindMerge(ids[i], ids[i + 1]);
     return merge == nullptr ? kNoRank : merge->rank;
@@ -223,7 +223,7 @@ void Bpe::MergeLong(Scratch& scratch) const {
     heap.pop_back();
     Scratch::Unit& left = units[static_cast<size_t>(top.at)];
     if (left.id < 0 || left.next < 0) continue;
-    // Of a pair that is no more: what begins here now is another one.
+    // The pair is gone: another one begins here now.
     const Merge* merge = FindMerge(left.id, units[static_cast<size_t>(left.next)].id);
     if (merge == nullptr || merge->rank != top.rank) continue;
     Scratch::Unit& right = units[static_cast<size_t>(left.next)];

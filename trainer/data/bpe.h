@@ -1,6 +1,6 @@
 // Byte pair encoding (Sennrich, Haddow, Birch 2016, arXiv:1508.07909) as tokenizer.json describes
-// it: a word begins as a row of units, and again and again the pair with the lowest rank, the
-// leftmost of equals, becomes one, until no pair has a rank.
+// it. A word begins as a row of units. The pair with the lowest rank, the leftmost of equals, is
+// merged into one unit, again and again, until no pair has a rank.
 // Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_BPE_H_
 #define FSDP_TRAIN_TRAINER_DATA_BPE_H_
@@ -18,7 +18,7 @@
 namespace fsdp {
 
 struct BpeOptions {
-  // Of what each id stands for. Under byte_level these are the bytes themselves.
+  // The text of each id. Under byte_level these are the bytes themselves.
   std::vector<std::pair<std::string, int32_t>> vocab;
   std::vector<std::pair<std::string, std::string>> merges;  // In the order of their ranks.
   bool byte_level = false;                                  // Units are bytes, else characters.
@@ -34,7 +34,7 @@ class Bpe {
   // unk without one.
   explicit Bpe(const BpeOptions& options);
 
-  // What one thread at a time works with; it remembers words.
+  // Working memory for one thread at a time; it remembers words.
   class Scratch {
    public:
     Scratch();
@@ -56,7 +56,7 @@ class Bpe {
         return std::pair(rank, at) > std::pair(o.rank, o.at);
       }
     };
-    std::vector<Word> words_;  // A slot each, the last of its hash.
+    std::vector<Word> words_;  // One entry a hash: its latest word.
     std::vector<Unit> units_;
     std::vector<Candidate> heap_;
     std::vector<int32_t> ids_;
@@ -85,8 +85,8 @@ class Bpe {
   }
   const Merge* FindMerge(int32_t left, int32_t right) const;
   void Units(std::string_view word, std::vector<int32_t>& ids) const;
-  size_t UnitBytes(std::string_view word) const;  // Of its first unit.
-  bool IsKnown(std::string_view unit) const;      // Is not for `unk`.
+  size_t UnitBytes(std::string_view word) const;  // The word's first unit's.
+  bool IsKnown(std::string_view unit) const;      // Whether it is not for `unk`.
   void MergeShort(Scratch& scratch) const;        // In scratch.ids_.
   void MergeLong(Scratch& scratch) const;
 
@@ -96,9 +96,9 @@ class Bpe {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
-  std::vector<int32_t> bytes_;         // By id: of what it stands for.
+  std::vector<int32_t> bytes_;         // By id: bytes of its text.
   std::vector<Merge> merges_;          // Open addressing, a power of two, at most half full.
-  std::array<int32_t, 256> byte_ids_;  // Of single bytes or <0xNN>; -1: none.
+  std::array<int32_t, 256> byte_ids_;  // Ids of single bytes or <0xNN>; -1: none.
   std::array<int32_t, 128> ascii_ids_;
   int32_t unk_ = -1;
 };

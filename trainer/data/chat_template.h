@@ -1,5 +1,5 @@
-// Conversations as the text that a model was trained on: by the chat template of its tokenizer,
-// with the parts of the text that are to be learnt.
+// Turns conversations into the text that a model was trained on, by the chat template of its
+// tokenizer, and marks the parts that are to be learnt.
 #ifndef FSDP_TRAIN_TRAINER_DATA_CHAT_TEMPLATE_H_
 #define FSDP_TRAIN_TRAINER_DATA_CHAT_TEMPLATE_H_
 
@@ -22,11 +22,11 @@ namespace fsdp {
 struct ChatOptions {
   bool add_generation_prompt = false;
   TrainOn train_on = TrainOn::kAssistant;
-  std::optional<JinjaDate> date;  // Today, to the template. None: it has no strftime_now.
+  std::optional<JinjaDate> date;  // The template's today. None: it has no strftime_now.
 };
 
-// What ChatTemplate::Render() takes, from its JSON. Throws DataError: no JSON, nested more than 200
-// deep, which no conversation is.
+// Parses JSON for ChatTemplate::Render(). Throws DataError for text that is no JSON or nests more
+// than 200 deep, which no conversation does.
 nlohmann::ordered_json ParseConversation(std::string_view json);
 
 struct ChatText {
@@ -40,8 +40,8 @@ class ChatTemplate {
   // The template `file`, or else the tokenizer's own: chat_template.jinja beside it, or
   // `chat_template` of its tokenizer_config.json, there the one called `default` of several.
   // `tokenizer`: as for OpenTokenizer(). Special tokens come from tokenizer_config.json and
-  // special_tokens_map.json beside it. Throws DataError that names the file: missing, no JSON, a
-  // template with a mistake.
+  // special_tokens_map.json beside it. Throws DataError that names the file where it is missing, is
+  // no JSON, or has a template with a mistake.
   static ChatTemplate Open(const std::string& tokenizer, const std::string& file = "");
   // Special tokens by the name that templates know them by: bos_token and others.
   ChatTemplate(const std::string& name, std::string_view source,
@@ -52,18 +52,18 @@ class ChatTemplate {
   // apply_chat_template() are. As there, members of messages that are null are left out, and
   // reasoning goes by all its names.
   //
-  // What an assistant says is what {% generation %} marks. In a template without it, it is what
-  // rendering the messages up to its own adds to rendering those before it with
-  // add_generation_prompt. `weight` of an assistant's message, 0 or 1, takes it out of the targets,
-  // and is not shown to the template.
+  // {% generation %} marks the assistant's text. In a template without it, the assistant's text is
+  // what its message adds: the rendering of all messages up to it, less the rendering of those
+  // before it with add_generation_prompt. A `weight` of 0 takes an assistant's message out of the
+  // targets; `weight`, 0 or 1, is not shown to the template.
   //
-  // Threads may render at once. Throws DataError, without the place of the line: messages that are
-  // none, what the template refuses, and where it cannot be told what the assistant says.
+  // Threads may render at once. Throws DataError, without the place of the line, for messages that
+  // are none, for what the template refuses, and where the assistant's text cannot be told.
   ChatText Render(const nlohmann::ordered_json& line, const ChatOptions& options) const;
 
   const std::string& name() const { return template_.name(); }
-  int64_t bytes() const { return bytes_; }  // Of the source.
-  uint64_t hash() const { return hash_; }   // Of equal ones: equal texts.
+  int64_t bytes() const { return bytes_; }  // The source's.
+  uint64_t hash() const { return hash_; }   // Equal hashes: equal texts.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
  private:
@@ -73,8 +73,8 @@ class ChatTemplate {
   uint64_t hash_;
 };
 
-// Throws DataError where `tokenizer` makes several tokens of one of the template's special ones, as
-// a SentencePiece model does, which does not look for them in a text.
+// Throws DataError where `tokenizer` splits a special token of the template into several. A
+// SentencePiece model does, because it does not look for special tokens in a text.
 void RequireSpecialTokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template);
 
 }  // namespace fsdp

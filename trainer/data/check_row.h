@@ -1,6 +1,7 @@
-// The check of what a forward pass is fed. Kernels trust it: no operation looks whether a token, a
-// target or a position lies in its table before it reads and writes there. So whoever fills a batch
-// calls it for each row, on the host, before the compute stream sees the batch.
+// Checks a row of a forward pass's input. Kernels trust the check: no operation tests whether a
+// token, a target or a position lies in its table before it reads and writes there. Code that fills
+// a batch must therefore call it for each row, on the host, before the compute stream sees the
+// batch.
 #ifndef FSDP_TRAIN_TRAINER_DATA_CHECK_ROW_H_
 #define FSDP_TRAIN_TRAINER_DATA_CHECK_ROW_H_
 
@@ -19,17 +20,17 @@ struct TokenRow {
 };
 
 struct RowLimits {
-  int32_t vocab_size = 0;  // Of the model.
+  int32_t vocab_size = 0;  // The model's.
   // Tokens of a sequence that a cache has room for, where the row goes on with what is in it; 0:
   // the row is all there is.
   int64_t cache_capacity = 0;
 };
 
-// Of a message: where the row's i-th token comes from, a target being the token after its own.
+// For messages: where the row's i-th token comes from. A target is the token after its own.
 struct TokenPlace {
   std::string where;        // "a.txt, byte 17".
-  std::string sample = "";  // "sample 40", where it is in one.
-  std::string cure = "";    // Of a token outside the vocabulary, if there is more to say.
+  std::string sample = "";  // "sample 40", if it is in one.
+  std::string cure = "";    // Added for a token outside the vocabulary.
 };
 using PlaceOfToken = std::function<TokenPlace(int64_t i)>;
 

@@ -44,8 +44,8 @@ class ClickRows final : public RowSource {
   }
   std::string Describe() const override { return sources_[0].store->Describe(); }
   void CheckViews(const Batch& out, int64_t rows) const override;
-  // Leaves an input alone whose view has no memory: who looks rows of tables up a step ahead wants
-  // ids alone.
+  // Leaves an input alone whose view has no memory: a look-up of table rows a step ahead wants ids
+  // alone.
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   int64_t Targets(int64_t begin, int64_t end) const override { return end - begin; }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }

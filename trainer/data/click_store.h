@@ -36,8 +36,9 @@ class ClickStore {
   // ids from its first slot on. Returns the label, 0 or 1. Throws DataError that names the place.
   virtual float Read(int64_t i, std::span<float> dense, std::span<int32_t> ids) const = 0;
   virtual std::string Describe() const = 0;         // In a few words, for messages.
-  virtual std::vector<DataFile> Files() const = 0;  // What is read, for later runs to compare.
-  // The probability of label 1 for all that a model sees of it. Empty: nobody knows.
+  virtual std::vector<DataFile> Files() const = 0;  // The files that are read, for later runs to
+                                                    // compare.
+  // The probability of label 1, given what a model sees of click i. Empty: unknown.
   virtual std::optional<double> Probability(int64_t) const { return std::nullopt; }
 };
 

@@ -14,7 +14,7 @@ namespace fsdp {
 
 // Splits a line, which has no line feed, into cells. A carriage return at its end is not text. The
 // cells are views of the line, or of `unquoted`, which keeps those that had quotes in them. Returns
-// what is wrong with the line: empty if nothing is.
+// the line's fault; empty if there is none.
 std::string_view SplitCsvLine(std::string_view line, std::vector<std::string_view>& cells,
                               std::vector<std::string>& unquoted);
 

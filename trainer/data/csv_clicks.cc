@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// What a line's cells are read into again and again.
+// Cells of a line, in memory that is used again.
 struct Cells {
   std::vector<std::string_view> all;
   std::vector<std::string> unquoted;
@@ -35,7 +35,7 @@ class CsvFile {
       : contents_(path), options_(options) {
     const std::string_view bytes = contents_.bytes();
     size_t at = 0;
-    if (bytes.starts_with("\xef\xbb\xbf")) at = 3;  // What some programs begin UTF-8 with.
+    if (bytes.starts_with("\xef\xbb\xbf")) at = 3;  // Some programs' mark of UTF-8.
     int64_t number = 0;
     while (at < bytes.size()) {
       const size_t end = std::min(bytes.find('\n', at), bytes.size());
@@ -100,7 +100,7 @@ class CsvFile {
 
   [[noreturn]] void Refuse(const Line& line, const std::string& column,
                            const std::string& what) const {
-    contents_.CheckIntact();  // What a file has lost since it was opened reads as zeros.
+    contents_.CheckIntact();  // A truncated file reads as zeros.
     throw DataError("data: " + contents_.path() + ":" + std::to_string(line.number) + ": column `" +
                     Printable(column) + "`: " + what);
   }

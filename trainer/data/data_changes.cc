@@ -31,7 +31,7 @@ bool Take(std::vector<DataFile>& list, const Is& is, DataFile* taken = nullptr) 
 std::vector<std::string> DataChanges(const std::vector<DataFile>& before,
                                      const std::vector<DataFile>& now) {
   if (std::equal(before.begin(), before.end(), now.begin(), now.end(), SameContents)) return {};
-  // What only one of them has. A changed file is one of each, most likely under one path.
+  // Files that only one list has. A changed file is in both lists, most likely under one path.
   std::vector<DataFile> gone, come = now;
   for (const DataFile& file : before) {
     if (!Take(come, [&](const DataFile& f) { return SameContents(f, file); })) gone.push_back(file);

@@ -16,8 +16,8 @@
 namespace fsdp {
 
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
-// address space, and ranks of a host share its pages. If it becomes shorter meanwhile, what it lost
-// reads as zeros, so whoever has read asks CheckIntact() before it uses what it has. A name that
+// address space, and ranks of a host share its pages. If the file becomes shorter meanwhile, the
+// lost part reads as zeros: a reader must call CheckIntact() before it uses the bytes. A name that
 // ends in .gz or .zst is decompressed into memory of this process.
 class FileContents {
  public:
@@ -25,13 +25,13 @@ class FileContents {
   enum class As {
     kContents,
     kStored,  // A compressed file is mapped as it is.
-    kBegin    // A compressed file is decompressed as far as kBeginBytes.
+    kBegin    // A compressed file is decompressed up to kBeginBytes.
   };
   // Throws DataError that names the path and the cure: missing, unreadable, no regular file, empty,
   // damaged or cut-off .gz or .zst.
   explicit FileContents(std::string path, As as = As::kContents);
-  // kContents of a file that says itself how much it holds: a compressed one with more than `most`
-  // bytes is refused, `why` behind the number, before there is memory for more.
+  // kContents, with a limit: refuses a compressed file with more than `most` bytes, with `why`
+  // behind the number, before it takes memory for more.
   FileContents(std::string path, size_t most, const std::string& why);
   FileContents(FileContents&& other) noexcept;
   FileContents& operator=(FileContents&&) = delete;
@@ -40,9 +40,9 @@ class FileContents {
   const std::string& path() const { return path_; }
   std::string_view bytes() const { return bytes_; }
 
-  // Throws DataError that names the file where it has become shorter than it was when it was
-  // opened, or a part of it could not be read: what was read of it before this call may be zeros.
-  // One stat(2) of a mapped file. A file that another one has replaced by rename is whole.
+  // Throws DataError that names the file where it has become shorter since it was opened, or a part
+  // could not be read: bytes read before this call may be zeros. Costs one stat(2) for a mapped
+  // file. A file that was replaced by rename is whole.
   void CheckIntact() const;
 
  private:
@@ -52,9 +52,9 @@ class FileContents {
 
   std::string path_;
   std::string_view bytes_;
-  std::string inflated_;  // Of a compressed file; empty for a mapped file.
+  std::string inflated_;  // A compressed file's contents; empty for a mapped file.
   bool mapped_ = false;
-  dev_t device_ = 0;  // Of the mapped file, as the next.
+  dev_t device_ = 0;  // The mapped file's, like the next.
   ino_t inode_ = 0;
   std::unique_ptr<const MappingGuard> guard_;
 };
@@ -65,8 +65,8 @@ class FileContents {
 // without matches and an empty list.
 std::vector<std::string> ExpandPaths(std::span<const std::string> paths,
                                      const std::string& where = "data");
-// The same of text: a directory stands for those of its files, not of its directories', that
-// IsTextName(), in byte order; hidden ones are left out. DataError for one without such files.
+// ExpandPaths() for text: a directory stands for its files that IsTextName(), in byte order,
+// without hidden ones and without its directories'. DataError for a directory without such files.
 std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
                                          const std::string& where = "data");
 // Ends in .txt, .text, .md, .jsonl, .gz or .zst.
@@ -78,7 +78,7 @@ std::string AndMoreFiles(const std::string& first, size_t files);
 // A file that a run reads, for the record and for ranks and later runs to compare.
 struct DataFile {
   std::string path;
-  int64_t bytes = 0;  // Of the contents as trained on, decompressed.
+  int64_t bytes = 0;  // Decompressed size.
   uint64_t hash = 0;  // As in DescribeFile().
   bool operator==(const DataFile&) const = default;
 };
@@ -86,16 +86,16 @@ struct DataFile {
 // All of a run's, in the recipe's order: a file that is named twice is there twice.
 struct DataFiles {
   std::vector<DataFile> train;  // With the tokenizer where text goes through one.
-  std::vector<DataFile> valid;  // Of evaluations that have files of their own.
+  std::vector<DataFile> valid;  // Files of evaluations that have their own.
   bool operator==(const DataFiles&) const = default;
 };
 
 inline constexpr int64_t kHashedWhole = int64_t{1} << 30;  // Bytes.
 
-// XXH3 (64 bits) of all of it up to kHashedWhole, a GiB; of more, of 256 stretches of 4096 bytes,
-// evenly spaced from the first to the last byte, and of the size: a change between the stretches
-// goes unseen. Throws as FileContents::CheckIntact() does. Reads at memory speed where the file
-// lies in the page cache.
+// XXH3 (64 bits) of the whole file up to kHashedWhole, a GiB. For a larger file, the hash of its
+// size and of 256 stretches of 4096 bytes, evenly spaced from the first to the last byte: a change
+// between the stretches goes unseen. Throws as FileContents::CheckIntact() does. Reads at memory
+// speed where the file lies in the page cache.
 DataFile DescribeFile(const FileContents& file);
 
 }  // namespace fsdp

@@ -12,11 +12,11 @@
 
 namespace fsdp {
 
-// Whether a file of that name is looked at: .jpg, .jpeg or .png, in letters of any size.
+// Whether the name is an image's: .jpg, .jpeg or .png, in letters of any case.
 bool IsImageName(std::string_view name);
 
-// Decodes `file` into `pixels`, whose memory is kept from call to call. Returns what is wrong with
-// it, or nothing: "is no JPEG and no PNG", "is damaged: premature end of JPEG file".
+// Decodes `file` into `pixels`, whose memory is kept from call to call. Returns the file's fault,
+// or nothing: "is no JPEG and no PNG", "is damaged: premature end of JPEG file".
 std::string DecodeImage(std::string_view file, ImagePixels& pixels);
 
 }  // namespace fsdp

@@ -63,7 +63,7 @@ std::string Unzstd(const std::string& path, size_t most) {
   std::string out;
   bool begun = false, in_frame = false, at_end = false, full = false;
   while (out.size() < most) {
-    // What fills the room for it may not be all that the bytes read so far make.
+    // Output that fills its room may not be all that the bytes read so far give.
     if (in.pos == in.size && !full) {
       const ssize_t n = ::read(file.get(), buffer.data(), buffer.size());
       if (n < 0 && errno == EINTR) continue;

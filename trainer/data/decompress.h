@@ -13,9 +13,9 @@ bool IsCompressed(const std::string& path);
 // `path` without that end.
 std::string WithoutCompression(const std::string& path);
 
-// The contents of a compressed file, all members or frames of it, or their first `most` bytes; what
-// lies behind those is not looked at. Throws DataError that names the path: unreadable, in another
-// format than its name says, damaged, cut off.
+// The contents of a compressed file, all members or frames of it, or their first `most` bytes; the
+// rest is not read. Throws DataError that names the path: unreadable, in another format than its
+// name says, damaged, cut off.
 std::string Decompress(const std::string& path, size_t most = std::string::npos);
 
 }  // namespace fsdp

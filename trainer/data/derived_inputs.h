@@ -11,8 +11,8 @@ namespace fsdp {
 // is the order of an input that is not there, not int32 or of another shape.
 void CheckDerived(const BatchSpec& spec);
 
-// Fills them, where the others are there, in the host's memory. The order of an input is that of
-// all rows together. `spec` has passed CheckDerived().
+// Fills the derived inputs, in host memory, once the others are there. The order of an input is
+// that of all rows together. `spec` has passed CheckDerived().
 void DeriveInputs(const BatchSpec& spec, const Batch& batch);
 
 }  // namespace fsdp

@@ -120,7 +120,7 @@ T Load(std::string_view bytes, size_t at) {
   return value;
 }
 
-// Of a zip archive: torch's and NumPy's have one as their outermost.
+// The kind of a zip archive: torch's and NumPy's files are zip archives.
 Format KindOfZip(std::string_view begin) {
   const size_t size = Load<uint16_t>(begin, 26);
   const std::string_view name = begin.substr(std::min<size_t>(30, begin.size()), size);

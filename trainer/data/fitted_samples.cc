@@ -28,7 +28,7 @@ FittedSamples::FittedSamples(std::shared_ptr<const SampleStore> store, int64_t s
   Counts& counts = kept->counts;
   counts.noun = noun;
   counts.samples = size;
-  int64_t first = 0, longest = 0;  // Of those that do not fit.
+  int64_t first = 0, longest = 0;  // Among those that do not fit.
   for (int64_t i = 0; i < size; ++i) {
     const int64_t length = store_->Length(i);
     if (store_->Targets(i, length) == 0) {

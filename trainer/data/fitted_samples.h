@@ -48,15 +48,15 @@ class FittedSamples : public SampleSource {
  private:
   struct Kept {
     int64_t seq_len = 0;
-    std::vector<int32_t> samples;  // Of the store, those that are left.
+    std::vector<int32_t> samples;  // Indexes in the store.
     Counts counts;
   };
   FittedSamples(const FittedSamples& all, int64_t begin, int64_t end);
   int64_t At(int64_t i) const { return kept_->samples[static_cast<size_t>(begin_ + i)]; }
 
   std::shared_ptr<const SampleStore> store_;
-  std::shared_ptr<const Kept> kept_;  // Of the whole store.
-  int64_t begin_ = 0, end_ = 0;       // These of them.
+  std::shared_ptr<const Kept> kept_;  // For the whole store.
+  int64_t begin_ = 0, end_ = 0;       // The part of kept_ that this has.
 };
 
 struct FittedSamples::Parts {

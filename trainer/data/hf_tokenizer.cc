@@ -18,7 +18,7 @@ namespace {
 // A stretch of text that has been made from another.
 struct Stretch {
   std::string_view text;
-  // What byte i of it comes from: byte begin + i where `from` is empty.
+  // The origin of byte i of `text`: byte begin + i where `from` is empty.
   size_t begin = 0;
   std::span<const size_t> from = {};
 
@@ -78,16 +78,16 @@ class HfTokenizer : public Tokenizer {
     Regex::Scratch regex;
     std::string head, tail, joined, normal, other;
     std::vector<int32_t>* out = nullptr;
-    std::vector<size_t>* begins = nullptr;  // Of ids; null: nobody asks.
-    std::vector<size_t> from;               // Of the normalised text.
+    std::vector<size_t>* begins = nullptr;  // Begins of ids; null: not wanted.
+    std::vector<size_t> from;               // Origins of the normalised text's bytes.
 
     void Add(int32_t id, const Stretch& text) {
       out->push_back(id);
       if (begins != nullptr) begins->push_back(text.From(0));
     }
   };
-  // What a part of a text is to the steps below: it ends at `limit`; a piece that reaches across
-  // makes them return kAcross. Behind it they stop.
+  // Results of the steps below on a part of a text. The part ends at `limit`: a piece that reaches
+  // across it makes the steps return kAcross. Behind `limit` they stop.
   enum class Outcome { kOn, kStop, kAcross };
 
   // `begins`, unless null: as in PlacedIds, for a whole text.
@@ -139,7 +139,7 @@ class HfTokenizer : public Tokenizer {
 std::string_view HfTokenizer::Normalize(std::string_view text, Regex::Scratch& regex,
                                         std::string& to, std::string& other,
                                         std::vector<size_t>* from) const {
-  std::vector<size_t> places;  // Of `other`: which bytes of `text`.
+  std::vector<size_t> places;  // By byte of `other`: its byte of `text`.
   for (const HfNormalizer& n : file_.normalizers) {
     if (text.empty()) break;
     // `text` may lie in `to`.
@@ -296,7 +296,7 @@ HfTokenizer::Outcome HfTokenizer::SplitFrom(size_t step, const Stretch& piece, s
   }
   const bool prepends = splitter.prepend == HfSplitter::Prepend::kAlways ||
                         (splitter.prepend == HfSplitter::Prepend::kFirst && first);
-  // What begins with a space will begin with the replacement.
+  // A text that begins with a space will begin with the replacement.
   if (prepends && !piece.text.starts_with(' ') && !piece.text.starts_with(splitter.replacement)) {
     add(splitter.replacement, 0);
   }

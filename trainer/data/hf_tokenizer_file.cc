@@ -44,7 +44,7 @@ std::vector<JsonValue> PartsOf(const JsonValue& list, const std::string& place) 
   return parts;
 }
 
-// Of a `Replace` or `Split`: text, or a regular expression.
+// The pattern of a `Replace` or `Split`: text, or a regular expression.
 struct Pattern {
   bool literal;
   std::string text;
@@ -135,7 +135,7 @@ class Reader {
 
   HfTokenizerFile file_;
   bool byte_level_ = false;
-  std::vector<std::pair<std::string, std::string>> replacements_;  // Of the decoder.
+  std::vector<std::pair<std::string, std::string>> replacements_;  // The decoder's.
   bool decodes_bytes_ = false;
   std::vector<int32_t> literal_;  // Added tokens, which stand for their own text.
 };

@@ -1,5 +1,5 @@
-// What a tokenizer.json of Hugging Face says (github.com/huggingface/tokenizers), read and checked:
-// the steps that hf_tokenizer.cc takes.
+// A tokenizer.json of Hugging Face (github.com/huggingface/tokenizers), read and checked: the steps
+// that hf_tokenizer.cc takes.
 // Tests: tests/trainer/data/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_HF_TOKENIZER_FILE_H_
 #define FSDP_TRAIN_TRAINER_DATA_HF_TOKENIZER_FILE_H_
@@ -41,22 +41,22 @@ struct HfSplitter {
 struct HfTokenizerFile {
   struct Added {
     AddedToken token;
-    bool normalized = false;  // Found in text that has been normalised, as itself has to be.
+    bool normalized = false;  // Found in normalised text, in its own normalised form.
   };
   std::vector<HfNormalizer> normalizers;
   std::vector<HfSplitter> splitters;  // In this order.
   std::optional<Bpe> bpe;             // There is always one.
   std::vector<Added> added;
-  std::map<std::string, int32_t> ids;  // Of all tokens, as the file writes them.
+  std::map<std::string, int32_t> ids;  // Ids of all tokens, by the file's spelling.
   std::vector<std::string> pieces;     // By id, what each is decoded to.
   std::optional<int32_t> bos, eot;
   int strip = 0;             // Spaces at the start that decoding takes away.
-  bool needs_space = false;  // A part has to begin with a space, or it would be given one.
+  bool needs_space = false;  // A part must begin with a space, or it would get one.
   bool whole = false;        // Documents cannot be encoded in parts.
 };
 
-// `config`: tokenizer_config.json beside it, may be empty. Throws DataError with `path` and what is
-// wrong or not supported.
+// `config`: tokenizer_config.json beside it, may be empty. Throws DataError with `path` and the
+// fault, or the unsupported part.
 HfTokenizerFile ReadHfTokenizerFile(const std::string& path, std::string_view json,
                                     std::string_view config);
 

@@ -50,7 +50,7 @@ ImageBox RandomBox(const ImagePixels& image, const RandomStream& draws) {
   return Middle(image, image.height, image.width);
 }
 
-// Of the image whose shorter side has become `size` pixels.
+// The new length of `side` when the image's shorter side has become `size` pixels.
 int64_t Scaled(const ImagePixels& image, int64_t side, int64_t size) {
   return side * size / std::min(image.height, image.width);
 }

@@ -1,5 +1,5 @@
-// What is done to an image before a model sees it: cut, resized as Pillow does (resize_image.h),
-// turned over, and made numbers: (byte / 255 - mean) / std.
+// The changes to an image before a model sees it: it is cut, resized as Pillow does
+// (resize_image.h), flipped, and turned into numbers: (byte / 255 - mean) / std.
 // Tests: tests/trainer/data/image_rows_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_IMAGE_CHANGES_H_
 #define FSDP_TRAIN_TRAINER_DATA_IMAGE_CHANGES_H_
@@ -14,27 +14,28 @@
 
 namespace fsdp {
 
-// What of an image becomes the model's square. kNone: all of it, whatever its shape. kCenter,
-// kRandom: a square out of the image whose shorter side has become ImageChanges::size pixels, from
-// the middle or from anywhere. kRandomResized: a box of 8 to 100 % of the image and 3 : 4 to 4 : 3,
-// as torchvision's RandomResizedCrop draws them.
+// The part of an image that becomes the model's square. kNone: all of it, whatever its shape.
+// kCenter, kRandom: a square from the middle or from anywhere, after the image's shorter side has
+// been resized to ImageChanges::size pixels. kRandomResized: a box of 8 to 100 % of the image, from
+// 3 : 4 to 4 : 3, as torchvision's RandomResizedCrop draws them.
 enum class Crop { kNone, kCenter, kRandom, kRandomResized };
 
 struct ImageChanges {
-  int64_t size = 0;  // Of kCenter and kRandom; 0: the model's.
+  int64_t size = 0;  // For kCenter and kRandom; 0: the model's.
   Crop crop = Crop::kNone;
   bool flip = false;                              // Every other image, left for right.
-  std::vector<double> mean = {0.5}, std = {0.5};  // Of each channel, or of all.
+  std::vector<double> mean = {0.5}, std = {0.5};  // One a channel, or one for all.
 
   bool operator==(const ImageChanges&) const = default;
 };
 
-// Why an image of that shape cannot be changed so, or nothing: "has 1 x 65535 pixels, ...". What is
-// thin becomes very long where its shorter side is resized for a crop.
+// Why an image of that shape cannot be changed so, or nothing: "has 1 x 65535 pixels, ...". A thin
+// image becomes very long when its shorter side is resized for a crop.
 std::string WhyNotChanged(const ImagePixels& image, const ImageChanges& changes, int64_t side);
 
-// WhyNotChanged() has nothing to say. pixels: [side, side, channels]. `draws`: null: nothing is
-// drawn; crops are in the middle, of kRandomResized all that is a square.
+// Changes an image for which WhyNotChanged() returns nothing. pixels: [side, side, channels]. With
+// a null `draws` nothing is drawn: crops are in the middle, and kRandomResized takes the largest
+// square.
 void ChangeImage(const ImagePixels& image, const ImageChanges& changes, const RandomStream* draws,
                  int64_t side, std::span<float> pixels);
 

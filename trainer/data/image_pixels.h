@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-// What an image may have at most, as it is read and as it is resized: far above any photograph.
+// The most that an image may have, as read and as resized: far above any photograph.
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 
 // An image as bytes, [height, width, channels].

@@ -1,5 +1,5 @@
 // Rows of an image and its label, for models that sort images into classes. A row is a pure
-// function of seed and sample: what is drawn of it is the same on any number of ranks.
+// function of seed and sample: its random draws are the same on any number of ranks.
 // Tests: tests/trainer/data/image_rows_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_IMAGE_ROWS_H_
 #define FSDP_TRAIN_TRAINER_DATA_IMAGE_ROWS_H_
@@ -28,7 +28,7 @@ struct ImageSource {
 
 class ImageRows final : public RowSource {
  public:
-  // All of them. Throws DataError for a label outside the classes of `spec`.
+  // All images. Throws DataError for a label outside the classes of `spec`.
   static ImageSource Whole(std::shared_ptr<const ImageStore> store, const BatchSpec& spec);
   // The last floor(images x fraction) of an order drawn once for all runs, and the others, both in
   // the store's. Throws DataError if one side would be empty.

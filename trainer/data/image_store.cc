@@ -33,10 +33,10 @@ uint32_t BigEndian(std::string_view bytes, size_t at) {
   return value;
 }
 
-// What the begin of an IDX file of bytes says.
+// The header of an IDX file of bytes.
 struct IdxHeader {
   std::vector<int64_t> sizes;  // The first is the number of items. Empty: it is no IDX file.
-  int64_t bytes = 0;           // Of the header.
+  int64_t bytes = 0;           // The header's.
   double contents = 0;         // Bytes behind it.
   std::string text;            // "60000 x 28 x 28".
 };
@@ -88,7 +88,7 @@ FileContents OpenPacked(const std::string& path) {
   return {path, most, "which is what its header says: " + header.text};
 }
 
-// Of one file that holds many.
+// Images of one file that holds many.
 class PackedImages {
  public:
   explicit PackedImages(FileContents file) : file_(std::move(file)) {}

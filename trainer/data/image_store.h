@@ -26,21 +26,21 @@ class ImageStore {
   virtual void Read(int64_t i, ImagePixels& pixels) const = 0;
   virtual std::string Where(int64_t i) const = 0;  // "cats/7.png", "train.gz, image 7".
   virtual std::string Describe() const = 0;        // In a few words, for messages.
-  // Of folders their names in order; otherwise empty: classes are numbers.
+  // Names of classes: the folders' names in order; otherwise empty, and classes are numbers.
   virtual const std::vector<std::string>& classes() const = 0;
-  // What is read, for later runs to compare. A folder is one, known by the names and sizes of all
-  // its images and by what 256 of them hold, evenly spaced.
+  // The files that are read, for later runs to compare. A folder counts as one file, known by the
+  // names and sizes of all its images and by the contents of 256 of them, evenly spaced.
   virtual std::vector<DataFile> Files() const = 0;
 };
 
 struct ImagePaths {
-  std::vector<std::string> paths, labels;  // Of IDX a file of labels for each of images.
-  // For the keys in what is said of either.
+  std::vector<std::string> paths, labels;  // labels: for IDX, one file for each file of images.
+  // The recipe keys, for messages about either.
   std::string where = "data", where_labels = "data";
 };
 
-// The images of all paths, one behind the other. Throws DataError for what is no such file, counts
-// that do not agree, folders without images, and folders beside files.
+// The images of all paths, one behind the other. Throws DataError for a file of another kind,
+// counts that do not agree, folders without images, and folders beside files.
 std::shared_ptr<const ImageStore> OpenImages(const ImagePaths& paths);
 
 }  // namespace fsdp

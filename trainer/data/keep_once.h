@@ -1,5 +1,5 @@
-// What takes long to make and is kept in a directory of the host, for the ranks beside it and for
-// later runs: made once, by one process.
+// Keeps results that take long to make in a directory of the host, for its ranks and for later
+// runs. One process makes each of them, once.
 // Tests: tests/trainer/data/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_KEEP_ONCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_KEEP_ONCE_H_
@@ -16,20 +16,20 @@ namespace fsdp {
 struct KeepOptions {
   std::function<void(const std::string&)> say;  // A line now and then; may be null.
   std::function<bool()> stop;                   // Ends the waiting; may be null.
-  double silence_s = 0;  // How long who makes it may do nothing; 0: for ever.
+  double silence_s = 0;                         // How long the maker may do nothing; 0: for ever.
 };
 
 // The directory in `cache` of a thing with this key.
 std::string KeptDirectory(const std::string& cache, uint64_t key);
 
-// Calls make(lock) unless is_there(), while no other process does: one that comes later waits, and
-// makes it itself where the other has died. make() calls lock.Touch() now and then, to say that it
-// is busy. `what`: "a.txt", for messages. Throws Error(kStopped), DataError, and CommError where
-// who makes it has done nothing for silence_s.
+// Calls make(lock) unless is_there(), in one process at a time. A process that comes later waits,
+// and makes the result itself if the first has died. make() must call lock.Touch() now and then, to
+// show that it is busy. `what`: "a.txt", for messages. Throws Error(kStopped), DataError, and
+// CommError where the maker has done nothing for silence_s.
 void KeepOnce(const std::string& directory, const std::string& what, const KeepOptions& options,
               const std::function<bool()>& is_there, const std::function<void(FileLock&)>& make);
 
-// What read() returns; the DataError of one that finds damage says what to delete.
+// Returns read()'s result. If read() finds damage, its DataError also says what to delete.
 template <typename Read>
 auto ReadKept(const std::string& directory, const std::string& what, const Read& read) {
   try {

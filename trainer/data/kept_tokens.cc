@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a name as TokensKey() is written, with the lock beside it that a run takes to write it: with
-// --dir the cache may be anybody's directory.
+// Whether the name is a written TokensKey() and a run's lock lies beside it: with --dir the cache
+// may be anybody's directory.
 bool IsSet(const fs::path& path) {
   const std::string name = path.filename();
   std::error_code none;

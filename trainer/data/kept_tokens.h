@@ -16,11 +16,11 @@ struct KeptTokens {
   bool in_use = false;  // A process writes it.
 };
 
-// By name; empty where there is no such cache. What is none of its sets is left out.
+// The sets, by name; empty where there is no such cache. Other files are left out.
 std::vector<KeptTokens> ListKeptTokens(const std::string& cache);
 
-// Removes a set, unless a process writes it; false then. A run that trains on it goes on: it has
-// its files open. Throws DataError.
+// Removes a set; returns false, and keeps it, while a process writes it. A run that trains on the
+// set goes on: it has the files open. Throws DataError.
 bool RemoveKeptTokens(const KeptTokens& kept);
 
 }  // namespace fsdp

@@ -188,7 +188,7 @@ class LineReader {
     if (contents_ != nullptr) contents_->CheckIntact();
     return lines;
   }
-  // Of the files, counted whole, that have been read.
+  // The share that has been read of all files.
   double Share() const {
     const double here = contents_ == nullptr ? 0
                                              : static_cast<double>(offset_) /

@@ -1,6 +1,6 @@
-// Samples out of the lines of .jsonl: conversations, through the chat template of their tokenizer,
-// and completions of prompts. Tokenised once, when a run first asks for them, and kept in a
-// directory of the host, for the ranks beside it and for later runs.
+// Samples from the lines of .jsonl: conversations, through the chat template of their tokenizer,
+// and completions of prompts. They are tokenised once, when a run first asks for them, and kept in
+// a directory of the host, for its ranks and for later runs.
 // Tests: tests/trainer/data/line_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_LINE_SAMPLES_H_
 #define FSDP_TRAIN_TRAINER_DATA_LINE_SAMPLES_H_
@@ -19,18 +19,18 @@
 
 namespace fsdp {
 
-// What makes a sample of a line. Any number of threads may use one.
+// Makes a sample of a line. Any number of threads may use one encoder.
 class LineEncoder {
  public:
   explicit LineEncoder(std::shared_ptr<const Tokenizer> tokenizer)
       : tokenizer_(std::move(tokenizer)) {}
   virtual ~LineEncoder() = default;
 
-  // Appends its tokens, with kTargetBit where one is a target: where its first character is among
-  // what is trained on. Throws DataError, without the place.
+  // Appends the line's tokens. A token has kTargetBit, is a target, if its first character is
+  // trained on. Throws DataError, without the place.
   virtual void Encode(const nlohmann::ordered_json& line, std::vector<uint32_t>& out) const = 0;
   virtual std::string Noun() const = 0;  // "conversation".
-  virtual uint64_t hash() const = 0;     // Of equal ones: equal samples.
+  virtual uint64_t hash() const = 0;     // Equal hashes: equal samples.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
@@ -52,8 +52,8 @@ struct PairFields {
 std::shared_ptr<const LineEncoder> Pairs(std::shared_ptr<const Tokenizer> tokenizer,
                                          const PairFields& fields, int32_t eot);
 
-// The same of two texts that are read apart: `eot` ends each of them, and nothing comes before. The
-// targets are the second.
+// Two texts that are tokenised apart: `eot` ends each of them, and nothing comes before. The
+// targets are the second text.
 std::shared_ptr<const LineEncoder> PairsApart(std::shared_ptr<const Tokenizer> tokenizer,
                                               const PairFields& fields, int32_t eot);
 
@@ -67,13 +67,13 @@ struct LineOptions {
 
 // The samples of all lines, in order, without empty lines, from a directory below `cache` that is
 // named after encoder and contents of the files. Any number of processes may ask at once: one
-// writes, the others wait. Blocks. Throws as KeepOnce(); DataError that names file and line: as
-// ParseConversation(), and what the encoder refuses; and where no sample remains.
+// writes, the others wait. Blocks. Throws as KeepOnce(). Throws DataError that names file and line,
+// as ParseConversation() and the encoder do, and DataError where no sample remains.
 std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
                                                   const LineEncoder& encoder,
                                                   const LineOptions& options);
 
-// The files, looked at for what is no .jsonl alone. Throws DataError.
+// The files, checked only for names other than .jsonl. Throws DataError.
 std::vector<std::string> ExpandLinePaths(const std::vector<std::string>& files,
                                          const std::string& where = "data");
 

@@ -1,6 +1,6 @@
 // From samples to batches. Both loaders are pure functions of their arguments: they hold no
-// position, are safe for any number of threads and allocate nothing while they fill. What a row
-// holds is its RowSource's to say. RowThreads fill the rows, where a loader is given some.
+// position, are safe for any number of threads and allocate nothing while they fill. A RowSource
+// decides the contents of a row. RowThreads fill the rows, where a loader is given some.
 //
 // A global batch is dealt in order, micro-batch by micro-batch and rank by rank:
 //   place = (micro_index * data_ranks + data_rank) * micro_batch_size + row.
@@ -43,13 +43,13 @@ struct DealOptions {
   int64_t data_ranks = 1;         // Data coordinates of the mesh, not the world size.
 };
 
-// Of token sequences.
+// Options for token sequences.
 struct LoaderOptions {
   int64_t seq_len = 0;
   int64_t global_batch_size = 0;  // Samples of an optimizer step, over all ranks.
   int64_t micro_batch_size = 0;   // Rows of a Batch.
   int64_t data_ranks = 1;         // Data coordinates of the mesh, not the world size.
-  int32_t vocab_size = 0;         // Of the model.
+  int32_t vocab_size = 0;         // The model's.
   bool documents = false;         // For windows only. Every source then has an eot().
   Packing packing = Packing::kWindows;
 
@@ -70,7 +70,7 @@ class Deal {
  public:
   explicit Deal(const DealOptions& options);  // Throws std::invalid_argument.
 
-  // Of every rank: ceil(global_batch_size / (micro_batch_size * data_ranks)).
+  // Micro-batches of every rank: ceil(global_batch_size / (micro_batch_size * data_ranks)).
   int64_t MicroBatches() const;
   // Place in the global batch, which may be past its end. Throws std::invalid_argument for an
   // argument out of range.
@@ -82,8 +82,8 @@ class Deal {
   DealOptions options_;
 };
 
-// Samples of a mixture, in the order of a SampleIndex or of PackedRows for each source; what both
-// loaders fill rows with.
+// Samples of a mixture, with which both loaders fill rows. Each source has the order of a
+// SampleIndex or of PackedRows.
 class Samples final : public RowSource {
  public:
   // The first source's order is that of `seed` itself, the others' are unrelated to it.
@@ -93,13 +93,13 @@ class Samples final : public RowSource {
   int64_t Rows(int64_t source) const override;
   const Mixture& mixture() const override { return mixture_; }
   std::string Describe() const override { return sources_[0].Describe(); }
-  // Of an epoch: the tokens in its rows, and its whole samples; 0 with windows.
+  // Totals of one epoch: the tokens in its rows, and its whole samples; 0 with windows.
   int64_t Tokens(int64_t source) const;
   int64_t WholeSamples(int64_t source) const;
 
   struct Place {
     int64_t source;
-    int64_t offset;  // Of the window's first token in that source.
+    int64_t offset;  // The window's first token in that source.
     bool operator==(const Place&) const = default;
   };
   Place PlaceOf(int64_t sample) const;  // For windows only.
@@ -107,7 +107,7 @@ class Samples final : public RowSource {
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   void CheckViews(const Batch& out, int64_t rows) const override;
   void Derive(const Batch& out) const override;
-  // Whole samples know theirs. Under `documents` it
+  // Whole samples know their targets. Under `documents` it
   // reads the windows' inputs, so that every rank reads a whole global batch once: 0.5 ms for 512 x
   // 1024 tokens of uint16 where they lie in the page cache (8 GB/s, one core of a 2-core Xeon
   // virtual machine), and a stat(2) a row, 1 us each, that sees whether the file is whole.
@@ -133,13 +133,13 @@ class TrainLoader {
  public:
   // `seed`: of the samples' keys. Throws std::invalid_argument for options that make no sense.
   TrainLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options, uint64_t seed);
-  // Of token sequences. Throws DataError for too little data, too.
+  // A loader of token sequences. Also throws DataError for too little data.
   TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed);
   TrainLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options, bool shuffle,
               uint64_t seed)
       : TrainLoader(WeightedSources{{std::move(source)}}, options, shuffle, seed) {}
 
-  // Of all batches to come. Other loaders may have the same ones.
+  // Threads for all batches to come. Other loaders may have the same ones.
   void FillWith(std::shared_ptr<RowThreads> threads) { threads_ = std::move(threads); }
 
   int64_t MicroBatches() const { return deal_.MicroBatches(); }
@@ -149,8 +149,8 @@ class TrainLoader {
   // for Views of another shape or dtype.
   void MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   // Targets of weight 1 in the step, over all ranks: T of design.md. A global batch is always full,
-  // so of windows without `documents` this is T0 = global_batch_size * seq_len; otherwise all ranks
-  // count the same batch: see Samples::Targets(). Throws DataError where there is none.
+  // so windows without `documents` have T0 = global_batch_size * seq_len. Otherwise all ranks count
+  // the same batch: see Samples::Targets(). Throws DataError where there is no target.
   int64_t TargetsOfStep(int64_t step) const;
 
   const RowSource& rows() const { return *rows_; }
@@ -182,7 +182,7 @@ class EvalLoader {
   int64_t SampleOf(int64_t batch, int64_t micro_index, int64_t data_rank, int64_t row) const;
   void MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   int64_t TargetsOfBatch(int64_t batch) const;  // Fewer than T0 in the last one, perhaps.
-  int64_t Targets() const { return rows_->Targets(0, count_); }  // Of all batches.
+  int64_t Targets() const { return rows_->Targets(0, count_); }  // All batches'.
 
  private:
   void CheckBatch(int64_t batch) const;

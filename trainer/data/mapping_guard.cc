@@ -27,9 +27,9 @@ namespace {
 
 using internal::GuardedRange;
 
-std::mutex mutex;  // Of who adds and removes.
+std::mutex mutex;  // For Add and Remove.
 std::atomic<GuardedRange*> ranges = nullptr;
-struct sigaction before;  // What the signal did without us.
+struct sigaction before;  // The earlier signal action.
 
 void OnBusError(int, siginfo_t* info, void*) {
   const int saved = errno;
@@ -45,7 +45,7 @@ void OnBusError(int, siginfo_t* info, void*) {
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (zeros == -1) break;
     errno = saved;
-    return;  // What faulted is tried again.
+    return;  // The faulting access runs again.
   }
   ::sigaction(SIGBUS, &before, nullptr);  // And again, this time as without us.
   errno = saved;

@@ -1,7 +1,7 @@
-// A mapped page whose file has lost it, by becoming shorter or by an error of the disk or network,
-// raises SIGBUS. In a guarded range the handler puts zeros in place of it and of all that follows,
-// remembers that it did, and the reader goes on: no thread dies, and whoever asks afterwards knows
-// that what was read is nothing. Elsewhere the signal does what it did without us.
+// A mapped page raises SIGBUS when its file has lost it, by becoming shorter or by an error of the
+// disk or network. In a guarded range the handler replaces that page and all later ones by zeros,
+// remembers that, and the reader goes on: no thread dies, and the owner can ask afterwards whether
+// the bytes were real. Elsewhere the signal keeps its earlier effect.
 // Tests: tests/trainer/data/data_files_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_MAPPING_GUARD_H_
 #define FSDP_TRAIN_TRAINER_DATA_MAPPING_GUARD_H_
@@ -16,14 +16,14 @@ struct GuardedRange;
 
 class MappingGuard {
  public:
-  // Of one mapping, page-aligned, that outlives this. Any thread may read it.
+  // Guards one mapping, page-aligned, that outlives this. Any thread may read the mapping.
   MappingGuard(const void* begin, size_t bytes);
   ~MappingGuard();
   MappingGuard(const MappingGuard&) = delete;
   MappingGuard& operator=(const MappingGuard&) = delete;
 
-  // Whether any of it has been replaced by zeros. What a thread read before it asks is what the
-  // answer is about.
+  // Whether any of it has been replaced by zeros. The answer covers the bytes that the thread read
+  // before the call.
   bool lost() const;
 
  private:

@@ -29,7 +29,7 @@ class Mixture {
 
   struct Place {
     int64_t source;
-    int64_t sample;  // Of that source, from 0.
+    int64_t sample;  // The source's sample, from 0.
     bool operator==(const Place&) const = default;
   };
   Place operator()(int64_t sample) const;  // 0 <= sample < 2^62. O(log K).

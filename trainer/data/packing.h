@@ -9,7 +9,7 @@ namespace fsdp {
 // many whole samples as fit (packed_rows.h). kNone: one whole sample.
 enum class Packing { kWindows, kSamples, kNone };
 
-// A document longer than a row: an error, its first seq_len tokens alone, or nothing of it.
+// For a document longer than a row: an error, its first seq_len tokens alone, or nothing of it.
 enum class TooLong { kError, kCut, kDrop };
 
 }  // namespace fsdp

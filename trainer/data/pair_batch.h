@@ -12,16 +12,16 @@
 
 namespace fsdp {
 
-// Pads, and is what a decoder begins with.
+// Pads, and begins a decoder's tokens.
 inline constexpr int32_t kPadToken = 0;
 
 // The inputs below for inputs of `length` tokens and targets of `target`, each below `vocab_size`.
 BatchSpec PairInputs(int64_t length, int64_t target, int64_t vocab_size);
 bool IsOfPairs(const BatchSpec& spec);
 
-// Of PairInputs(). encoder: tokens [rows, length] and their order. decoder: all that a TokenBatch
-// has, [rows, target]; its tokens are the targets moved right behind kPadToken, its positions 0, 1,
-// ... lengths: int32 [rows], of what there is of an input; what lies behind is padding. Weights are
+// A batch of PairInputs(). encoder: tokens [rows, length] and their order. decoder: all that a
+// TokenBatch has, [rows, target]; its tokens are the targets moved right behind kPadToken, its
+// positions 0, 1, ... lengths: int32 [rows], the inputs' lengths; padding lies behind. Weights are
 // 0 behind a target's end.
 struct PairBatch {
   // Throws std::invalid_argument for another batch.
@@ -35,7 +35,7 @@ struct PairBatch {
 // fed, [rows, tokens] without gaps: one token after the other, of an input that is there.
 Batch DecoderPart(const Batch& batch, int64_t rows, int64_t tokens);
 
-// A row of it, in the host's memory.
+// A row of the batch, in host memory.
 struct PairRow {
   std::span<int32_t> input, decoder, target;
   std::span<float> weights;

@@ -45,8 +45,8 @@ class PairRowSource : public RowSource {
   const Mixture mixture_;
 };
 
-// Texts of spans.length tokens, wherever documents begin, in the order of a SampleIndex. What a
-// text loses is drawn anew in every epoch.
+// Texts of spans.length tokens, wherever documents begin, in the order of a SampleIndex. The spans
+// that a text loses are drawn anew in every epoch.
 class SpanRows final : public PairRowSource {
  public:
   struct Source {

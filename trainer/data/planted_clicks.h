@@ -1,4 +1,4 @@
-// Clicks that are drawn, from a function that is known: so the best that a model can do is, too.
+// Clicks that are drawn from a known function, so that the best possible loss is known, too.
 //
 // Each of a click's n columns is a vector of kFactors numbers. A dense column's is its number x,
 // drawn from the standard normal distribution, times a vector of the column. A categorical one's is
@@ -27,8 +27,8 @@ class PlantedClicks final : public ClickStore {
  public:
   static constexpr int kFactors = 2;
 
-  // `rows`: of each categorical column's table, at least 1. `samples`: which clicks of the function
-  // are drawn: others for another number. The function is one for all.
+  // `rows`: of each categorical column's table, at least 1. `samples`: each number draws other
+  // clicks of the one function.
   PlantedClicks(ClickColumns columns, std::vector<int64_t> rows, int64_t size, uint64_t samples);
 
   int64_t size() const override { return size_; }
@@ -45,15 +45,15 @@ class PlantedClicks final : public ClickStore {
   const std::vector<int64_t> rows_;
   const int64_t size_;
   const uint64_t samples_;
-  std::vector<RandomStream> vectors_;  // Of each column.
+  std::vector<RandomStream> vectors_;  // Each column's.
 };
 
-// What the function that clicks were drawn from would be evaluated to, on average over labels: mean
-// nats of its entropy, and those over the nats of always predicting the mean probability.
+// The evaluation of the function itself, on average over labels. entropy: its mean entropy in nats.
+// normalized: the entropy divided by the nats of always predicting the mean probability.
 struct ClickFloor {
   double entropy = 0, normalized = 0;
 };
-// Of those of the clicks, which all have a probability.
+// The floor of these clicks, all of which have a probability.
 ClickFloor FloorOf(const ClickStore& store, std::span<const int64_t> clicks);
 
 }  // namespace fsdp

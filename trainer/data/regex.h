@@ -13,13 +13,13 @@ namespace fsdp {
 
 class Regex {
  public:
-  // Throws std::invalid_argument("why") for what is no regular expression, or not for both.
+  // Throws std::invalid_argument("why") for text that is no regular expression, or not for both.
   explicit Regex(std::string_view pattern);
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  // What one thread at a time works with; any Regex may use it.
+  // Working memory for one thread at a time; any Regex may use it.
   class Scratch {
    public:
     Scratch();
@@ -40,7 +40,7 @@ class Regex {
   // well-formed UTF-8; false where there is none. Throws DataError where PCRE2 gives up.
   bool Find(std::string_view text, size_t from, Scratch& scratch, Match& match) const;
 
-  // Whether what matches behind a place depends on the text before it: anchors, \b, lookbehind.
+  // Whether matches behind a place depend on the text before it: anchors, \b, lookbehind.
   bool looks_back() const { return looks_back_; }
 
  private:

@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kBits = 32 - 8 - 2;  // Of a weight; PRECISION_BITS there.
+constexpr int kBits = 32 - 8 - 2;  // Bits of a weight; Pillow's PRECISION_BITS.
 
 // Weights of the pixels that one of the new ones is made of: those from `first` on.
 struct Taps {
@@ -15,7 +15,7 @@ struct Taps {
   const int32_t* weights = nullptr;
 };
 
-// Of `to` new pixels in a row of `from` ones.
+// The filter that makes a row of `to` pixels from one of `from`.
 class Filter {
  public:
   void Make(int64_t from, int64_t to) {

@@ -1,5 +1,5 @@
-// What loaders deal out: rows of whatever a model is fed. Pure functions of their arguments: safe
-// for any number of threads, and they allocate nothing while they fill.
+// Rows of a model's inputs, which loaders deal out. Calls are pure functions of their arguments:
+// safe for any number of threads, and they allocate nothing while they fill.
 // Tests: tests/trainer/data/synthetic_rows_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
@@ -33,7 +33,7 @@ class RowSource {
   virtual void Derive(const Batch&) const {}
   // Targets of weight 1 in samples [begin, end).
   virtual int64_t Targets(int64_t begin, int64_t end) const = 0;
-  // Of samples without any, a sentence's end: "all tokens of step 3 ...".
+  // A sentence's end about samples without targets: "all tokens of step 3 ...".
   virtual std::string WhyNoTargets(const std::string& of) const = 0;
 };
 

@@ -31,7 +31,7 @@ class SampleStore {
   virtual std::string Describe() const = 0;                        // "a.txt and 2 more files".
   virtual std::string Where(int64_t i) const = 0;                  // "a.txt, byte 17".
   virtual TokenPlace PlaceOf(int64_t i, int64_t token) const = 0;  // For CheckRow().
-  // What else to do about a sample that is too long, before the cures that all have, or "".
+  // A further cure for a sample that is too long, before the cures that all stores have, or "".
   virtual std::string CureOfLength(int64_t) const { return ""; }
 };
 

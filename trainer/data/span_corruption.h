@@ -33,7 +33,7 @@ struct SpanLengths {
 };
 SpanLengths SpansOf(const SpanOptions& options, int64_t length);
 
-// Those of the longest text whose input has at most `input` tokens. Empty: none has.
+// The lengths for the longest text whose input has at most `input` tokens. Empty: there is none.
 std::optional<SpanLengths> LongestText(const SpanOptions& options, int64_t input);
 
 // The length of a part that is still to come. Cuts n elements into k parts of at least one: k - 1

@@ -20,7 +20,7 @@ class SyntheticRows final : public RowSource {
   struct Source {
     uint64_t seed = 0;
     double weight = 1;
-    int64_t first = 0, rows = kEpoch;  // Of its samples.
+    int64_t first = 0, rows = kEpoch;  // A source's samples.
   };
 
   // `seed`: of the mixture. Throws std::invalid_argument for derived inputs that do not pass

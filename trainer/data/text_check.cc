@@ -13,7 +13,7 @@ namespace fsdp {
 void CheckFormat(const FileContents& file) {
   const std::optional<NoText> found = FindNoText(file.path(), file.bytes());
   if (!found) return;
-  file.CheckIntact();  // What is lost reads as zeros.
+  file.CheckIntact();  // A lost part reads as zeros.
   throw DataError("data: " + file.path() + ": " + found->what + ": " + found->cure);
 }
 

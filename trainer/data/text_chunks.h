@@ -1,6 +1,6 @@
-// Files of text in chunks that threads encode each by itself, and that come out in order. Where a
-// chunk ends is a function of the file's contents and of where it begins, so threads and restarts
-// change nothing. What a file is, is in tokenize.h.
+// Files of text in chunks that threads encode each by itself, and that come out in order. The end
+// of a chunk depends only on the file's contents and on the chunk's begin, so threads and restarts
+// change nothing. tokenize.h describes the files.
 // Tests: tests/trainer/data/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_CHUNKS_H_
 #define FSDP_TRAIN_TRAINER_DATA_TEXT_CHUNKS_H_
@@ -102,7 +102,7 @@ class EncoderPool {
   bool empty() const { return tasks_.empty(); }
 
   void Push(TextChunk chunk);
-  // Of the oldest chunk: blocks until it is done. Throws what encoding it threw.
+  // The oldest chunk's result: blocks until it is done. Throws its encoding's error.
   std::pair<TextChunk, EncodedText> Pop();
 
  private:

@@ -25,14 +25,14 @@ class TextSource : public TokenSource {
   std::string Where(int64_t offset) const override;
   std::vector<DataFile> Files() const override;
 
-  // TooInvalid::what of the first file that is; empty where none is.
+  // TooInvalid::what of the first file that is TooInvalid; empty where none is.
   const std::string& too_invalid() const { return too_invalid_; }
 
  private:
   size_t FileOf(int64_t offset) const;
 
   std::vector<FileContents> files_;
-  std::vector<int64_t> starts_;  // Of each file, and the end of the last.
+  std::vector<int64_t> starts_;  // Where each file begins, and the end of the last.
   std::string too_invalid_;
 };
 

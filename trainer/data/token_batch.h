@@ -14,20 +14,21 @@ namespace fsdp {
 // target.
 BatchSpec TokenInputs(int64_t length, int64_t vocab_size);
 
-// All [rows, length] but for the keys.
+// All [rows, length], except the keys and `order`.
 struct TokenBatch {
   TokenBatch() = default;
-  // Of TokenInputs(). Throws std::invalid_argument for another.
+  // A batch of TokenInputs(). Throws std::invalid_argument for another.
   explicit TokenBatch(const Batch& batch);
 
   View tokens;   // int32.
   View targets;  // int32: the token after each token.
   View weights;  // fp32: 1 for a target that counts; 0 in rows left over, and across documents.
-  // int32: of each token in its document, as far as it lies in the row: 0 at the row's begin, then
-  // one more from token to token, or 0 where another document begins. Attention stops there.
+  // int32: each token's position in its document's part of the row: 0 at the row's begin, then one
+  // more from token to token, or 0 where another document begins. Attention stops there.
   View positions;
-  // int32 [rows * length]: the places of the tokens by token, those of one token in their order.
-  // So a table's gradient is added up token by token, without atomics, on any number of threads.
+  // int32 [rows * length]: the indexes of the tokens, sorted by token; equal tokens keep their
+  // order. A table's gradient can so be added up token by token, without atomics, on any number of
+  // threads.
   View order = {};
   View sample_keys = {};  // Batch's.
 };

@@ -34,9 +34,9 @@ std::string LlmcHeader(TokenDType dtype, int64_t tokens);
 
 class TokenFile {
  public:
-  // `raw`: of a file without header; empty where it has one. Throws DataError that names file and
-  // cure: no header or one too many, a dtype or shape that is not among those above, more or fewer
-  // bytes than the header says, no tokens. Reads the header alone.
+  // `raw`: the dtype of a file without header; empty where it has one. Throws DataError that names
+  // file and cure: no header or one too many, a dtype or shape that is not among those above, more
+  // or fewer bytes than the header says, no tokens. Reads the header alone.
   TokenFile(FileContents contents, std::optional<TokenDType> raw);
 
   const std::string& path() const { return contents_.path(); }
@@ -61,7 +61,7 @@ class TokenFile {
   FileContents contents_;
   TokenDType dtype_ = TokenDType::kUint16;
   int64_t size_ = 0;
-  const char* data_ = nullptr;  // Of any alignment.
+  const char* data_ = nullptr;  // At any alignment.
 };
 
 }  // namespace fsdp

@@ -16,16 +16,16 @@ namespace fsdp {
 class TokenFileSource : public TokenSource {
  public:
   // Files and globs as in ExpandPaths; a directory with a tokens.json stands for its shards.
-  // `dtype`: of files without header. `eot`: the end-of-text token; empty: what tokens.json beside
-  // the files says, if all have one. Opens every file and reads its header. All of one whose
-  // hash stands in tokens.json is read. Throws DataError, also for tokens.json files that disagree
-  // with each other or with their shards.
+  // `dtype`: for files without header. `eot`: the end-of-text token; empty: that of tokens.json
+  // beside the files, if all have one. Opens every file and reads its header. Reads a file whole if
+  // its hash stands in tokens.json. Throws DataError, also for tokens.json files that disagree with
+  // each other or with their shards.
   explicit TokenFileSource(std::span<const std::string> paths,
                            std::optional<TokenDType> dtype = std::nullopt,
                            std::optional<int32_t> eot = std::nullopt);
 
   int64_t size() const override { return starts_.back(); }
-  // That of tokens.json, else what the files' dtypes can hold.
+  // That of tokens.json, else the number of ids that the files' dtypes can hold.
   int32_t vocab_size() const override { return vocab_size_; }
   std::optional<int32_t> eot() const override { return eot_; }
   void Read(int64_t offset, std::span<int32_t> out) const override;
@@ -42,8 +42,9 @@ class TokenFileSource : public TokenSource {
   void ForEachStretch(int64_t offset, int64_t count, const Visit& visit) const;
 
   std::vector<TokenFile> files_;
-  std::vector<std::optional<DataFile>> described_;  // Of those that have been read.
-  std::vector<int64_t> starts_;                     // Of each file, and the end of the last.
+  std::vector<std::optional<DataFile>> described_;  // Files that have been read.
+  std::vector<int64_t> starts_;                     // Where each file begins, and the end of the
+                                                    // last.
   int32_t vocab_size_ = 0;
   std::optional<int32_t> eot_;
 };

@@ -1,5 +1,5 @@
-// tokens.json, beside the shards that `fsdp-train tokenize` writes: what made them and what they
-// hold. It is written last, so a directory without it holds no finished set.
+// tokens.json, beside the shards that `fsdp-train tokenize` writes: their origin and contents. It
+// is written last, so a directory without it holds no finished set.
 // Tests: tests/trainer/data/token_file_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKEN_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKEN_MANIFEST_H_
@@ -19,12 +19,12 @@ struct TokenManifest {
   struct Shard {
     std::string file;  // Beside the manifest.
     int64_t tokens = 0;
-    // Of the file, as in DescribeFile(); empty where an older build wrote the manifest.
+    // The file's hash, as in DescribeFile(); empty where an older build wrote the manifest.
     std::optional<uint64_t> hash{};
     bool operator==(const Shard&) const = default;
   };
 
-  uint64_t key = 0;             // TokensKey() (tokenize.h): of all that made them.
+  uint64_t key = 0;             // TokensKey() (tokenize.h): of all that determines the tokens.
   std::string tokenizer;        // As named on the command line.
   uint64_t tokenizer_hash = 0;  // Tokenizer::hash().
   int32_t vocab_size = 0;       // Ids are below it.

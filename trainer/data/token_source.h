@@ -22,7 +22,8 @@ class TokenSource {
 
   virtual int64_t size() const = 0;        // Tokens, > 0.
   virtual int32_t vocab_size() const = 0;  // An upper bound: a token may lie in [0, vocab_size()).
-  // The token that ends every document; empty where there are no documents, or nobody knows.
+  // The token that ends every document; empty where there are no documents, or the token is
+  // unknown.
   virtual std::optional<int32_t> eot() const { return std::nullopt; }
 
   // Tokens [offset, offset + out.size()). Any number of threads. May block on the disk. Throws
@@ -59,7 +60,7 @@ std::shared_ptr<const TokenSource> WithEot(std::shared_ptr<const TokenSource> so
 // for, data of another tokenizer, is all over the data, and terabytes are not read before step 1.
 void CheckTokens(const TokenSource& source, int32_t vocab_size);
 
-// Of CheckRow(): the token at `offset`, in words.
+// For CheckRow(): the place of the token at `offset`, in words.
 TokenPlace PlaceIn(const TokenSource& source, int64_t offset);
 
 namespace internal {

@@ -208,7 +208,7 @@ uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
   std::string text = "1 " + std::to_string(tokenizer.hash()) + " " +
                      std::to_string(eot.value_or(-1)) + " " + options.column + "\n";
   for (const DataFile& input : inputs) {
-    // Of its name, what decides how it is read.
+    // The part of the name that decides how the file is read.
     text += std::to_string(input.bytes) + " " + std::to_string(input.hash) +
             (IsLines(input.path) ? " lines" : "") +
             (IsCompressed(input.path) ? input.path.substr(input.path.rfind('.')) : "");
@@ -287,7 +287,7 @@ TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
   EncoderPool pool(encoder, options.threads > 0 ? options.threads : AvailableCores());
   TextChunker chunker(tokenizer, paths, static_cast<size_t>(options.chunk_bytes), state.next.file,
                       state.next.offset);
-  int64_t bytes_before = 0;  // Of the files before the current one.
+  int64_t bytes_before = 0;  // Bytes of the files before the current one.
   size_t current = 0;
   bool more = true;
   int64_t skip = state.next.skip;

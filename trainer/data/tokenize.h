@@ -26,7 +26,7 @@
 namespace fsdp {
 
 struct TokenizeProgress {
-  double share = 0;  // Of the bytes to read, 0 to 1.
+  double share = 0;  // Share of the bytes to read, 0 to 1.
   int64_t documents = 0, tokens = 0;
   bool resumed = false;
 };
@@ -41,7 +41,7 @@ struct TokenizeOptions {
   int threads = 0;                                        // 0: the cores that this process may use.
   int64_t chunk_bytes = 1 << 20;                          // Text that one thread takes at once.
   std::function<void(const TokenizeProgress&)> progress;  // Often; on the calling thread.
-  std::function<bool()> stop;  // Ends early, with Error(kStopped); what is whole stays.
+  std::function<bool()> stop;  // Ends early, with Error(kStopped); whole shards stay.
   double silence_s = 0;  // OpenTextTokens(): how long another process may do nothing; 0: for ever.
 };
 
@@ -53,12 +53,13 @@ struct TokenizeOptions {
 TokenManifest Tokenize(const Tokenizer& tokenizer, const std::string& name,
                        const TokenizeOptions& options);
 
-// What a person should know of the text, for one line: empty documents, and text that is no UTF-8
-// with its first place. Empty where there is nothing to say.
+// A line about the text for a person: empty documents, and text that is no UTF-8, with its first
+// place. Empty where there is nothing to say.
 std::string Remarks(const TokenManifest& manifest);
 
-// What names a set of tokens: the tokenizer, eot, column and the contents of the files; of those
-// that are too large to be hashed whole (DescribeFile), the time of their last change too.
+// The key that names a set of tokens. It covers the tokenizer, eot, column and the contents of the
+// files, and the time of the last change of files that are too large to be hashed whole
+// (DescribeFile).
 uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
                    const std::vector<DataFile>& inputs);
 // Path, size and hash of each file as it is stored: nothing is decompressed.

@@ -27,10 +27,10 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual int32_t vocab_size() const = 0;  // Ids are in [0, vocab_size()).
-  // What a document begins and ends with, for those that want it: Encode() puts neither.
+  // The tokens that begin and end a document, for callers that want them: Encode() adds neither.
   virtual std::optional<int32_t> bos() const { return std::nullopt; }
   virtual std::optional<int32_t> eot() const { return std::nullopt; }
-  virtual uint64_t hash() const = 0;  // Of the files it was read from. Of equal ones: equal ids.
+  virtual uint64_t hash() const = 0;  // From its files. Equal hashes: equal ids.
 
   // Appends the ids of text[0, end); what stands behind may decide where the last word ends.
   // `first`: nothing stands before. Bytes that are no UTF-8 count as U+FFFD, as in Python's
@@ -38,14 +38,14 @@ class Tokenizer {
   // then mean nothing. True for end == text.size().
   virtual bool EncodePart(std::string_view text, size_t end, bool first,
                           std::vector<int32_t>& out) const = 0;
-  // The ids of well-formed `text`, as Encode() gives them, and for each the byte where it begins:
-  // where its first character does, or inside one of which it is a later part.
+  // The ids of well-formed `text`, as Encode() gives them, and the byte where each begins: at its
+  // first character, or inside a character of which the id is a later part.
   virtual PlacedIds EncodePlaced(std::string_view text) const = 0;
-  // Where a part that began at 0 may end, at `target` bytes or a little behind: a place that
-  // EncodePart() will very likely accept. text.size() where the rest should stay whole.
+  // Where a part that begins at 0 may end: at `target` bytes or a little behind, at a place that
+  // EncodePart() will very likely accept; text.size() where the rest should stay whole.
   virtual size_t PartEnd(std::string_view text, size_t target) const = 0;
 
-  // The bytes that an id stands for, so that a text is its pieces, one after the other, but for
+  // The bytes that an id stands for. A text is its ids' pieces, one after the other, less
   // LeadingSpaces(). Bytes need not be UTF-8. Throws std::invalid_argument for an id out of range.
   virtual std::string_view Piece(int32_t id) const = 0;
   // The id of a token as its file spells it, such as "<|endoftext|>".
@@ -70,7 +70,7 @@ class TextStream {
 
   // Bytes that can be shown now: all but those that may yet become a character of UTF-8.
   std::string Add(int32_t id);
-  std::string Finish();  // What is left.
+  std::string Finish();  // The bytes left over.
 
  private:
   const Tokenizer& tokenizer_;

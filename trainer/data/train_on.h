@@ -1,4 +1,4 @@
-// What of a conversation is trained on: the recipe's data.*.train_on.
+// The part of a conversation that is trained on: the recipe's data.*.train_on.
 // Tests: tests/trainer/data/chat_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
 #define FSDP_TRAIN_TRAINER_DATA_TRAIN_ON_H_
@@ -8,8 +8,8 @@
 namespace fsdp {
 
 enum class TrainOn : uint8_t {
-  kAssistant,  // What the assistant says.
-  kLast,       // What it says last.
+  kAssistant,  // All that the assistant says.
+  kLast,       // The last that it says.
   kAll,
 };
 

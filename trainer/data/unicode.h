@@ -15,8 +15,8 @@ namespace fsdp {
 // gives. 3 GB/s of ASCII.
 std::string_view WellFormed(std::string_view text, std::string& buffer);
 
-// How many times that U+FFFD would stand for what begins in text[begin, end), and where the first
-// of it begins: the counts of stretches of a text add up to that of the text.
+// The number of U+FFFD for ill-formed parts that begin in text[begin, end), and where the first one
+// begins. The counts of stretches of a text add up to that of the text.
 struct IllFormed {
   int64_t count = 0;
   int64_t characters = 0;  // Well-formed ones, too: U+FFFD is one each.
@@ -41,8 +41,9 @@ bool IsWordCharacter(uint32_t code_point);
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Appends well-formed `text` in that form (Unicode 15, by utf8proc).
 void AppendNormalized(std::string_view text, NormalForm form, std::string& out);
-// The same, and appends for each byte the byte of `text` that it comes from: of characters that
-// the form changes, the first byte of the stretch that it changes as a whole, a base and its marks.
+// The same, and appends for each byte the byte of `text` that it comes from. For characters that
+// the form changes, that is the first byte of the stretch that is changed as a whole: a base and
+// its marks.
 void AppendNormalized(std::string_view text, NormalForm form, std::string& out,
                       std::vector<size_t>& from);
 

@@ -25,7 +25,7 @@ class WholeOutput {
   WholeFile file_;
 };
 
-// Makes it and all above it.
+// Makes the directory and all above it.
 void MakeDirectories(const std::string& path);  // Throws DataError.
 
 // A lock between processes, on a file that stays (core/file_lock.h).
@@ -33,7 +33,8 @@ class FileLock {
  public:
   explicit FileLock(const std::string& path);  // Makes the file. Throws DataError.
 
-  // For who has the lock: says that it is busy. For who waits: changes when that is said.
+  // Touch(): the lock's owner says that it is busy. Touched(): changes when it has said so, for
+  // those that wait.
   void Touch();
   int64_t Touched() const;  // Nanoseconds of somebody's clock.
 

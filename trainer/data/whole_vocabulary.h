@@ -11,7 +11,7 @@
 namespace fsdp {
 
 // `tokenizer` for its own ids; each further one, below `size`, reads `<id>`, such as `<50300>`.
-// Null: every id does, and EncodePart() throws DataError.
+// Null: every id reads so, and EncodePart() throws DataError.
 std::shared_ptr<const Tokenizer> WholeVocabulary(std::shared_ptr<const Tokenizer> tokenizer,
                                                  int32_t size);
 

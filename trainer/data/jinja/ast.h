@@ -58,7 +58,7 @@ struct Expr {
   };
   Kind kind = Kind::kConstant;
   int line = 0;
-  int depth = 1;  // Of the tree below it.
+  int depth = 1;  // Depth of the tree below it.
   std::string name, attribute;
   Value constant;
   Variable variable;
@@ -70,13 +70,13 @@ struct Expr {
   const Test* test = nullptr;
 };
 
-// What a frame's variables are set to when it is entered.
+// The values that a frame's variables get when it is entered.
 struct FrameLoad {
   enum class From : uint8_t { kContext, kOuter, kMissing };
   int slot = 0;
   From from = From::kMissing;
   std::string name;  // In the context.
-  Variable outer;    // As seen from the frame itself.
+  Variable outer;    // Seen from the frame itself.
 };
 struct FrameLayout {
   int slots = 0;
@@ -109,14 +109,14 @@ struct Stmt {
   };
   Kind kind = Kind::kText;
   int line = 0;
-  std::string text;  // Of kText; the name of a macro.
+  std::string text;  // kText's text; a macro's name.
   ExprPtr target, condition;
   std::vector<ExprPtr> exprs, targets;
   std::vector<Block> bodies;
   std::vector<Parameter> parameters;
-  Variable variable;                // Of a macro, in the frame that defines it.
-  int loop_slot = 0;                // Of `loop`, in frames[0] of a kFor.
-  std::vector<FrameLayout> frames;  // Of a kFor: body, condition, else. Others: the body's.
+  Variable variable;                // A macro's, in the frame that defines it.
+  int loop_slot = 0;                // The place of `loop`, in frames[0] of a kFor.
+  std::vector<FrameLayout> frames;  // kFor: body, condition, else. Others: the body.
 };
 
 struct Program {

@@ -9,7 +9,7 @@
 namespace fsdp::jinja {
 namespace {
 
-constexpr int64_t kMostWidth = 1000;  // Of a field, and of a precision.
+constexpr int64_t kMostWidth = 1000;  // For a field's width and precision.
 
 std::string Printf(const char* pattern, int precision, double value) {
   char text[2 * kMostWidth];

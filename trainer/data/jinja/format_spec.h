@@ -1,5 +1,5 @@
-// How a value is laid out in a field: width, alignment, digits. What text % values and
-// text.format() share.
+// How a value is laid out in a field: width, alignment, digits. Shared by text % values and
+// text.format().
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_FORMAT_SPEC_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_FORMAT_SPEC_H_
@@ -26,7 +26,7 @@ struct FormatSpec {
 // The number that `text` begins with, 0 if there is none. Throws Fault above 1000.
 int64_t TakeNumber(std::string_view& text);
 
-// Of a type d x X o b. Each throws Fault for what it cannot do.
+// Integers, with a type d x X o b. Each of these functions throws Fault for what it cannot do.
 std::string FormatInteger(int64_t value, const FormatSpec& spec, Budget& budget);
 std::string FormatFloat(double value, const FormatSpec& spec, Budget& budget);
 // Cut to the precision; `standard` is the alignment where none is given.

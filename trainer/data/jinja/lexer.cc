@@ -25,7 +25,7 @@ bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// What newlines are in Python: one \n each, and none at the end of the template.
+// Newlines as in Python: one \n each, and none at the end of the template.
 std::string NormalizedNewlines(std::string_view source) {
   std::string out;
   out.reserve(source.size());

@@ -1,4 +1,4 @@
-// Renders a parsed template: its variables, its output, what it may still do.
+// Renders a parsed template: holds its variables, its output and its budget.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_MACHINE_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_MACHINE_H_
@@ -29,14 +29,14 @@ struct Scope {
 class Machine {
  public:
   using Ranges = std::vector<std::pair<size_t, size_t>>;  // [begin, end) in bytes of the text.
-  // All must outlive it.
+  // The arguments must outlive the machine.
   Machine(const Program& program, const Dict& variables, const std::optional<Date>& date,
           int64_t steps, size_t text_bytes)
       : program_(program), variables_(variables), date_(date), budget_(steps, text_bytes) {}
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Once. Throws TemplateError.
+  // Call it once. Throws TemplateError.
   std::pair<std::string, Ranges> Run();
 
   Budget& budget() { return budget_; }
@@ -51,7 +51,7 @@ class Machine {
   Value ApplyFilter(const Value& name, const Value& value, Arguments& arguments);
   bool ApplyTest(const Value& name, const Value& value, Arguments& arguments);
 
-  // Owns what can hold itself.
+  // Owns the objects that can hold themselves.
   Value Own(std::unique_ptr<Object> object);
 
  private:
@@ -111,7 +111,7 @@ class Machine {
   Scope* scope_ = nullptr;
   std::string* out_ = nullptr;
   Ranges ranges_;
-  Value block_text_;  // What the next filter without a value is applied to.
+  Value block_text_;  // The value of the next filter without one.
   int line_ = 1;
   int depth_ = 0;
 };

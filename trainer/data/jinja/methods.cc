@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Value::Kind;
 
-// What Python has and we do not: saying so beats treating it as undefined.
+// Methods that Python has and we do not: saying so beats treating them as undefined.
 constexpr std::string_view kForeignText[] = {"casefold",    "encode",    "expandtabs",
                                              "format_map",  "isnumeric", "isidentifier",
                                              "isprintable", "maketrans", "translate"};

@@ -1,5 +1,5 @@
-// What Python's operators and built-in functions do with values. Each charges the budget for its
-// work and throws Fault where Python raises, or where an integer would need more than 64 bits.
+// Python's operators and built-in functions on values. Each charges the budget for its work and
+// throws Fault where Python raises, or where an integer would need more than 64 bits.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_OPERATORS_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_OPERATORS_H_

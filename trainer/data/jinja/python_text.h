@@ -1,5 +1,5 @@
-// What Python's str does with Unicode: classes of characters, case, white space, lines. Strings are
-// well-formed UTF-8, positions and lengths are of code points unless they say bytes.
+// Unicode as in Python's str: classes of characters, case, white space, lines. Strings are
+// well-formed UTF-8; positions and lengths are of code points unless they say bytes.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_PYTHON_TEXT_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_PYTHON_TEXT_H_

@@ -50,7 +50,7 @@ class Symbols {
     return Slot(name);
   }
 
-  // What one of the branches stores has the value from before where another one is taken.
+  // A variable that one branch stores keeps its earlier value where another branch is taken.
   void Join(const std::vector<Symbols>& branches) {
     std::set<std::string> stored;
     for (const Symbols& branch : branches) {
@@ -98,7 +98,7 @@ class Symbols {
   std::map<std::string, FrameLoad> loads_;
 };
 
-// What an analysis of a frame sees: its own names, not those of frames in it.
+// The analysis of one frame: it sees the frame's own names, not those of frames in it.
 class Analysis {
  public:
   static void Visit(const Expr* expr, Symbols& symbols) {
@@ -355,7 +355,7 @@ class Resolver {
   }
 
   Program& program_;
-  std::set<std::string> parameters_;  // Of the macro around.
+  std::set<std::string> parameters_;  // The enclosing macro's.
   bool macro_ = false;
   int soft_ = 0, loops_ = 0;
 };

@@ -1,7 +1,7 @@
 // Templates in the language of Jinja, as far as chat templates of Hugging Face use it, with the
 // meaning that transformers gives them: jinja2's immutable sandbox with trim_blocks, lstrip_blocks,
 // {% break %}, {% continue %} and {% generation %}, and tojson without HTML escapes. Integers have
-// 64 bits. What is not among these is refused by name.
+// 64 bits. Everything else is refused by name.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_TEMPLATE_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_TEMPLATE_H_
@@ -23,7 +23,7 @@ namespace fsdp {
 struct JinjaOptions {
   std::optional<JinjaDate> date;         // strftime_now's; none: it is undefined.
   int64_t steps = 10'000'000;            // A second or so.
-  size_t text_bytes = size_t{64} << 20;  // Of the text, and of each text on the way.
+  size_t text_bytes = size_t{64} << 20;  // Limit of the text, and of each text on the way.
 };
 
 struct JinjaText {

@@ -16,7 +16,7 @@ size_t HashNumber(double number) {
   return std::hash<double>()(number);
 }
 
-// Of a value of extent `whole` that holds one more.
+// The extent of a value of extent `whole` that holds one more.
 Extent Join(Extent whole, Extent part) {
   const Extent joined{std::max(whole.depth, part.depth + 1), whole.weight + part.weight};
   if (joined.depth > kMostDepth) {

@@ -1,5 +1,5 @@
-// Values of a template, as Python has them: immutable, cheap to copy. What a template can change
-// (namespaces, loops) or run through only once (generators) is an Object.
+// Values of a template, as Python has them: immutable, cheap to copy. An Object is a value that a
+// template can change (namespaces, loops) or run through only once (generators).
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_VALUE_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_VALUE_H_
@@ -17,7 +17,7 @@
 
 namespace fsdp::jinja {
 
-// What is wrong, in words. Whoever renders adds the template's name and the line.
+// An error in words. The renderer adds the template's name and the line.
 struct Fault : DataError {
   explicit Fault(const std::string& message) : DataError(message) {}
 };
@@ -41,9 +41,9 @@ class Budget {
   const size_t text_;
 };
 
-// How far a value nests, and of how many parts it is where each is counted wherever it stands; a
-// part of a string are 32 bytes. Both are bounded: no walk over a value exhausts a stack, and what
-// walks over one charges its weight first.
+// How deeply a value nests, and its number of parts, each counted wherever it stands; 32 bytes of a
+// string are one part. Both are bounded: no walk over a value exhausts a stack, and every walk
+// charges the value's weight first.
 struct Extent {
   int32_t depth = 0;
   int32_t weight = 1;
@@ -98,7 +98,7 @@ class Value {
   bool IsNumber() const { return IsInteger() || kind_ == Kind::kFloat; }
   bool IsTrue() const { return kind_ == Kind::kBool && integer_ != 0; }
 
-  int64_t integer() const { return integer_; }  // Of an integer.
+  int64_t integer() const { return integer_; }  // An integer's value.
   double number() const { return kind_ == Kind::kFloat ? number_ : static_cast<double>(integer_); }
   const std::string& text() const { return *static_cast<const std::string*>(shared_.get()); }
   bool safe() const { return safe_; }
@@ -125,7 +125,7 @@ class Value {
   std::shared_ptr<void> shared_;
 };
 
-// Of a value that holds these. Throws Fault above the bounds.
+// The extent of a value that holds these. Throws Fault above the bounds.
 Extent Around(const Values& values);
 Extent Around(Extent within);
 
@@ -166,7 +166,7 @@ class Object {
  public:
   virtual ~Object() = default;
   virtual const char* type() const = 0;  // As Python calls it.
-  // What it prints as. Throws Fault where Python would print an address.
+  // Its printed text. Throws Fault where Python would print an address.
   virtual std::string Repr(Budget& budget) const;
   virtual bool Truth() const { return true; }
   virtual int64_t Length() const { return -1; }  // -1: has none.
@@ -176,7 +176,7 @@ class Object {
   virtual Value Attribute(const std::string& name);
   virtual bool callable() const { return false; }
   virtual Value Call(Machine& machine, Arguments& arguments);
-  virtual Extent extent() const { return {}; }  // What it holds and cannot change.
+  virtual Extent extent() const { return {}; }  // For its unchangeable contents.
 };
 
 // Equal values have equal hashes. Throws Fault: lists and dicts have none.
