@@ -16,8 +16,8 @@ namespace fsdp {
 // Outlives the stream's work.
 class BenchLibrary {
  public:
-  // Products of the stream are the library's from here on, those of `shapes` by the algorithm that
-  // is the fastest now. On other devices than CUDA nothing. Throws DeviceError, MemoryError.
+  // The library computes the stream's products from here on, those of `shapes` by the algorithm
+  // that is fastest now. Does nothing on other devices than CUDA. Throws DeviceError, MemoryError.
   BenchLibrary(Device& device, Stream& stream, const std::vector<GemmShape>& shapes = {});
 
   const std::string& name() const { return name_; }  // "cuBLASLt 13.1.0"; "own": there is none.

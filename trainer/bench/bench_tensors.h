@@ -1,5 +1,4 @@
-// What benchmarks compute with: tensors on any device, whose contents are no special case of any
-// op.
+// Tensors for benchmarks, on any device. Their contents are no special case of any op.
 // Tests: tests/trainer/bench/op_bench_test.cc
 #ifndef FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
 #define FSDP_TRAIN_TRAINER_BENCH_BENCH_TENSORS_H_
@@ -17,11 +16,11 @@
 
 namespace fsdp {
 
-// Those of one benchmark, as long as this lives; on the simulated device they have addresses and no
-// contents. All but Workspace() block. Throw MemoryError, DeviceError.
+// Holds the tensors of one benchmark as long as it lives; on the simulated device they have
+// addresses and no contents. All but Workspace() block. Throw MemoryError, DeviceError.
 class BenchTensors {
  public:
-  // `dtype`: of Values(), which stand for activations, weights and their gradients.
+  // `dtype` is that of Values(), which stand for activations, weights and their gradients.
   BenchTensors(Device& device, DType dtype);
 
   DType dtype() const { return dtype_; }

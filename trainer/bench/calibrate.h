@@ -1,4 +1,4 @@
-// What a simulated step needs to know of this machine, measured here: products at several sizes, a
+// Measures on this machine what a simulated step needs to know of it: products at several sizes, a
 // copy, each operation of the cases of `bench ops`, the overhead of a stream and of its host,
 // collectives between ranks of this host.
 //
@@ -18,13 +18,13 @@ namespace fsdp {
 
 struct CalibrateOptions {
   DeviceType device = DeviceType::kCpu;  // Or kCuda.
-  int gpu = 0;                           // Of the visible ones.
-  int threads = 1;                       // Of a CPU: all of its cores.
-  // Of the group whose collectives are timed: processes of this host, with a GPU each on GPUs. 1:
-  // none are.
+  int gpu = 0;                           // Among the visible ones.
+  int threads = 1;                       // A CPU's: all of its cores.
+  // Ranks of the group whose collectives are timed: processes of this host, with a GPU each on
+  // GPUs. 1: none are timed.
   int ranks = 2;
   int rounds = 2;
-  double seconds = 0.03;  // Of each operation in each round, at least.
+  double seconds = 0.03;  // For each operation in each round, at least.
   bool small = false;     // Shapes for tests, of which no number means anything.
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kLargeMessage = 256 << 10;
 
-// Of work that is one thing, at several shapes.
+// Adds up one kind of work, at several shapes.
 struct Sum {
   double flops = 0, bytes = 0, seconds = 0;
 
@@ -91,7 +91,7 @@ bool IsRing(Collective collective) {
   return collective == Collective::kAllGather || collective == Collective::kReduceScatter;
 }
 
-// Of calls of one kind: a step from the shortest messages, the rate from long ones.
+// Sets a link by calls of one kind: the step from the shortest messages, the rate from long ones.
 void SetLink(const std::vector<Measurements::Group>& groups, bool ring, File& file) {
   double step = -1, sent = 0, seconds = 0;
   for (const auto& group : groups) {

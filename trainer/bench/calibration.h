@@ -24,7 +24,7 @@ namespace fsdp {
 // Calls of products, or of one operation.
 struct TimedWork {
   std::string op = {};            // Its name, as the price list has it; empty: products alone.
-  DType dtype = DType::kFloat32;  // Of activations and parameters.
+  DType dtype = DType::kFloat32;  // Dtype of activations and parameters.
   bool multiplies = false;        // It has products.
   double flops = 0, bytes = 0, seconds = 0;
 };
@@ -42,7 +42,7 @@ struct Measurements {
     int ranks = 2;
     std::vector<CommTime> times;
   };
-  std::vector<Group> groups;  // Of ranks of one host.
+  std::vector<Group> groups;  // Their ranks are on one host.
 };
 
 // All of its numbers have `source`, which begins with "calibrate: ". Throws std::invalid_argument

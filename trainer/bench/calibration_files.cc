@@ -85,7 +85,7 @@ void AddCopy(const JsonValue& gb_per_s, Measurements& measured) {
   measured.copies.push_back(Positive(gb_per_s) * 1e9);
 }
 
-// Of the kit, rows that are fine.
+// Adds the kit's rows whose status is ok.
 void AddPart(const JsonValue& parts, const std::string& name,
              const std::function<void(const std::string&, const JsonValue&)>& add) {
   const auto part = parts.Find(name);

@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// Adds what the file has. Throws ConfigError, with the path, where it cannot be read or is no such
-// result, and where it is of another device than what `measured` already has.
+// Adds the file's measurements. Throws ConfigError, with the path, where the file cannot be read or
+// is no such result, and where it is of another device than `measured` already has.
 void AddMeasurements(const std::string& path, Measurements& measured);
 
 }  // namespace fsdp

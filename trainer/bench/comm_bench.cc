@@ -36,7 +36,7 @@ constexpr Collective kAll[] = {Collective::kAllGather, Collective::kReduceScatte
 
 using Connect = std::function<std::unique_ptr<Communicator>(Device& device)>;
 
-// Of the host's memory, for tensors of the device.
+// Takes a communicator for the host's memory to one for tensors of the device.
 std::unique_ptr<Communicator> Over(std::unique_ptr<Communicator> host, Device& device) {
   if (device.type() != DeviceType::kCuda) return host;
   return MakePinnedCommunicator(std::move(host), device);
@@ -221,7 +221,7 @@ void MeasureProcesses(const CommBenchOptions& options, const std::function<bool(
       std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
       status = 1;
     }
-    _exit(status);  // What else this process was forked with is the parent's.
+    _exit(status);  // All else in this process is the parent's.
   }
   std::exception_ptr failure;
   try {

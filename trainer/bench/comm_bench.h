@@ -18,26 +18,27 @@ struct CommBenchOptions {
   enum class Transport { kThread, kShm, kNccl };
 
   Transport transport = Transport::kShm;
-  bool deterministic = false;  // Of NCCL: NcclOptions.
-  // Of the tensors. Ranks take visible GPUs in turn, and go to the other transports by way of
+  bool deterministic = false;  // NCCL's: NcclOptions.
+  // The tensors' device. Ranks take visible GPUs in turn, and go to the other transports by way of
   // pinned memory.
   WantedDevice device = WantedDevice::kCpu;
   int ranks = 2;
-  // What moves: fp32, bf16 or fp16. A reduce-scatter leaves fp32, as it does in a training step.
+  // The dtype that moves: fp32, bf16 or fp16. A reduce-scatter leaves fp32, as it does in a
+  // training step.
   DType dtype = DType::kFloat32;
   // Bytes of the full tensor in that dtype: of all ranks' parts together, or of the one tensor that
   // an all-reduce and a broadcast work on. At least an element a rank; rounded down to whole parts.
   std::vector<int64_t> sizes = {1 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20, 64 << 20};
-  int max_calls = 1000;  // Of a batch; as many as move 16 MiB, within that.
-  int batches = 9;       // Of calls that are enqueued at once; the median batch counts.
+  int max_calls = 1000;  // In a batch, which has as many as move 16 MiB.
+  int batches = 9;       // Calls of a batch are enqueued at once; the median batch counts.
 };
 
 struct CommTime {
   Collective collective = Collective::kAllGather;
-  int64_t bytes = 0;   // Of the full tensor.
-  double seconds = 0;  // Of a call, on rank 0.
-  // Of as many bytes, by every rank at the same time; on rank 0. Of a GPU's memory: by a copy
-  // there.
+  int64_t bytes = 0;   // The full tensor's.
+  double seconds = 0;  // A call's, on rank 0.
+  // Seconds of a copy of as many bytes, by every rank at the same time, as rank 0 sees them. A
+  // GPU's memory is copied on the GPU.
   double memcpy_seconds = 0;
 
   double bytes_per_s() const { return static_cast<double>(bytes) / seconds; }

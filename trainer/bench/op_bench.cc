@@ -18,7 +18,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kLimitBytes = int64_t{256} << 20;  // Of each of the copy's two tensors.
+constexpr int64_t kLimitBytes = int64_t{256} << 20;  // Each of the copy's two tensors'.
 
 // The simulated time of a call where a unit of the cost takes a second.
 double Simulated(const OpBenchOptions& options, const OpCase& op, const SimModel& model) {

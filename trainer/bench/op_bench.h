@@ -21,14 +21,14 @@ struct OpBenchOptions {
   int threads = 1;
   double seconds = 0.3;           // Each op is called for at least this long, and three times.
   std::string only = {};          // Ops whose name contains this; empty: all.
-  DType dtype = DType::kFloat32;  // Of activations and weights: fp32, bf16 or fp16.
+  DType dtype = DType::kFloat32;  // Activations' and weights': fp32, bf16, fp16.
   DeviceType device = DeviceType::kCpu;  // Or kCuda, if the program was built with it.
-  int gpu = 0;                           // Of the visible ones.
+  int gpu = 0;                           // Among the visible ones.
   bool own_kernels = false;  // On a GPU: products by kernels of ours, not by the library of a run.
-  AttentionBackend attention = AttentionBackend::kOwn;  // Of BenchedAttention().
+  AttentionBackend attention = AttentionBackend::kOwn;  // That of BenchedAttention().
 };
 
-// What one call tells its stream that it does.
+// The cost that one call states to its stream.
 struct OpCost {
   double flops = 0;
   double bytes = 0;  // Read and written.
@@ -38,19 +38,19 @@ struct OpTime {
   std::string name;
   OpCost cost;
   double seconds =
-      0;  // Of the fastest: what others do on the machine only slows. On a GPU of eight.
+      0;  // The fastest call: others on the machine only slow it. On a GPU the fastest of eight.
 };
 
-// What the machine can do, with as many threads, measured here.
+// Limits of the machine with as many threads, measured here.
 struct OpLimits {
   double flops_per_s = 0;  // A product at the shape of the largest in a block, without a bias.
   double bytes_per_s = 0;  // Copy() of tensors that no cache holds, read and written bytes.
 
-  // Of doing nothing but that many FLOPs, or moving that many bytes, whichever takes longer.
+  // Seconds of doing that many FLOPs alone, or of moving that many bytes, whichever takes longer.
   double Seconds(const OpCost& cost) const;
 };
 
-// Whose attention a run on this device would take at these shapes, or ours where the options say
+// The attention that a run on this device would take at these shapes, or ours where the options say
 // so: for OpBenchOptions::attention, and by name.
 FoundAttention BenchedAttention(const OpBenchOptions& options);
 

@@ -25,7 +25,7 @@ TimedWork WorkOf(const Operation& operation, DType dtype) {
   return work;
 }
 
-// Of each operation of a call, in their order, the shortest of the calls so far.
+// The shortest time so far of each operation of a call, in the operations' order.
 class Shortest {
  public:
   explicit Shortest(size_t operations)

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// Those of a case, in their order; seconds are 0. Collectives and waits are none.
+// The operations of a case, in their order; seconds are 0. Collectives and waits do not count.
 std::vector<TimedWork> OperationsOf(const OpBenchOptions& options, const OpCase& op);
 
 // The one operation of a case by that name that has most of its FLOPs, or of its bytes; nullopt:

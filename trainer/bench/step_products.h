@@ -25,15 +25,15 @@ struct StepProduct {
   bool a_transposed = false, b_transposed = false;
   bool adds = false;
   int64_t count = 0;              // Calls in a step.
-  DType dtype = DType::kFloat32;  // Of A and B.
+  DType dtype = DType::kFloat32;  // A's and B's.
 
-  double flops() const { return 2.0 * m * n * k * count; }  // Of all of them.
+  double flops() const { return 2.0 * m * n * k * count; }  // Those of all calls.
 };
 
 struct StepWork {
-  std::vector<StepProduct> products;  // Of linear layers and of the head, equal ones as one.
-  // Of attention's products, below the diagonal: they are in tiles, inside another op, and cannot
-  // be timed as calls.
+  std::vector<StepProduct> products;  // Linear layers' and the head's, equal ones as one.
+  // FLOPs of attention's products, below the diagonal. These products are in tiles, inside another
+  // op, and cannot be timed as calls.
   double attention_flops = 0;
 };
 
@@ -55,7 +55,7 @@ class StepProductsBench {
   // Seconds of all calls of each product, once through a step, by the device's clock. Blocks.
   std::vector<double> Run();
 
-  // What `seconds` of Run() mean for a step: their sum, and attention at the rate they reach.
+  // The time of a step by `seconds` of Run(): their sum, and attention at the rate they reach.
   double StepSeconds(const std::vector<double>& seconds) const;
 
   const StepWork& work() const { return work_; }
