@@ -23,8 +23,8 @@ class ChatFormat {
   // ChatTemplate::Render(). Throws DataError.
   std::string PromptOf(const nlohmann::ordered_json& conversation) const;
 
-  // What the template puts behind an answer, white space apart: a token, or else a text; neither
-  // where it puts nothing there, or refuses an answer to a user's message.
+  // The token, or else the text, that the template puts behind an answer, white space apart.
+  // Neither where it puts nothing there, or refuses an answer to a user's message.
   std::optional<int32_t> end_token() const { return end_token_; }
   const std::string& end_text() const { return end_text_; }
 
@@ -41,9 +41,10 @@ class AnswerStream {
   AnswerStream(const Tokenizer& tokenizer, std::string end_text)
       : text_(tokenizer, /*first=*/false), end_text_(std::move(end_text)) {}
 
-  // What can be shown now: all but what may yet become `end_text`, or a character.
+  // Returns the text that can be shown now: all but an end that may yet become `end_text` or a
+  // character.
   std::string Add(int32_t id);
-  std::string Finish();  // What is left.
+  std::string Finish();  // The rest of the text.
   bool ended() const { return ended_; }
 
  private:

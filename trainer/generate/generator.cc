@@ -37,7 +37,7 @@ void FreezeAll(const Model& model) {
   }
 }
 
-// What tokens come from, one after the other; empty: nothing does.
+// The decoder that makes tokens one after the other; empty: there is none.
 std::optional<DecoderShape> DecoderToRun(const ModelShape& shape) {
   const std::optional<DecoderShape> of_target = shape.family().TargetDecoder(shape);
   return of_target ? of_target : shape.family().Decoder(shape);
@@ -243,7 +243,7 @@ std::span<const float> Generator::Next(std::span<const int32_t> tokens,
   FSDP_CHECK_EQ(std::ssize(tokens), options_.rows);
   FSDP_CHECK_EQ(positions.size(), tokens.size());
   if (!encodes_) return Run({0, options_.rows, tokens, positions});
-  // What follows a prompt of n tokens is the target's token 1: its first is kPadToken.
+  // The target's token 1 follows a prompt of n tokens: its first is kPadToken.
   std::vector<int32_t> places(positions.begin(), positions.end());
   for (size_t row = 0; row < places.size(); ++row) {
     if (!inputs_[row].empty()) places[row] -= static_cast<int32_t>(inputs_[row].size()) - 1;

@@ -1,7 +1,6 @@
-// Text from a model that is there: one process, the whole model in memory, keys and values of what
-// has been seen in a cache. A model of an encoder and a decoder encodes a prompt once and begins a
-// target of it, which sees a second cache: of the keys and values that its layers make of what is
-// encoded.
+// Text from a stored model: one process, the whole model in memory, keys and values of the tokens
+// so far in a cache. A model of an encoder and a decoder encodes a prompt once and begins a target.
+// The target sees a second cache: the keys and values that its layers make of the encoded prompt.
 #ifndef FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 #define FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 
@@ -32,7 +31,7 @@ struct StoredModel {
   std::unique_ptr<Model> model;  // All of it frozen; a checkpoint's adapters are merged.
   WeightSource weights;          // Reads them.
   RunTokenizer tokenizer;        // Its name is empty where the files name none.
-  std::vector<int32_t> eos;      // What ends a text; empty where that is the tokenizer's to say.
+  std::vector<int32_t> eos;      // Tokens that end a text; empty where the tokenizer says them.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest
@@ -43,7 +42,7 @@ StoredModel OpenStoredModel(const std::string& path);
 struct GeneratorOptions {
   int64_t rows = 1;      // Sequences at a time.
   int64_t capacity = 0;  // Tokens of a sequence, prompt included; at most the model's positions.
-  // Where prompts are encoded: tokens of the longest; `capacity` is of a target then.
+  // Where prompts are encoded: tokens of the longest. `capacity` is then a target's.
   int64_t input = 0;
   int threads = 1;
   ChosenDevice device = {};
@@ -68,7 +67,7 @@ class Generator : public LogitsSource {
  private:
   struct Fed {
     int64_t first_row, rows;
-    std::span<const int32_t> tokens, positions;  // Of the rows, as many of each.
+    std::span<const int32_t> tokens, positions;  // The rows', as many of each.
     bool encodes = false;                        // The rows' inputs, too.
   };
 
@@ -85,8 +84,8 @@ class Generator : public LogitsSource {
   PooledAllocator allocator_;
   const MeshCommunicators alone_{Mesh(0, 1, 1), /*queues=*/1, nullptr};
   std::unique_ptr<Executor> executor_;
-  std::vector<KvCache::Layer> cache_;         // Of all rows.
-  std::vector<View> encoded_;                 // Likewise, by layer: see KvCache::Encoded.
+  std::vector<KvCache::Layer> cache_;         // All rows'.
+  std::vector<View> encoded_;                 // All rows', by layer: see KvCache::Encoded.
   std::vector<std::vector<int32_t>> inputs_;  // By row, where they are encoded.
   View logits_, host_logits_;
 };

@@ -13,11 +13,11 @@
 
 namespace fsdp {
 
-// Among which tokens one is drawn, and how.
+// The tokens among which one is drawn, and how.
 struct Sampling {
   double temperature = 0.8;  // Divides the logits; 0: the likeliest token, the first of equals.
   int64_t top_k = 0;         // Only the k likeliest, 0: all.
-  // Of those, the likeliest that together have this probability (Holtzman et al. 2020,
+  // Only the likeliest of those that together have this probability (Holtzman et al. 2020,
   // arXiv:1904.09751), in (0, 1]; 1: all.
   double top_p = 1;
 };
@@ -77,7 +77,7 @@ struct GenerateOptions {
   int64_t max_tokens = 200;
   Sampling sampling;
   uint64_t seed = 0;
-  std::string_view stream = "generate";  // Of random numbers.
+  std::string_view stream = "generate";  // The stream of random numbers.
   uint64_t first = 0;                    // Number of the first prompt there.
   int32_t vocab = 0;                     // Tokens that may come out: [0, vocab).
   std::vector<int32_t> eos;              // Each ends a continuation.

@@ -42,7 +42,7 @@ std::span<const float> SlidingRows::Next(std::span<const int32_t> tokens,
       continue;
     }
     if (grows) anew.push_back(r);
-    next[r] = seen.back();  // What the source has of it goes unread.
+    next[r] = seen.back();  // The source's own logits of it go unread.
     places[r] = static_cast<int32_t>(source_.capacity()) - 1;
   }
   if (anew.empty()) return source_.Next(next, places);

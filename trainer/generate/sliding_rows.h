@@ -12,9 +12,9 @@
 namespace fsdp {
 
 // Rows of `source` that never end. Up to its capacity, n tokens, a row is what the source makes of
-// it. From there on each token has the logits that the last n of its row give a source that starts
-// with them, as in SlidingWindow: every token's position changes, so a cache keeps nothing, and
-// each new token costs a pass over n. The source must outlive this; nobody else calls it.
+// it. From there on the source starts with the row's last n tokens for each new token, as in
+// SlidingWindow. Every token's position changes, so a cache keeps nothing, and each new token costs
+// a pass over n. The source must outlive this; nobody else calls it.
 class SlidingRows : public LogitsSource {
  public:
   explicit SlidingRows(LogitsSource& source);
