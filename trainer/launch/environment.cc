@@ -189,7 +189,7 @@ RankEnvironment FromSlurm(const Getenv& get) {
   } else {
     const int nodes = variables.Integer("SLURM_STEP_NUM_NODES", 1, kMaxInt,
                                         variables.Integer("SLURM_NNODES", 1, kMaxInt, 1));
-    per_node = "SLURM_NTASKS_PER_NODE";  // What the allocation asked for; a step may be smaller.
+    per_node = "SLURM_NTASKS_PER_NODE";  // The allocation's; a step may be smaller.
     it.local_world_size = nodes == 1
                               ? it.world_size
                               : std::min(variables.Integer(per_node, 1, kMaxInt), it.world_size);
@@ -311,7 +311,7 @@ std::string Describe(const RankEnvironment& environment) {
 
 std::string FirstHost(const std::string& nodelist) {
   std::string host;
-  bool inside = false;  // Of brackets.
+  bool inside = false;  // Inside brackets.
   bool taken = false;   // The first value of these brackets is complete.
   for (const char c : nodelist) {
     if (c == '[') {

@@ -1,4 +1,5 @@
-// Who this process is among the ranks of a job, from what its launcher left in the environment.
+// This process's place among the ranks of a job, by the variables that its launcher left in the
+// environment.
 //
 // The first of these that is there, and `source` says which:
 //   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and what
@@ -32,14 +33,14 @@ struct RankEnvironment {
   bool agent_store = false;  // The launcher's own store listens on master_port: see StorePort.
   int restart_count = 0;     // How often this launch has started all ranks again so far ...
   int max_restarts = 0;      // ... and how often it may.
-  std::string job_id;        // What the launcher calls the job; may be empty, need not be unique.
+  std::string job_id;        // The launcher's name of the job; may be empty, need not be unique.
 };
 
-// What `launch` calls the start that a rank belongs to: TORCHELASTIC_RUN_ID once more, so that a
-// torchrun that is started below it is not taken for it.
+// The name that `launch` gives the start that a rank belongs to: TORCHELASTIC_RUN_ID once more, so
+// that a torchrun started below `launch` is not taken for it.
 inline constexpr char kLaunchVariable[] = "FSDP_TRAIN_LAUNCH";
 
-// Of a job at most, however they are started: some memory goes by their number.
+// The most ranks of a job, however they are started: some memory goes by their number.
 inline constexpr int kMostRanks = 1 << 20;
 
 // Like getenv: null where there is no such variable.

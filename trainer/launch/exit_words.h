@@ -1,4 +1,4 @@
-// What an exit code or a signal of a rank means: in words, and for a restart.
+// The meaning of a rank's exit code or signal: in words, and for a restart.
 // Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_EXIT_WORDS_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_EXIT_WORDS_H_

@@ -27,7 +27,7 @@ void CheckLength(const std::string& name, size_t size) {
 }  // namespace
 
 JobSecret ReadJobSecret(const RankEnvironment& environment, const Getenv& get) {
-  // What was given never equals what was derived.
+  // A given secret never equals a derived one.
   if (const char* given = get(kSecretVariable)) {
     CheckLength(kSecretVariable, strlen(given));
     return {std::string("given ") + given, false};

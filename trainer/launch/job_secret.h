@@ -1,4 +1,4 @@
-// What the ranks of a job know and others do not: it lets them into the job's store.
+// The secret that the ranks of a job know and others do not: it lets them into the job's store.
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_JOB_SECRET_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_JOB_SECRET_H_
 
@@ -13,8 +13,8 @@ inline constexpr size_t kMinSecret = 16;  // Bytes: whoever hears a rank join ma
 
 struct JobSecret {
   std::string text;
-  // Nobody gave one, so it is made of the job's name: jobs do not mix, but whoever knows the name
-  // and reaches the port may join.
+  // True: nobody gave a secret, so it is made of the job's name. Jobs then do not mix, but whoever
+  // knows the name and reaches the port may join.
   bool open = false;
 };
 

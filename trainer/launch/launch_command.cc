@@ -68,8 +68,8 @@ CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<
   // When launch's own part is read, not at the end: of a positional before the `--`, CLI11 would
   // conclude that what follows belongs to the program, and refuse that.
   launch->parse_complete_callback([launch, command] {
-    // What CLI11 leaves over: flags it does not know, and the `--` itself. After that everything
-    // is a positional.
+    // CLI11 leaves over flags that it does not know, and the `--` itself. After that everything is
+    // a positional.
     std::string stray;
     for (const std::string& flag : launch->remaining()) {
       if (stray.empty() && flag != "--") stray = flag;

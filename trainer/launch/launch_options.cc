@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kMaxRanks = 4096;  // Of a host.
+constexpr int kMaxRanks = 4096;  // A host's.
 constexpr int kMaxNodes = 4096;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What `fsdp-train launch` is told.
+// The options of `fsdp-train launch`.
 // Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OPTIONS_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OPTIONS_H_
@@ -30,10 +30,10 @@ struct LaunchOptions {
   std::chrono::milliseconds grace_after_sigterm{5000};
   // A signal that comes again within this time is the same one.
   std::chrono::milliseconds repeat{5000};
-  std::string program = "/proc/self/exe";  // What a rank runs: this very build, even if replaced.
+  std::string program = "/proc/self/exe";  // A rank's: this very build, even if replaced.
 
-  // What is said at the end of a run that has failed and may be started again: where it goes on
-  // from. Null: nothing.
+  // Says where a run goes on from, at the end of one that has failed and may be started again.
+  // Null: nothing is said.
   std::function<std::string()> how_to_go_on;
 
   std::string memory_root;  // MemoryLimits' root, for tests.

@@ -1,4 +1,4 @@
-// What a launcher writes: its own lines, its ranks', and on a terminal rank 0's bar below them.
+// The output of a launcher: its own lines, its ranks', and on a terminal rank 0's bar below them.
 // Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OUTPUT_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_LAUNCH_OUTPUT_H_
@@ -26,9 +26,10 @@ class LaunchOutput {
   void Line(Sink& sink, std::initializer_list<std::string_view> parts);
   void Say(std::string_view text) { Line(errors(), {"launch: ", text}); }
 
-  // Of the terminal that stdout is; empty: it is none.
+  // Name of the terminal that stdout is; empty: it is none.
   const std::string& terminal() const { return terminal_; }
-  // Where there is no terminal, nothing. Shown by the next ShowBar(); taken away by an empty one.
+  // The next ShowBar() shows the bar; an empty one takes it away. Does nothing where there is no
+  // terminal.
   void SetBar(std::string_view bar);
   // To be called before a wait. On a terminal that does not read nothing piles up.
   void ShowBar();

@@ -1,4 +1,4 @@
-// What a process changes about itself to supervise others, and undoes afterwards.
+// Changes of a process to itself so that it can supervise others. They are undone afterwards.
 // Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_PROCESS_SCOPE_H_

@@ -1,4 +1,4 @@
-// What a rank finds in its environment.
+// A rank's environment.
 // Tests: tests/trainer/launch/supervisor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_RANK_VARIABLES_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_RANK_VARIABLES_H_
@@ -12,7 +12,7 @@ namespace fsdp {
 
 // The same for all ranks of a start.
 struct RankVariables {
-  Endpoint endpoint;  // Of the store.
+  Endpoint endpoint;  // The store's.
   int restart = 0;
   std::string run_id;
   std::string secret;    // Empty: the ranks have what this process has.

@@ -16,8 +16,8 @@ class Sink {
   explicit Sink(int fd) : fd_(fd) {}
 
   int fd() const { return fd_; }
-  // Queues the text. Once a write has failed (no reader, no space), text is dropped: what produces
-  // it outlives the one who watches.
+  // Queues the text. Once a write has failed (no reader, no space), text is dropped: the program
+  // outlives its watcher.
   void Write(std::string_view text);
   size_t bytes() const { return queue_.size() - begin_; }  // That have not been written yet.
   bool empty() const { return bytes() == 0; }

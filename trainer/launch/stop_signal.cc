@@ -12,8 +12,8 @@
 namespace fsdp {
 namespace {
 
-// What the handler may touch: lock-free atomics are async-signal-safe, members of an object whose
-// life ends are not reachable from it.
+// All that the handler may touch: lock-free atomics are async-signal-safe, members of an object
+// whose life ends are not reachable from it.
 struct Notes {
   std::atomic<bool> installed;
   std::atomic<int64_t> repeat_ns;

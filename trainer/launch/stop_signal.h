@@ -1,4 +1,4 @@
-// What a rank does about signals: it takes a note, and the training loop reads it once a step.
+// A rank's answer to signals: it takes a note, and the training loop reads it once a step.
 //
 //   SIGINT, SIGTERM, SIGHUP  Stop: end after this step with a checkpoint, exit code 75. Another one
 //                            within kRepeat of the first is the same request (a launcher, a
@@ -21,8 +21,9 @@
 
 namespace fsdp {
 
-// Blocks the signals above: what comes before there is a StopSignal waits for it, instead of ending
-// the process. Whoever starts ranks does so for them, since a new program begins without handlers.
+// Blocks the signals above: one that comes before there is a StopSignal waits for it, instead of
+// ending the process. Whoever starts ranks does so for them, since a new program begins without
+// handlers.
 void HoldStopSignals();
 void ReleaseStopSignals();
 
@@ -39,8 +40,8 @@ void TellRankLeft(pid_t pid, const RankLeft& left);
 // does so despite SA_RESTART (poll, nanosleep, ...).
 class StopSignal {
  public:
-  // A supervisor passes a second signal on after 5 s of its own clock; what it passes on must not
-  // be taken for a repeat because the first was delivered late.
+  // A supervisor passes a second signal on after 5 s of its own clock. That one must not be taken
+  // for a repeat because the first was delivered late.
   static constexpr std::chrono::milliseconds kRepeat{4500};
 
   explicit StopSignal(std::chrono::milliseconds repeat = kRepeat);
@@ -51,7 +52,7 @@ class StopSignal {
   bool stop_requested() const;   // Stays true.
   int signal() const;            // The first that asked for a stop, 0 before.
   bool TakeCheckpointRequest();  // True once per SIGUSR1; several before a call are one.
-  bool TakeReportRequest();      // Likewise for SIGUSR2.
+  bool TakeReportRequest();      // The same for SIGUSR2.
   std::optional<RankLeft> rank_left() const;  // The first that we were told of.
 
  private:

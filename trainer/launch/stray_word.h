@@ -1,4 +1,4 @@
-// What somebody meant by a word on the command line that has no flag in front.
+// The likely meaning of a word on the command line that has no flag in front.
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_STRAY_WORD_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_STRAY_WORD_H_
 
@@ -6,8 +6,9 @@
 
 namespace fsdp {
 
-// "a recipe is named by --config: fsdp-train --config tiny.yaml" of "tiny.yaml"; that of --set of
-// "optimizer.lr=3"; empty of any other word. `command`: how the line begins, "fsdp-train".
+// "a recipe is named by --config: fsdp-train --config tiny.yaml" for "tiny.yaml"; the like about
+// --set for "optimizer.lr=3"; empty for any other word. `command`: how the line begins,
+// "fsdp-train".
 std::string MeantBy(const std::string& word, const std::string& command);
 
 }  // namespace fsdp

@@ -66,9 +66,9 @@ class Supervisor {
     LineBuffer lines;
   };
   struct Rank {
-    int rank;            // Of the job.
-    int local;           // Of this host.
-    std::string prefix;  // Of its lines.
+    int rank;            // The job's.
+    int local;           // This host's.
+    std::string prefix;  // Its lines'.
     pid_t pid;
     Clock::time_point start = Clock::now();
     bool running = true;
@@ -114,7 +114,7 @@ class Supervisor {
   std::string secret_;  // Empty: what the ranks have is no business of this launcher.
   std::unique_ptr<FreePort> free_port_;
 
-  // Of this start of the ranks.
+  // State of this start of the ranks.
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::optional<MemoryLimits::OomKills> oom_kills_;  // Before it.
   std::optional<Failure> failure_;
@@ -123,7 +123,7 @@ class Supervisor {
   bool ending_ = false;         // We have sent SIGTERM or SIGKILL because of the failure.
   std::optional<Clock::time_point> deadline_;  // For the ranks that still run, or for the reader.
 
-  // Of the whole launch.
+  // State of the whole launch.
   int stops_ = 0;  // SIGINT, SIGTERM and SIGHUP, repeats not counted.
   Clock::time_point last_stop_;
   std::optional<Clock::time_point> last_user_[2];  // SIGUSR1, SIGUSR2.
@@ -190,8 +190,8 @@ int Supervisor::Run() {
   return code;
 }
 
-// Who reads us has had the ranks' time, and this: a pipe whose other end nobody reads is no reason
-// to stay.
+// The reader has had the ranks' time, and now the grace: a pipe whose other end nobody reads is no
+// reason to stay.
 void Supervisor::EndOutput() {
   deadline_ = Clock::now() + options_.grace;
   do {
@@ -329,7 +329,8 @@ void Supervisor::Reap() {
     const auto found = std::find_if(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
       return rank->running && rank->pid == info.si_pid;
     });
-    // What a rank leaves in its group ends with it, before the kernel may use the number again.
+    // Processes that a rank leaves in its group end with it, before the kernel may use the number
+    // again.
     if (found != ranks_.end()) kill(-info.si_pid, SIGKILL);
     int status = 0;
     waitpid(info.si_pid, &status, 0);
@@ -454,7 +455,7 @@ void Supervisor::SignalRanks(int number) {
   }
 }
 
-// A full queue holds ranks up, but not from ending. Of those that have ended all is read.
+// A full queue holds ranks up, but not from ending. All output of ranks that have ended is read.
 bool Supervisor::MayRead(const Stream& stream) const {
   if (!stream.sink->full() || !AnyRunning()) return true;
   return (stops_ > 0 || stopped_early_ || failure_) && stream.sink->bytes() < kMostQueued;

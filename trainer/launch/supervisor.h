@@ -16,17 +16,17 @@ namespace fsdp {
 //   75   some ended early on a signal (75), none failed;
 //   n    the exit code of the rank that failed first; 128 + s if signal s killed it.
 // A rank that ends with 6, a collective failed, usually echoes the failure of another: the first
-// that fails with anything else, before any was told to end, takes its place. So does, of a rank
-// that ended without a word on stderr, one of the same code that has said why. The one is named
-// in one line on stderr, the others end within the graces. Then all are started again, up to
+// that fails with anything else, before any was told to end, takes its place. A rank that ended
+// without a word on stderr gives its place to one of the same code that has said why. One line on
+// stderr names the rank, and the others end within the graces. Then all are started again, up to
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
 // that would come again (2, 3, 4, 5, 7) or a signal to stop has come. Ranks of other hosts end with
 // 6 then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
 //
 // Behind a failure that another start may not meet again, options.how_to_go_on() is the last line.
 //
-// Of a rank that SIGKILL ended it says that the kernel was out of memory, where the kernel has
-// counted that in its control group since the start; elsewhere nobody knows who it was.
+// Where SIGKILL ended a rank, it says that the kernel was out of memory if the kernel has counted
+// that in the control group since the start; otherwise nobody knows who killed the rank.
 //
 // The ranks' FSDP_TRAIN_SECRET is what secret_file holds, else what is set here, else, on one host,
 // random; on several it is not set and the ranks use the job's name.
@@ -39,14 +39,14 @@ namespace fsdp {
 //
 // SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to the groups of all ranks. The first three count
 // as one: a repeat within options.repeat is dropped, the second after that is passed on, the third
-// sends SIGKILL. Of the others each is one signal, passed on at most once per options.repeat.
+// sends SIGKILL. Each of the others is one signal, passed on at most once per options.repeat.
 //
-// Of a rank that ends with anything but 0 the others hear by SIGURG: who has yet to meet it does
-// not wait. A rank that SIGINT, SIGTERM or SIGHUP kills within options.repeat of its start has
-// stopped early: it would have held the first of them for itself, had it got so far.
+// The other ranks hear by SIGURG of a rank that ends with anything but 0: those that have yet to
+// meet it do not wait. A rank that SIGINT, SIGTERM or SIGHUP kills within options.repeat of its
+// start has stopped early: had it got so far, it would have taken the first of them for a request.
 //
 // A rank's program begins with those six blocked and takes them when it is ready for them: see
-// HoldStopSignals(). What comes while the ranks are being started reaches all of them.
+// HoldStopSignals(). Signals that come while the ranks are being started reach all of them.
 //
 // Takes over the process for the time of the call: it must have one thread and no children; all of
 // its children, orphaned grandchildren included, have ended and are reaped on return and on throw.
