@@ -1,4 +1,4 @@
-// A user's mistake: one clear message, the exit code of docs/features.md, and nothing on the disk.
+// A user's mistake: one clear message, the exit code of docs/training.md, and nothing on the disk.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/resource.h>

@@ -152,10 +152,10 @@ class Docs(unittest.TestCase):
                 self.assertTrue(found, f"{name}: says nothing of {pattern}")
 
     def test_counts(self):
-        features = "docs/features.md"
+        models = "docs/models.md"
         presets = run("models")[1].splitlines()[1:]
-        self.check(r"(\d+) presets", len(presets), features)
-        number = re.search(r"(\w+) of them as recipes", " ".join(self.pages[features].split()))[1]
+        self.check(r"(\d+) presets", len(presets), models)
+        number = re.search(r"(\w+) of them as recipes", " ".join(self.pages[models].split()))[1]
         recipes = [path.read_text() for path in (ROOT / "configs/models").glob("*.yaml")]
         named = [text for text in recipes if re.search(r"^ +preset: ", text, re.M)]
         self.assertEqual(WORDS[number], len(named))
@@ -174,7 +174,7 @@ class Docs(unittest.TestCase):
 
     def test_exit_codes_are_those_of_the_help(self):
         said = set(re.findall(r"(?:^|[\s,])(\d+) [a-z]", run("--help")[1].split("Exit codes:")[1]))
-        table = self.pages["docs/features.md"].split("## Exit codes")[1].split("\n## ")[0]
+        table = self.pages["docs/training.md"].split("## Exit codes")[1].split("\n## ")[0]
         self.assertEqual(set(re.findall(r"^\| (\d+) \|", table, flags=re.M)), said)
 
     def test_figures_of_the_quick_start(self):

@@ -277,8 +277,7 @@ TEST_P(WaitDeletion, EveryWaitIsNeeded) {
   std::printf("%d schedules, %d waits, %d of them pacing, %d for the step before\n",
               totals.schedules, totals.waits, totals.pacing, totals.across);
   RecordProperty("waits", totals.waits);
-  // docs/features.md: over 30,000 of full_shard at two ranks. A part of the lists has at least half
-  // its share.
+  // full_shard at two ranks has over 30,000 waits. A part of the lists has half its share or more.
   const bool most = world == 2 && strategy == Strategy::kFullShard;
   if (!kUnderAsan && world <= 2) {
     const int part = static_cast<int>(OneListIn());
