@@ -72,7 +72,7 @@ Section<SourceRecipe> SourceSection() {
           "images: subtracted from the channels, which are bytes / 255. One number per channel, "
           "or one for all."),
       Key("std", &R::std, ListOf(Number({.at_least = 1e-6, .at_most = 1e6})),
-          "images: the channels are then divided by this. One number per channel, or one for all."),
+          "images: the difference is divided by this. One number per channel, or one for all."),
       Key("label", &R::label, Text(), "clicks: the .csv column with the label, 0 or 1."),
       Key("dense", &R::dense, ListOf(Text()),
           "clicks: the columns of numbers, in the model's order. An empty cell is 0."),
@@ -82,9 +82,9 @@ Section<SourceRecipe> SourceSection() {
           "number of rows. Several ids in a cell are separated by a vertical bar; an empty cell "
           "has none."),
       Key("planted", &R::planted, Nullable(Integer(1, kMaxPlanted)),
-          "clicks: draw this many clicks instead of reading paths. Their labels follow a "
-          "function of second and third order of the columns, so an evaluation can say how low "
-          "the loss can get."),
+          "clicks: draw this many clicks instead of reading paths. Their labels follow a known "
+          "function of first, second and third order in the columns, so an evaluation can say "
+          "how low the loss can get."),
   };
 }
 
@@ -115,7 +115,7 @@ Type<DataRecipe> DataType() {
       Key("valid", &R::valid, ValidSources(held_out, source, Map(named)),
           "What to evaluate on: the last part of data.train, a source of its own, a list of "
           "named sources that are evaluated one by one, or null for nothing. A source has the "
-          "keys of data.train's."),
+          "same keys as in data.train."),
       Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
           "Tokens of a sequence; at most the model's max_position_embeddings.")
           .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),

@@ -318,7 +318,9 @@ Type<FsdpOptions> FsdpType() {
           "For measuring what communication costs: nothing is sent, and a rank's own shard "
           "stands in for all others. The loss means nothing, and there are no checkpoints."),
       Key("fake_reduce", &R::fake_reduce, Boolean(),
-          "The same for gradients: a rank's own slice, times the ranks of the group."),
+          "For measuring what communication costs: gradients are not sent, and a rank's own "
+          "slice, times the ranks of the group, stands in for the sum. The loss means nothing, "
+          "and there are no checkpoints."),
   });
 }
 
@@ -335,7 +337,7 @@ Type<CheckpointRecipe> CheckpointType() {
           "How many of the newest checkpoints are kept. 0: all."),
       Key("keep_best", &R::keep_best, Integer(0),
           "How many checkpoints with the lowest evaluation loss, the mean over the sets, are "
-          "kept beside them. Only a checkpoint evaluated after its own step has a loss, so "
+          "kept beside the newest. Only a checkpoint evaluated after its own step has a loss, so "
           "checkpoint.every should be a multiple of eval.every."),
       Key("async", &R::async, Boolean(),
           "true: written from a copy while training goes on, which takes more memory and less "
