@@ -107,10 +107,10 @@ class Samples final : public RowSource {
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   void CheckViews(const Batch& out, int64_t rows) const override;
   void Derive(const Batch& out) const override;
-  // Whole samples know their targets. Under `documents` it
-  // reads the windows' inputs, so that every rank reads a whole global batch once: 0.5 ms for 512 x
-  // 1024 tokens of uint16 where they lie in the page cache (8 GB/s, one core of a 2-core Xeon
-  // virtual machine), and a stat(2) a row, 1 us each, that sees whether the file is whole.
+  // Whole samples know their targets. Under `documents` it reads the windows' inputs, so that every
+  // rank reads a whole global batch once: 0.5 ms for 512 x 1024 tokens of uint16 where they lie in
+  // the page cache (8 GB/s, one core of a 2-core Xeon virtual machine), and a stat(2) a row, 1 us
+  // each, that sees whether the file is whole.
   int64_t Targets(int64_t begin, int64_t end) const override;
   std::string WhyNoTargets(const std::string& of) const override;
 
