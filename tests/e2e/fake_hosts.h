@@ -1,6 +1,6 @@
-// Hosts of one machine: each a network, process, IPC and mount namespace of its own, so that its
-// ranks share memory with one another and with nobody else, joined by a switch. Nothing of it
-// outlives the test, however that ends: namespaces go with their processes.
+// Hosts on one machine, joined by a switch. Each is a network, process, IPC and mount namespace of
+// its own, so that its ranks share memory with one another and with nobody else. Namespaces end
+// with their processes, so nothing outlives the test, however it ends.
 #ifndef FSDP_TRAIN_TESTS_E2E_FAKE_HOSTS_H_
 #define FSDP_TRAIN_TESTS_E2E_FAKE_HOSTS_H_
 
@@ -16,7 +16,8 @@
 
 namespace fsdp::e2e {
 
-// Why there can be no such hosts here ("unshare: Operation not permitted"); empty: there can.
+// The reason why there can be no such hosts here ("unshare: Operation not permitted"); empty if
+// there can.
 std::string WhyNoFakeHosts();
 
 // Delay and loss of frames on the wire. Without a Wire, frames go by the kernel's bridge.
@@ -40,12 +41,12 @@ class FakeHosts {
 
   // Starts a rank of the binary on a host, as torchrun would.
   void Start(int host, const Strings& flags, const Variables& environment);
-  // All that Start() has started, in its order. One that is killed when `patience` is over says so.
+  // Waits for all ranks that Start() has started; returns their outcomes in that order. Kills those
+  // that still run after `patience`, and says so in the outcome.
   std::vector<Outcome> Wait(std::chrono::seconds patience);
 
   int64_t LostFrames() const;  // On the wire.
-  // Bytes that the host has sent, as the kernel counts them: headers and all. Not where this
-  // process is the switch.
+  // Bytes that the host has sent, headers included, as the kernel counts them. Unknown with `wire`.
   int64_t BytesFrom(int host) const;
 
   void CutOff(int host);  // Pulls the plug.

@@ -7,9 +7,9 @@
 //   export GOLDEN_WRITE=$PWD/tests/e2e/golden.txt
 //   bazel run --test_sharding_strategy=disabled //tests/e2e:golden_test
 //
-// puts what runs give now in place of what they gave (-- --gtest_filter=...: of some of them). A
-// failure names the run, the step's numbers and the tensors that differ. checkpoint_v1_test writes
-// tests/fixtures/checkpoint_v1/golden.txt instead.
+// writes the runs' new results in place of the old ones (with -- --gtest_filter=..., of some
+// runs). A failure names the run, the step's numbers and the tensors that differ.
+// checkpoint_v1_test writes tests/fixtures/checkpoint_v1/golden.txt instead.
 #ifndef FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 #define FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 
@@ -32,7 +32,7 @@ struct GoldenRun {
   std::string name;
   Strings settings = {};  // For --set; $DIR and $FIXTURES are places, see Settings().
   int world = 1;
-  int64_t resume_at = 0;         // Done, it goes on from this step again; 0: it does not.
+  int64_t resume_at = 0;         // When the run is done, it resumes from this step; 0: never.
   int resume_world = 0;          // Ranks that resume.
   Strings resume_settings = {};  // For the resumed run, on top of `settings`.
 
@@ -40,20 +40,20 @@ struct GoldenRun {
 };
 void PrintTo(const GoldenRun& run, std::ostream* out);  // For googletest.
 
-// Every pair of what two settings may be, and what pairs alone do not reach. New keys get runs of
-// their own at the end: the others stay as they are.
+// Runs that have every pair of values of two settings, and cases that pairs alone do not reach. New
+// keys get runs of their own at the end: the others stay as they are.
 std::vector<GoldenRun> GoldenRuns();
 GoldenRun GoldenRunOf(const std::string& name);
 
-// The recipe's file and what runs read, in `directory`.
+// Writes the recipe and the files that runs read into `directory`.
 std::string PutInputs(const TempDir& directory);
-// With the places filled in.
+// The settings with $DIR and $FIXTURES filled in.
 Strings Settings(const Strings& settings, const std::string& directory);
 extern const Variables kGoldenEnvironment;  // FSDP_TRAIN_ISA.
 
 std::string GoldenHash(std::string_view bytes);  // 8 hexadecimal digits.
 
-// A checkpoint's tensors by state and name, whatever world, wrapping and format it has.
+// A checkpoint's tensors by state and name, whatever its world, wrapping and format.
 Quantities TensorsOf(const std::string& checkpoint);
 // Steps, evaluations and samples of a run directory, and the tensors of its newest checkpoint.
 Quantities QuantitiesOf(const std::string& run_directory);
@@ -64,8 +64,8 @@ class GoldenFile {
   explicit GoldenFile(const std::string& path = "tests/e2e/golden.txt");
 
   std::vector<std::string> Names() const;
-  // Empty where these are the file's; otherwise what differs, in words. Where the file is to be
-  // written it takes them over.
+  // Compares with the file; returns the differences in words, empty without any. If the file is to
+  // be written, takes the results over instead.
   std::string Differences(const std::string& name, const std::string& description,
                           const Quantities& quantities);
 
@@ -81,7 +81,7 @@ class GoldenFile {
   std::vector<Section> sections_;  // By name.
 };
 
-// A googletest failure that says what of the run is not as golden.txt has it.
+// A googletest failure that names the results that differ from golden.txt.
 void ExpectGolden(const GoldenRun& run, const std::string& run_directory);
 
 }  // namespace fsdp::e2e

@@ -11,8 +11,8 @@
 
 namespace fsdp::e2e {
 
-// The bytes of all ranks' files, by name. The manifest is left out: it holds the recipe, and with
-// it the run's place.
+// The bytes of all ranks' files, by name. Without the manifest: it holds the recipe, and with the
+// recipe the run's directory.
 inline std::map<std::string, std::string> RankFiles(const std::string& run_directory,
                                                     int64_t step) {
   std::map<std::string, std::string> files;

@@ -1,4 +1,4 @@
-// The real binary, seen from outside: started like a user starts it, watched through its exit code,
+// The real binary, seen from outside: started as a user starts it, watched through its exit code,
 // its output and the files it leaves.
 #ifndef FSDP_TRAIN_TESTS_E2E_RUN_BINARY_H_
 #define FSDP_TRAIN_TESTS_E2E_RUN_BINARY_H_
@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 using Strings = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
-// For what should take a second: only a hang takes longer, however loaded the machine.
+// For an action that should take a second: only a hang takes longer, however loaded the machine.
 constexpr std::chrono::seconds kPatience{240};
 
 struct Outcome {
@@ -54,10 +54,10 @@ bool Exists(const std::string& path);
 class Process {
  public:
   struct Options {
-    Variables environment;         // On top of the test's, less what launchers set.
-    std::string directory;         // To work in; empty: the test's.
-    std::string output_directory;  // Where stdout and stderr are kept; empty: not kept.
-    std::string program = "";      // Another one, found on PATH; empty: the binary.
+    Variables environment;         // On top of the test's, without launchers' variables.
+    std::string directory;         // Working directory; empty: the test's.
+    std::string output_directory;  // Keeps stdout and stderr here; empty: does not.
+    std::string program = "";      // Another program, found on PATH; empty: the binary.
   };
   Process(const Strings& arguments, const Options& options);
   ~Process();

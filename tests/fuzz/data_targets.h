@@ -1,5 +1,5 @@
-// Readers of what others wrote, of the data room: see targets.h for the contract. Each takes any
-// bytes and returns 1 where they were accepted and used, 0 where they were refused by DataError.
+// Fuzz targets of the data room's readers: see targets.h for the contract. Each takes any bytes and
+// returns 1 if they were accepted and used, 0 if DataError refused them.
 #ifndef FSDP_TRAIN_TESTS_FUZZ_DATA_TARGETS_H_
 #define FSDP_TRAIN_TESTS_FUZZ_DATA_TARGETS_H_
 

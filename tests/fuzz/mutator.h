@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-// FUZZ_INPUTS: how many, in place of `all`. Every change is tested with a quarter of them, and with
+// Number of inputs: FUZZ_INPUTS, or `all`. Every change is tested with a quarter of them, and with
 // a sixteenth under AddressSanitizer, where each takes sixteen times as long.
 inline int FuzzInputs(int all) {
   if (const char* text = std::getenv("FUZZ_INPUTS")) return std::atoi(text);
@@ -30,8 +30,8 @@ inline int FuzzInputs(int all) {
 
 class Mutator {
  public:
-  // `dictionary`: pieces that the format is made of. Inputs have at most `max_bytes`, but for a
-  // seed that has more. Needs at least one seed.
+  // `dictionary`: pieces of the format. Inputs have at most `max_bytes`, or a seed's length if that
+  // is more. Needs at least one seed.
   Mutator(uint64_t seed, std::vector<std::string> seeds, std::vector<std::string> dictionary,
           size_t max_bytes)
       : random_(seed),

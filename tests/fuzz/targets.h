@@ -1,7 +1,7 @@
-// Whoever reads what others wrote, as functions for a fuzzer. Each takes any bytes and returns 1
-// where they were accepted and 0 where they were refused by the error that is meant for it; what is
-// accepted has been used, and written and read again where there is a writer. Another exception, an
-// FSDP_CHECK or a sanitizer's report is a finding.
+// Fuzz targets: readers of files and messages from others. Each takes any bytes and returns 1 if
+// they were accepted, 0 if they were refused by the error that is meant for it. Accepted input has
+// been used, and written and read again where there is a writer. Another exception, an FSDP_CHECK
+// or a sanitizer's report is a finding.
 #ifndef FSDP_TRAIN_TESTS_FUZZ_TARGETS_H_
 #define FSDP_TRAIN_TESTS_FUZZ_TARGETS_H_
 

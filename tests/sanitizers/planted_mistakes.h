@@ -1,4 +1,4 @@
-// Where a room's planted mistakes meet the test that makes them.
+// Registers a room's planted mistakes for the test that makes them.
 #ifndef FSDP_TRAIN_TESTS_SANITIZERS_PLANTED_MISTAKES_H_
 #define FSDP_TRAIN_TESTS_SANITIZERS_PLANTED_MISTAKES_H_
 

@@ -6,8 +6,8 @@
 
 namespace fsdp::testing {
 
-// All of it, for tools/test --everything and tools/mutations; otherwise what every change is tested
-// with.
+// Whether a test runs all cases, for tools/test --everything and tools/mutations, or only those of
+// every change.
 inline bool Everything() { return std::getenv("FSDP_TRAIN_TEST_EVERYTHING") != nullptr; }
 
 }  // namespace fsdp::testing

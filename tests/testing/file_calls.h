@@ -14,7 +14,7 @@ namespace fsdp::testing {
 struct FileCall {
   enum class Kind { kOpen, kWrite, kResize, kSync, kClose, kMkdir, kRename, kExchange, kUnlink };
   Kind kind = Kind::kOpen;
-  std::string path{}, to{};  // `to`: of a rename. Absolute; of a descriptor as it was opened.
+  std::string path{}, to{};  // `to`: a rename's. Absolute; a descriptor's as it was opened.
   int fd = -1;
   bool creates = false, empties = false;  // An open.
   int64_t offset = 0;                     // A write's; -1: where the file ends.
@@ -23,15 +23,15 @@ struct FileCall {
 };
 const char* NameOf(FileCall::Kind kind);
 
-// How a call goes.
+// The outcome of a call.
 struct Answer {
-  int error = 0;      // errno; 0: as it would. A call that fails does nothing.
+  int error = 0;      // errno; 0: the call works. A call that fails does nothing.
   bool half = false;  // A write takes half of its bytes.
 };
 
-// As long as it lives, calls below `root` (an absolute path, without links) go by `answer`, and
-// those that have worked are told to `done`; both may be null. fsync is never passed on: nobody
-// pulls the plug here. Any thread; one watch at a time.
+// While it lives, `answer` decides calls below `root` (an absolute path, without links), and `done`
+// is told of those that have worked; both may be null. fsync never reaches the disk: no test cuts
+// the power. Any thread; one watch at a time.
 class FileWatch {
  public:
   FileWatch(std::string root, std::function<Answer(const FileCall&)> answer,

@@ -9,7 +9,7 @@
 
 namespace fsdp::testing {
 
-// A path at which there is nothing: what an earlier call or run left there is removed.
+// A path at which there is nothing: removes what an earlier call or run left there.
 inline std::string UnusedPath(const std::string& name) {
   const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / name;
   std::filesystem::remove_all(path);

@@ -1,11 +1,10 @@
-// Memory of a GPU for op tests, where no page can be had that faults. The host has a copy of every
-// tensor, which a kernel's work begins from:
+// Memory of a GPU for op tests, because a GPU has no pages that fault. The host has a copy of every
+// tensor, from which each kernel starts:
 //   - Before and behind each tensor lie kGuardBytes. They, and a tensor that the operation does not
 //     declare, hold NaN while its kernel runs, of other bits for each tensor and each run: who
 //     reads them has NaN, mostly of other bits in the next run, and who copies them over others' is
 //     seen.
 //   - A write outside of what the operation declares is seen when the operation ends, to the byte.
-//     byte.
 //   - The host cannot follow addresses of such memory.
 #ifndef FSDP_TRAIN_TESTS_TESTING_GUARDED_MEMORY_H_
 #define FSDP_TRAIN_TESTS_TESTING_GUARDED_MEMORY_H_

@@ -1,5 +1,5 @@
-// The fixture that every op's test stands on. It holds an op to its contract while the test looks
-// at the numbers:
+// The fixture of every op's test. It holds an op to its contract while the test looks at the
+// numbers:
 //   - Calling the op touches no tensor, on the device under test (where the host runs ahead) and on
 //     sim (where there is no data): all of them are inaccessible until the kernel runs.
 //   - The kernel reads and writes only what the Operation declares: a tensor that is not in
@@ -8,12 +8,12 @@
 //   - In one more case of each test ("_begin"), of the suite's last dtype, every tensor begins at a
 //     page instead: there a kernel that looks at the first row alone takes the others for aligned.
 //     Workspaces then hold large numbers, elsewhere NaN.
-//   - That device and sim get the same operations, with a name and a cost.
-// The device is what the program is linked with (test_device.h): the CPU, the emulator of GPUs,
-// where every kernel runs in both orders and must leave the same bits, or a GPU, where it runs
-// twice. A violation is a crash by SIGSEGV inside the op; harness_test shows each of them. A GPU
-// has no such pages: there, what a kernel should not have written is a failure of the test once it
-// has ended, and what it should not read holds NaN (guarded_memory.h).
+//   - The device under test and sim get the same operations, with a name and a cost.
+// The device is the one that the program is linked with (test_device.h): the CPU; the emulator of
+// GPUs, where every kernel runs in both orders and must leave the same bits; or a GPU, where it
+// runs twice. A violation is a crash by SIGSEGV inside the op; harness_test shows each of them. A
+// GPU has no such pages: a write outside of the declared tensors fails the test when the kernel has
+// ended, and undeclared tensors hold NaN (guarded_memory.h).
 #ifndef FSDP_TRAIN_TESTS_TESTING_HARNESS_H_
 #define FSDP_TRAIN_TESTS_TESTING_HARNESS_H_
 
@@ -46,8 +46,8 @@ struct OpTestCase {
   TensorPlace place = TensorPlace::kEnd;
 };
 void PrintTo(const OpTestCase& c, std::ostream* out);  // "cpu2_fp32", "cpu3_fp32_begin".
-// The device under test with each dtype, and with the last one once more, tensors at the begin of
-// pages; the CPU with 1, 2 and 3 threads.
+// The cases of the device under test: each dtype, and the last one once more with tensors at the
+// begin of pages; on the CPU with 1, 2 and 3 threads.
 std::vector<OpTestCase> OpTestCases(const std::vector<DType>& supported);
 
 class OpTest : public ::testing::TestWithParam<OpTestCase> {
@@ -58,7 +58,7 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   ~OpTest() override;
 
   DType dtype() const { return GetParam().dtype; }
-  // Whose kernels run, and so whose workspaces they need.
+  // The device whose kernels run, and so whose workspaces they need.
   DeviceType kernel_type() const { return GetParam().device; }
   // The dtypes that a parameter may have beside activations of the dtype under test: that one, and
   // fp32.
@@ -67,16 +67,16 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // may have it.
   DType OtherHalf() const { return dtype() == kBF16 ? kF16 : kBF16; }
 
-  // Tensors live until the end of the test or Clear(), on the device under test. They are of the
-  // dtype under test, but for those that an op wants of a certain one: these say it.
+  // Tensors live on the device under test until the end of the test or Clear(). Their dtype is the
+  // one under test unless `dtype` names another.
   View Input(const Shape& shape, const std::vector<double>& values,
              std::optional<DType> dtype = std::nullopt);
-  // To be overwritten: NaN everywhere first (integers: the largest).
+  // A tensor to be overwritten: NaN everywhere first (integers: the largest).
   View Output(const Shape& shape, std::optional<DType> dtype = std::nullopt);
-  // To be added to: `before` everywhere first.
+  // A tensor to be added to: `before` everywhere first.
   View Accumulated(const Shape& shape, double before = 1,
                    std::optional<DType> dtype = std::nullopt);
-  // uint8, filled with the bits of NaN; in the case "_begin" with those of a large number.
+  // A uint8 tensor of NaN's bits; in the case "_begin" of a large number's.
   View Workspace(int64_t bytes);
 
   // The tensor's values now. `view` may be a part of a tensor.
@@ -93,13 +93,14 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   // The call throws std::invalid_argument that contains `message`, where $T stands for the dtype
   // under test, and enqueues nothing.
   void ExpectRefused(const Call& call, const std::string& message);
-  // `call`, which makes its operands itself, is accepted. With any one of them in a dtype that the
-  // suite does not list (or in another one than it says) it is refused, by a message that names
-  // op, operand and both dtypes.
+  // Expects that `call`, which makes its operands itself, is accepted. It is refused with any
+  // operand in a dtype that the suite does not list (or in another one than the operand names), by
+  // a message with op, operand and both dtypes.
   void ExpectDTypesRefused(const std::string& op, const Call& call);
 
-  // From what the tensors hold now, the call leaves the same bits in `results` from run to run and
-  // for any number of threads: for ops that promise it. On the emulator every Run() asks for that.
+  // Expects that the call, from the tensors' values now, leaves the same bits in `results` in every
+  // run and for any number of threads: for ops that promise it. On the emulator every Run() checks
+  // it.
   void ExpectSameBits(const Call& call, const std::vector<View>& results);
 
   void Clear() { memory_->Clear(); }
@@ -107,8 +108,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
  private:
   class Recorder;
   class NoDevice;
-  // While ExpectDTypesRefused() calls: the operands made so far, each with the dtype that it says,
-  // and which of them gets another.
+  // During ExpectDTypesRefused(): the dtypes that the operands made so far name, and the operand
+  // that gets another.
   struct Substitution {
     int operand;
     DType dtype;
@@ -123,7 +124,7 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   View Allocate(const Shape& shape, DType dtype);
   void SetBytes(const View& view, uint8_t byte);
   TestMemory::Bytes ReadBytes(const View& view) const;
-  // On a stream of the CPU, in every order of the device under test.
+  // Runs it on a stream of the CPU, in every order of the device under test.
   void RunOperation(Stream& stream, const Operation& operation);
 
   CpuDevice device_;
@@ -134,8 +135,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
 
 }  // namespace fsdp
 
-// Runs the suite, a class derived from OpTest, on every test device with each of the dtypes: those
-// that the op supports, and all there is to say of it in the test.
+// Runs the suite, a class derived from OpTest, on every test device with each of the dtypes. They
+// are all that the op supports, and the only list of them in the test.
 #define FSDP_INSTANTIATE_OP_TEST(suite, ...)                                        \
   INSTANTIATE_TEST_SUITE_P(EveryDevice, suite,                                      \
                            ::testing::ValuesIn(::fsdp::OpTestCases({__VA_ARGS__})), \

@@ -15,7 +15,7 @@
 
 namespace fsdp::testing {
 
-// `spec`: pixels, label and weight. `weights`: of the samples; empty: 1 of each.
+// `spec`: pixels, label and weight. `weights`: one of each sample; empty: 1.
 class ImageFixtureRows final : public RowSource {
  public:
   ImageFixtureRows(const BatchSpec& spec, std::vector<int32_t> samples, std::vector<float> weights)

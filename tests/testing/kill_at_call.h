@@ -12,9 +12,9 @@
 
 namespace fsdp::testing {
 
-// Runs `child` in a process of its own and ends it by SIGKILL before its `count`-th system call
-// from a mark that the child sets by stopping itself. True where it was killed, false where it
-// ended by itself, with status 0.
+// Runs `child` in a process of its own, which marks a place by stopping itself, and ends it by
+// SIGKILL before its `count`-th system call from there. True if it was killed, false if it ended by
+// itself, with status 0.
 inline bool KillAtCall(int count, const std::function<bool()>& child) {
   const pid_t pid = fork();
   if (pid == 0) {

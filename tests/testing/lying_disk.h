@@ -1,4 +1,4 @@
-// A disk that says it has done what it was told, and has not.
+// A disk that reports success and has done something else.
 #ifndef FSDP_TRAIN_TESTS_TESTING_LYING_DISK_H_
 #define FSDP_TRAIN_TESTS_TESTING_LYING_DISK_H_
 
@@ -20,14 +20,14 @@ enum class Lie {
   kWritesElsewhere  // To where the write before went.
 };
 
-// Lies in transfer number `nth` of those, reads or writes, that begin at `offset`; all others are
-// as they should be.
+// Lies in transfer number `nth` of the reads or writes that begin at `offset`; does all others as
+// told.
 class LyingDisk : public FileIo {
  public:
   explicit LyingDisk(Lie lie, int64_t offset = 0, int64_t nth = 0)
       : lie_(lie), offset_(offset), nth_(nth) {}
 
-  // How many there were, by offset.
+  // Reads and writes so far, by offset.
   std::map<int64_t, int64_t> reads() const { return Locked(reads_); }
   std::map<int64_t, int64_t> writes() const { return Locked(writes_); }
   // The byte that was turned, or where a write began; -1: no lie yet.
@@ -85,7 +85,7 @@ class LyingDisk : public FileIo {
     return FileIo::WriteAt(fd, other, bytes, offset);
   }
 
-  // A bit of the byte that the last page begins with. Which byte that is.
+  // Turns a bit of the first byte of the last page; returns that byte's place.
   static int64_t Turn(std::byte* bytes, ssize_t n) {
     const int64_t at = (n - 1) / kPage * kPage;
     bytes[at] ^= std::byte{0x10};

@@ -14,7 +14,7 @@ namespace fsdp {
 
 double Epsilon(DType dtype);  // Spacing of the floating point numbers from 1 up.
 double SmallestNormal(DType dtype);
-double Largest(DType dtype);                // That is finite.
+double Largest(DType dtype);                // The largest finite number.
 double RoundTo(DType dtype, double value);  // To the nearest value of dtype.
 std::vector<double> RoundTo(DType dtype, std::vector<double> values);
 
@@ -49,8 +49,8 @@ class Random {
 // not of order one: the test should scale them, or say of which order (`scale`) they are.
 double Tolerance(DType dtype, int64_t terms, double scale = 1);
 
-// |got[i] - want[i]| <= tolerance * max(1, |want[i]|) for every i, else what is worst and by how
-// much. NaN is never near. Use: EXPECT_TRUE(AllNear(got, want, Tolerance(dtype, cols))).
+// |got[i] - want[i]| <= tolerance * max(1, |want[i]|) for every i, else the worst element and its
+// distance. NaN is never near. Use: EXPECT_TRUE(AllNear(got, want, Tolerance(dtype, cols))).
 ::testing::AssertionResult AllNear(const std::vector<double>& got, const std::vector<double>& want,
                                    double tolerance);
 

@@ -1,5 +1,5 @@
-// The states that a power cut may leave a disk in: the changes of a directory tree, recorded as a
-// program makes them, less such as were not synced.
+// The states that a power cut may leave a disk in. A program's changes of a directory tree are
+// recorded; those that were not synced may be lost.
 //
 // Contents and names are two things. Bytes written to a file are there from its fsync on; until
 // then each write may be there, not, in part, or as zeros. A name made, renamed or removed in a
@@ -29,7 +29,7 @@ using DiskState = std::map<std::string, std::optional<std::string>>;
 
 class RecordedDisk {
  public:
-  // Records what is done below `root` from now on; what is there is on the disk. `answer` as in
+  // Records changes below `root` from now on; all that is there counts as synced. `answer` as in
   // file_calls.h.
   explicit RecordedDisk(const std::string& root,
                         std::function<Answer(const FileCall&)> answer = nullptr);
@@ -38,8 +38,8 @@ class RecordedDisk {
   size_t changes() const { return changes_.size(); }
   std::string Describe(size_t change) const;
 
-  // States that a cut behind the first `count` changes may leave, each once: nothing lost, all that
-  // can be lost, every beginning of what was done, all but one change, one change alone; and
+  // States that a cut after the first `count` changes may leave, each once: nothing lost, all that
+  // can be lost, every beginning of the changes, all but one change, one change alone; and
   // `random_states` at random.
   std::vector<DiskState> After(size_t count, int random_states, std::mt19937_64& random) const;
 
@@ -51,10 +51,10 @@ class RecordedDisk {
   };
   struct Change {
     enum Kind { kWrite, kResize, kSync, kEnter, kRename, kExchange, kRemove } kind;
-    int node = -1;              // Written, resized, synced, or entered into a directory.
-    int dir = -1, to_dir = -1;  // Whose names change.
+    int node = -1;              // The file written, resized, synced, or entered.
+    int dir = -1, to_dir = -1;  // Directories whose names change.
     std::string name{}, to_name{};
-    int64_t offset = 0;  // Or the size.
+    int64_t offset = 0;  // A resize: the size.
     std::string bytes{};
     bool is_name() const { return kind >= kEnter; }
   };
@@ -78,7 +78,7 @@ class RecordedDisk {
   std::unique_ptr<FileWatch> watch_;
 };
 
-// Makes `directory` hold that and nothing else.
+// Makes `directory` hold `state` and nothing else.
 void LayOut(const DiskState& state, const std::string& directory);
 
 }  // namespace fsdp::testing

@@ -1,5 +1,5 @@
-// PyTorch's FSDP trains models of tests/fixtures in bf16 and fp16 with these errors against float64
-// (tools/reference/README.md, "Precision"): ours are at most twice as large.
+// Errors against float64 of models of tests/fixtures in bf16 and fp16: at most twice as large as
+// those of PyTorch's FSDP (tools/reference/README.md, "Precision").
 #ifndef FSDP_TRAIN_TESTS_TESTING_PRECISION_H_
 #define FSDP_TRAIN_TESTS_TESTING_PRECISION_H_
 
@@ -29,7 +29,7 @@ std::string WayName(const ::testing::TestParamInfo<PrecisionWay>& info);
 
 class PrecisionReference {
  public:
-  // `reference` is kept; `folder` as it was given to it.
+  // Keeps `reference`; `folder` as Reference was given it.
   PrecisionReference(const Reference& reference, const std::string& folder);
 
   // Trains with `precision` at `world` ranks and compares the errors of every tensor of step 1's
@@ -39,15 +39,16 @@ class PrecisionReference {
   void Hold(const Precision& precision, int world) const;
 
   // Trains with fp16's scaler, and a target in some steps that overflows: every scale and every
-  // skipped step is PyTorch's, and what a skipped step leaves is what was there.
+  // skipped step is PyTorch's, and a skipped step changes nothing.
   void HoldScales(const Precision& precision, int world) const;
 
-  // The runs of first_scales.json, whose scale begins far too high: what is skipped is what
-  // PyTorch's FSDP2 skips, and each scale is its own times the largest power of two in the ranks.
+  // Trains the runs of first_scales.json, whose scale begins far too high. The skipped steps are
+  // those of PyTorch's FSDP2, and each scale is PyTorch's times the largest power of two in the
+  // ranks.
   void HoldFirstScales() const;
 
  private:
-  // ||ours - float64||_2 by names_; of losses the root of their mean square.
+  // ||ours - float64||_2 by names_; for losses the root of their mean square.
   std::vector<double> Errors(const Precision& precision, int world) const;
   double Error(const std::string& name, const std::vector<float>& ours) const;
 

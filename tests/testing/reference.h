@@ -1,5 +1,5 @@
-// A model of tests/fixtures and what PyTorch makes of it in float64 (tools/reference/README.md),
-// held to the rule that stands there.
+// A model of tests/fixtures, held to PyTorch's results in float64 by the rule of
+// tools/reference/README.md.
 #ifndef FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
 #define FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_
 
@@ -25,8 +25,8 @@ class Reference {
   // `folder`: tests/fixtures/<family>/<model>. `set_shape` reads its config.json, with the
   // fixture's `case` in it, into a run.
   using SetShape = std::function<void(const nlohmann::json& config, TinyRun& run)>;
-  // The rows of samples that are no sequences of tokens, and what their targets count: empty where
-  // nobody says. Null: sequences.
+  // The rows of samples that are no sequences of tokens, and the unit that their targets count in
+  // (may be empty). Null: sequences.
   using RowsOf = std::function<std::shared_ptr<const RowSource>(const nlohmann::json& config,
                                                                 const std::vector<int32_t>& tokens,
                                                                 const std::vector<float>& weights)>;
@@ -55,7 +55,7 @@ class Reference {
   std::vector<float> batch_weights_;
 };
 
-// Differences as shares of what is accepted; the worst one is printed, so that drift shows.
+// Compares differences with the accepted ones; prints the worst ratio, so that drift shows.
 class Judge {
  public:
   explicit Judge(const Reference& reference) : reference_(reference) {}
@@ -69,7 +69,7 @@ class Judge {
  private:
   void Training(const std::string& name, const TinyRun& run, const TinyResult& ours);
   void Tensor(const std::string& name, const std::vector<float>& ours, double norm);
-  // `error`: the largest of PyTorch's so far.
+  // `error`: PyTorch's largest so far.
   void Number(const std::string& name, double ours, double theirs, double error);
   // Returns the largest error.
   double Steps(const std::string& name, const std::vector<float>& ours);
@@ -83,7 +83,7 @@ class Judge {
 
 using ReferenceCase = std::tuple<const char*, int, Strategy, bool>;  // bool: processes.
 std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& info);
-// Models, worlds and strategies: for every change each two of them that can meet do once.
+// Models, worlds and strategies. For every change, each two of them that can meet do so once.
 std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
                                           const std::vector<int>& worlds, bool processes);
 

@@ -1,5 +1,5 @@
-// Images with a label, and a model of one matrix that scores them: what its evaluations tell beside
-// the loss, and what that has to be.
+// Images with a label, and a model of one matrix that scores them: the numbers that its evaluations
+// give beside the loss, and the expected ones.
 #ifndef FSDP_TRAIN_TESTS_TESTING_SCORED_IMAGES_H_
 #define FSDP_TRAIN_TESTS_TESTING_SCORED_IMAGES_H_
 
@@ -17,8 +17,8 @@
 
 namespace fsdp::testing {
 
-// Images [kPixels] of the class of their largest pixel among the first kClasses, or, as clicks, of
-// label 1 where the first pixel is above 0.5.
+// Images [kPixels] whose class is that of their largest pixel among the first kClasses; as clicks,
+// the label is 1 if the first pixel is above 0.5.
 inline constexpr int64_t kPixels = 6, kImageClasses = 3;
 
 inline BatchSpec ImageSpec(bool clicks) {

@@ -20,17 +20,16 @@ class TestDevice {
  public:
   virtual ~TestDevice() = default;
   virtual DeviceType type() const = 0;
-  // Every test runs with each of them: CPU threads of a stream.
+  // Numbers of CPU threads of a stream: every test runs with each.
   virtual std::vector<int> Threads() const = 0;
   virtual std::string Name(int threads) const = 0;  // "cpu2": begins the names of such tests.
 
-  // For the tensors of one test; `cpu` outlives it.
+  // Makes the memory for the tensors of one test; `cpu` outlives it.
   virtual std::unique_ptr<TestMemory> CreateMemory(Device& cpu) const {
     return CreatePageMemory(cpu);
   }
-  // The orders in which it can do an operation's work, [0, n): each operation of a test of this
-  // dtype, whose tensors lie there, is done in all of them, from the same bytes, and leaves the
-  // same bits.
+  // Number of orders in which the device can do an operation's work. For this dtype and place, each
+  // operation of a test runs in all of them, from the same bytes, and must leave the same bits.
   virtual int Orders(DType, TensorPlace) const { return 1; }
   // The operation's kernel for this device, as work for a stream of the CPU; null where it has
   // none.
@@ -40,7 +39,7 @@ class TestDevice {
   virtual std::optional<Launches> Launched() const { return std::nullopt; }
 };
 
-// The one that is linked in.
+// The device that is linked in.
 const TestDevice& DeviceUnderTest();
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// Where the tensors of op tests lie, and what holds a kernel to what its operation declares.
+// Memory of the tensors of op tests: it holds a kernel to the operation's declaration.
 #ifndef FSDP_TRAIN_TESTS_TESTING_TEST_MEMORY_H_
 #define FSDP_TRAIN_TESTS_TESTING_TEST_MEMORY_H_
 
@@ -13,9 +13,9 @@
 
 namespace fsdp {
 
-// Where a tensor lies. kEnd: it ends at a page, so that an access too far is seen; its first
-// element is aligned only where its size is. kBegin: it begins at a page, so that its rows are
-// aligned only where their length is, as those of an arena.
+// Place of a tensor. kEnd: it ends at a page, so that an access too far is seen; its first element
+// is aligned only if its size is. kBegin: it begins at a page, so that its rows are aligned only if
+// their length is, as in an arena.
 enum class TensorPlace { kEnd, kBegin };
 
 class TestMemory {
@@ -35,18 +35,17 @@ class TestMemory {
   virtual std::vector<Bytes> Save() const = 0;
   virtual void Restore(const std::vector<Bytes>& saved) = 0;
 
-  // Nobody may touch a tensor from here on, until Open().
+  // Forbids all access to tensors until Open().
   virtual void Close() = 0;
   virtual void Open() = 0;
-  // Before and after a kernel of this operation, and of no other, runs. End() says what else than
-  // the declared was written, where the kernel was not ended on the spot.
+  // Called before and after a kernel of this operation runs, and no other. End() names the
+  // undeclared writes that have not ended the kernel at once.
   virtual void Begin(const Operation& operation) = 0;
   virtual std::vector<std::string> End(const Operation& operation) = 0;
 };
 
-// The host's pages: nobody may touch the one before those of a tensor, nor the one behind, and a
-// kernel that does what its operation does not declare is ended by SIGSEGV. Memory is of `device`,
-// the CPU.
+// Memory of `device`, the CPU, in pages of the host. The pages before and behind a tensor are
+// inaccessible, and a kernel that accesses what its operation does not declare ends by SIGSEGV.
 std::unique_ptr<TestMemory> CreatePageMemory(Device& device);
 
 }  // namespace fsdp

@@ -29,7 +29,7 @@ struct TinyRun {
   Gpt2Config config = TinyConfig();
   std::optional<LlamaConfig> llama = {};  // In place of `config`.
   std::optional<LoraOptions> lora = {};
-  // In place of both: another model, and the rows that it is fed, every one of which counts.
+  // Instead of both: another model, and the rows that it is fed, every one of which counts.
   std::function<std::unique_ptr<Model>()> model = nullptr;
   std::shared_ptr<const RowSource> rows = nullptr;
   SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
@@ -43,7 +43,7 @@ struct TinyRun {
   // The run's device: CreateDevice() makes it, for kCuda the one that the test is linked with.
   DeviceType device = DeviceType::kCpu;
   // Products by cuBLASLt, which the test is linked with, timed before the first step. A rank fails
-  // where the run multiplies what was not timed, or does not what was.
+  // if the run multiplies a shape that was not timed, or does not multiply one that was.
   enum class Library { kNone, kFast, kDeterministic } library = Library::kNone;
   // On kCuda: rank r has GPU r, and NCCL connects them. Otherwise all have GPU 0, and their tensors
   // go through pinned memory.
@@ -62,18 +62,18 @@ struct TinyRun {
   using Positions = std::function<void(int64_t step, int64_t sample, std::span<int32_t> positions)>;
   Positions positions = nullptr;
 
-  // Threads alone: what each rank has sent in each training step, from 1, and in the evaluations
-  // after the last one: step 0. Called on the ranks' threads.
+  // Threads alone: the bytes that each rank has sent in each training step, from 1, and in the
+  // evaluations after the last one: step 0. Called on the ranks' threads.
   using OnTraffic = std::function<void(int rank, int64_t step, const TrafficBytes&)>;
   OnTraffic on_traffic = nullptr;
 
-  // How many rounds each rank counts, as above.
+  // The rounds that each rank counts, called as on_traffic.
   std::function<void(int rank, int64_t step, int64_t rounds)> on_table_rounds = nullptr;
 
   bool mean = true;  // False: gradients are reported as they are summed.
 
   int64_t eval_step = 1000;  // After the last step, the loss of this step's samples is measured.
-  // Before the first step: (sample of step 1, column) whose logits are wanted.
+  // (Sample of step 1, column) of the logits to return, computed before the first step.
   std::vector<std::pair<int64_t, int64_t>> logits = {};
 
   ModelShape shape() const { return llama ? ModelShape(*llama) : ModelShape(config); }
@@ -99,17 +99,17 @@ struct TinyResult {
   Tensors buffers;     // Model's, after the evaluation behind the last step.
 };
 
-// Bytes that the plan has for activations: of what a micro-batch keeps, above all.
+// Bytes that the plan has for activations: above all those that a micro-batch keeps.
 int64_t PlannedActivations(const TinyRun& run);
 
-// Where the first bits differ, in words; empty where none do. (Not `initial`.)
+// The first bits that differ, in words; empty where none do. Ignores `initial`.
 std::string FirstDifference(const TinyResult& a, const TinyResult& b);
 
 // The samples of a run that names no others.
 TinyRun::Sample SampleOf(const TinyRun& run);
 
-// Throws if a rank fails, if ranks that hold the same number hold different bits of it, if a
-// parameter's element is nobody's, or if padding is anything but zero.
+// Throws if a rank fails, if ranks hold different bits of the same number, if no rank has an
+// element of a parameter, or if padding is not zero.
 TinyResult Train(const TinyRun& run);
 
 }  // namespace fsdp::testing

@@ -97,7 +97,7 @@ class ToyTables final : public Model {
 // whether its first id is odd.
 class ToyIds final : public RowSource {
  public:
-  // `stride`: what the ids of the largest table are multiples of.
+  // `stride`: the ids of the largest table are multiples of it.
   explicit ToyIds(int32_t stride = 1) : stride_(stride) {}
 
   const Mixture& mixture() const override { return rows_.mixture(); }

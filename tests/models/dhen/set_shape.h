@@ -1,5 +1,5 @@
-// DHENs of tests/fixtures/dhen, as a run has them. Their tables are no part of it: the vectors of
-// the columns of ids are an input.
+// DHENs of tests/fixtures/dhen, as a run has them. They have no tables: an input has the vectors of
+// the columns of ids.
 #ifndef FSDP_TRAIN_TESTS_MODELS_DHEN_SET_SHAPE_H_
 #define FSDP_TRAIN_TESTS_MODELS_DHEN_SET_SHAPE_H_
 

@@ -15,7 +15,7 @@ namespace fsdp::testing {
 
 void SetT5Shape(const nlohmann::json& config, TinyRun& run);
 
-// `weights`: of the targets. Empty: 1 of each in its target's length.
+// `weights`: one of each target; empty: 1 within its target's length.
 std::shared_ptr<const RowSource> T5Rows(const nlohmann::json& config,
                                         const std::vector<int32_t>& tokens,
                                         const std::vector<float>& weights);

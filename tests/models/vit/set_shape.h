@@ -15,7 +15,7 @@ namespace fsdp::testing {
 
 void SetVitShape(const nlohmann::json& config, TinyRun& run);
 
-// The model gets (pixel - 128) / 64. `weights`: of the samples. Empty: 1.
+// The model gets (pixel - 128) / 64. `weights`: one of each sample; empty: 1.
 std::shared_ptr<const RowSource> VitRows(const nlohmann::json& config,
                                          const std::vector<int32_t>& samples,
                                          const std::vector<float>& weights);

@@ -32,7 +32,7 @@ class RankStates {
   const std::vector<CheckpointState>& states() const { return states_; }
   void Fill(uint64_t salt);  // ElementOf, and zeros between parameters.
   void Poison();             // NaN everywhere.
-  // Empty where all is as Fill(salt) leaves it, bit for bit; else the first difference.
+  // Empty if all is as Fill(salt) leaves it, bit for bit; else the first difference.
   std::string Difference(uint64_t salt) const;
 
  private:
@@ -60,13 +60,13 @@ CheckpointMeta MetaOf(int64_t step);
 // none; behind "exit <code>: " where it is no CheckpointError.
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
                               int64_t keep_last = 0);
-// The same on a store of the caller's; another salt tells two of one step apart.
+// The same on the caller's store; another salt tells two checkpoints of one step apart.
 std::vector<std::string> Save(const World& world, const std::string& checkpoints, int64_t step,
                               int64_t keep_last, Store& store, int64_t attempt,
                               std::optional<uint64_t> salt = std::nullopt);
 
-// Loads each shard in turn and compares. The first thing that is wrong; empty where nothing is.
-// Errors of the load are "rank 1: " and their text.
+// Loads each shard in turn and compares. Returns the first error, empty without any; errors of the
+// load are "rank 1: " and their text.
 std::string LoadAndCompare(const World& world, const std::string& directory, uint64_t salt);
 
 using testing::FreshDirectory;

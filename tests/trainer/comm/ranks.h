@@ -1,4 +1,4 @@
-// Runs a body once a rank, on threads or in processes of its own, and brings back what came of it.
+// Runs a body once a rank, on threads or in processes, and returns its results.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_COMM_RANKS_H_
 #define FSDP_TRAIN_TESTS_TRAINER_COMM_RANKS_H_
 
@@ -43,17 +43,17 @@ using RunRanks = std::vector<Outcome> (*)(int size, const Body& body);
 
 std::vector<Outcome> RunThreadRanks(int size, const Body& body);
 
-// Forks before it starts any thread, so that sanitizers can follow; the caller has none running
-// either. The store's server is the parent's.
+// Forks before it starts any thread, so that sanitizers can follow; the caller must have no
+// threads, either. The parent has the store's server.
 std::vector<Outcome> RunProcessRanks(int size, const Body& body);
 
-// The same with communicators of the caller's making.
+// The same, with communicators that the caller makes.
 using Join = std::function<std::unique_ptr<Communicator>(
     Store& store, const std::string& name, const RankGroup& group, const CommOptions&)>;
 std::vector<Outcome> RunThreadRanksWith(const Join& join, int size, const Body& body);
 std::vector<Outcome> RunProcessRanksWith(const Join& join, int size, const Body& body);
 
-// The body of ranks whose device and communicators are made by these of what they are without.
+// The body on a device that `make` makes, with communicators that `wrap` makes of the usual ones.
 using MakeDevice = std::function<std::unique_ptr<Device>()>;
 using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, Device&)>;
 Body OnDevice(const MakeDevice& make, const Wrap& wrap, const Body& body);

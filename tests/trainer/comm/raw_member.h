@@ -1,4 +1,4 @@
-// The client's end of a connection to the TCP store, byte by byte: for tests that say what no
+// The client's end of a connection to the TCP store, byte by byte: for tests that send what no
 // TcpStore would.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_COMM_RAW_MEMBER_H_
 #define FSDP_TRAIN_TESTS_TRAINER_COMM_RAW_MEMBER_H_

@@ -11,7 +11,7 @@
 
 namespace fsdp::testing {
 
-// Memory for a batch of tokens, poisoned: what is not written shows.
+// Memory for a batch of tokens, poisoned: an element that is not written shows.
 struct HostBatch {
   HostBatch(int64_t rows, int64_t cols)
       : tokens(rows * cols, -7),

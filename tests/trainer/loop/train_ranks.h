@@ -9,7 +9,7 @@
 
 namespace fsdp::testing {
 
-// The exit code of each rank and what it said, "0 " where it is done. Rank 0's console: `said`.
+// The exit code of each rank and its message; "0 " if it is done. `said`: rank 0's console.
 std::vector<std::string> TrainRanks(int world, const Recipe& recipe, std::string* said = nullptr);
 
 }  // namespace fsdp::testing

@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// An operation that is not done before Open() on a device that runs kernels, and on one that does
-// not until the host's time has moved past its cost.
+// An operation that is not done before Open(), on a device that runs kernels; on another device,
+// not before the host's time has moved past its cost.
 class Gate {
  public:
   Gate() = default;
