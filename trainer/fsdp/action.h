@@ -13,8 +13,9 @@
 
 namespace fsdp {
 
-// Only hybrid strategies use kReplicate. Only offload uses the streams behind it, and only spilling
-// the last two.
+// Only hybrid strategies use kReplicate: the network between hosts sums one unit's replicas on it
+// while the next unit is reduced inside the hosts. Only offload uses the streams behind it, and
+// only spilling the last two.
 enum class StreamId {
   kCompute,
   kGather,

@@ -78,8 +78,9 @@ struct FlatParameter {
 };
 
 // A block's trainable parameters and its frozen ones are flat parameters of their own (the latter
-// named with ".frozen"), because only the former have gradients. The second and later ones of a
-// kind, with other dtypes, have a number: ".2".
+// named with ".frozen"): only the former have gradients, and a common shard would divide them
+// unevenly among ranks. The second and later ones of a kind, with other dtypes, have a number:
+// ".2".
 struct Unit {
   std::vector<int> flat_parameters;  // Indices. Not empty; those that train come first.
   int trainable = 0;                 // The number that train.

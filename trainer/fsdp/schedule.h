@@ -9,22 +9,30 @@
 //   kFullShard and kHybridShard: it takes a gather slot before its run in forward, and again before
 //   its recompute or backward if that reads parameters. (The backward of a table, in which rows are
 //   looked up, reads none.) Gather slots are taken in turn, so a gather always needs the slot that
-//   has been longest in use. The root has memory of its own, for its value and for its gradient,
-//   and is gathered once a step. Its gradient is reduced behind the last run that adds to it, once
-//   a micro-batch or once a step.
+//   has been longest in use. The root has memory of its own, for its value and for its gradient. To
+//   free it between micro-batches would save nothing, so it is gathered once a step. Its gradient
+//   is reduced behind the last run that adds to it, once a micro-batch or once a step.
+//
+//   A secondary copy keeps 1/k of a unit from its forward to its backward, in memory of its own for
+//   each unit. The compute stream writes it before the unit's slot is free, so the waits of this
+//   list order it like any other use of memory.
 //
 //   With `buffers: caching` device memory has no slots: each gather, each gradient, and each
 //   gradient shard on its way to the host has memory of its own, which is free again behind its
 //   last use. Units that are kept therefore have a kFree as well, once a step; with
 //   `auto_wrap.outside: root` the root's is behind the step's last run. Slots in host memory stay
-//   slots.
+//   slots, because the allocator's rules are for a device's streams. Activations that have left
+//   give their memory back behind a wait of the compute stream. The allocator would learn of an
+//   event of the copy too late: the host runs ahead, so no memory would be used again within a
+//   step.
 //
 //   Offload: a unit that is updated on the host has master, state and gradient in host memory. The
-//   device sums a micro-batch's gradient in a slot, to which the sum so far is fetched. A gradient
-//   that has been squared and has left for the host needs no place on the device any more. Updates
-//   begin when the whole norm is known, on a stream of the host, in the order of the next forward.
-//   The weights to compute with come back behind each update or, where parameters are offloaded
-//   too, are fetched before each gather.
+//   device sums a micro-batch's gradient in a slot, to which the sum so far is fetched. The fetch
+//   reads 4 bytes of host memory an element; adding on the host would read 8 and write 4. A
+//   gradient that has been squared and has left for the host needs no place on the device any more.
+//   Updates begin when the whole norm is known, on a stream of the host, in the order of the next
+//   forward. The weights to compute with come back behind each update or, where parameters are
+//   offloaded too, are fetched before each gather.
 //
 //   Spilling: shards of such a unit that only its update reads may lie on a disk. They are updated
 //   part by part in slots in host memory. Slots are filled ahead of the updates, the first ones

@@ -1,14 +1,17 @@
 // A model's embedding tables on one rank: the rank's rows, and the exchanges by which a step reads
 // and updates rows of all ranks (table_actions.h says when). Tables are outside FSDP: no unit, norm
-// or average includes them.
+// or average includes them. FSDP gathers a parameter whole, which a table of 10^12 elements must
+// never be, and a step names few of its rows.
 //
 // Each step asks for each row once, whatever its micro-batches name. Ids go to the ranks of their
 // rows by an all-to-all, TableLayout::round_rows() from each rank to each, and rows come back by
-// another; what does not fit goes in further rounds, as many as the rank that needs most, which all
-// agree on a step ahead. A rank adds up the gradients of a row in the order of its samples; when
-// the backward is done they travel as ids did, and the rank that has the row sums them in the order
-// of ranks and updates it (ops/row_adagrad.h). All rows of a round are there at once, so no rank
-// keeps what others have sent: memory is of one round, whatever the world.
+// another; what does not fit goes in further rounds, as many as the rank that needs most. The
+// number of rounds depends on data, and the schedule must not: all ranks agree on it a step ahead,
+// and the host waits for it where the step begins. A rank adds up the gradients of a row in the
+// order of its samples; when the backward is done they travel as ids did, and the rank that has the
+// row sums them in the order of ranks and updates it (ops/row_adagrad.h). All rows of a round are
+// there at once, so no rank keeps what others have sent: memory is of one round, whatever the
+// world.
 // Tests: tests/trainer/engine/tables_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_TABLE_EXCHANGE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_TABLE_EXCHANGE_H_

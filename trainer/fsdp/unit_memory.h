@@ -1,6 +1,7 @@
 // Device memory that units have only while they are in use, and scratch memory of single actions.
 // It is planned, as slots and places of their own, or taken from a caching allocator at the time of
-// use.
+// use. A cast for the wire runs on the collective's stream: one scratch buffer serves one
+// collective after the other, and the compute stream's slots know nothing of it.
 // Tests: tests/trainer/fsdp/executor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_UNIT_MEMORY_H_
 #define FSDP_TRAIN_TRAINER_FSDP_UNIT_MEMORY_H_

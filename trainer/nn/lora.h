@@ -2,7 +2,8 @@
 // get adapters, which train. For a weight W of y = x W (as a matrix [in, out]):
 //   y += alpha / rank x A^T B^T        A: [rank, in], B: [out, rank]
 // A starts as noise with the variance that torch.nn.Linear gives it, 1 / (3 in), and B as zero, so
-// the model starts unchanged.
+// the model starts unchanged. Adapters belong to the weight, and the linear layer adds them: no
+// model knows of adapters, so every family has them.
 #ifndef FSDP_TRAIN_TRAINER_NN_LORA_H_
 #define FSDP_TRAIN_TRAINER_NN_LORA_H_
 

@@ -1,6 +1,6 @@
-// A parameter as the model sees it: a name, a shape, and an address only while its unit is
-// gathered. One matrix of a product may be several tensors in a Hugging Face file: q, k and v are
-// slices of qkv.
+// A parameter as the model sees it: a name, a shape, and an address only inside a run of its unit.
+// Entering a segment binds the address and leaving unbinds it, even if the unit stays gathered. One
+// matrix of a product may be several tensors in a Hugging Face file: q, k and v are slices of qkv.
 #ifndef FSDP_TRAIN_TRAINER_NN_PARAMETER_H_
 #define FSDP_TRAIN_TRAINER_NN_PARAMETER_H_
 
