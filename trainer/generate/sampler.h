@@ -43,7 +43,9 @@ class LogitsSource {
                                       std::span<const int32_t> positions) = 0;
 };
 
-// One row that never ends: each call looks at the last `context` tokens, all of them anew.
+// One row that never ends: each call looks at the last `context` tokens, all of them anew. Samples
+// during training use it instead of a cache: a cache orders sums otherwise, which would change a
+// run's records.
 class SlidingWindow : public LogitsSource {
  public:
   // `logits(tokens)` gives those of the token after the last one of `tokens`, 1 to context of them.

@@ -1,4 +1,6 @@
-// Ranks with a GPU each, over NCCL 2.28 or newer.
+// Ranks with a GPU each, over NCCL 2.28 or newer. A GPU does not notice that a peer has gone, so a
+// thread beside it watches. NCCL does not compare calls, so ranks that disagree hang; a timeout
+// asks all ranks for their last calls, and names both sides.
 // Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COMMUNICATOR_H_

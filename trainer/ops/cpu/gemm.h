@@ -6,7 +6,9 @@
 // Factors are converted exactly, and a C that is not fp32 is rounded once, to nearest, at the end.
 //
 // The method is that of Goto and van de Geijn 2008 (doi:10.1145/1356052.1356053): blocks of B are
-// packed so that they stay in a core's second-level cache while all rows of A pass by.
+// packed so that they stay in a core's second-level cache while all rows of A pass by. Libraries
+// are not used: OpenBLAS 0.3.21 was slower (docs/benchmarks/cpu.md), had a lock around its buffers,
+// and gave bits that changed with the split among threads.
 //
 // Every element is summed over k in order, by fused multiply-add, in blocks whose borders depend on
 // k alone. Equal operands give equal bits whatever the number of threads, the split among them, the
