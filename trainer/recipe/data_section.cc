@@ -110,10 +110,10 @@ Type<DataRecipe> DataType() {
   });
   return Map<R>({
       Key("train", &R::train, TrainSources(source, Map(weighted)),
-          "What to train on: one source, or a list of sources that are mixed by weight.")
+          "The training data: one source, or a list of sources that are mixed by weight.")
           .Required(),
       Key("valid", &R::valid, ValidSources(held_out, source, Map(named)),
-          "What to evaluate on: the last part of data.train, a source of its own, a list of "
+          "The evaluation data: the last part of data.train, a source of its own, a list of "
           "named sources that are evaluated one by one, or null for nothing. A source has the "
           "same keys as in data.train."),
       Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),

@@ -52,7 +52,7 @@ recipe::Type<HostTimes> HostType() {
       Seconds("operation_s", &H::operation_s, "To enqueue an operation."),
       Seconds("event_s", &H::event_s, "To record an event."),
       Seconds("wait_s", &H::wait_s, "To let a stream wait for an event."),
-      Seconds("allocation_s", &H::allocation_s, "Of a block, by a caching allocator."),
+      Seconds("allocation_s", &H::allocation_s, "A block from a caching allocator."),
       Seconds("segment_s", &H::segment_s, "To take a segment from the device, or give it back."),
       Seconds("segment_s_per_byte", &H::segment_s_per_byte, "The same, a byte of it."),
   });
@@ -64,13 +64,13 @@ recipe::Type<LinkRates> LinkType() {
     return Key(name, field, Nullable(Number({.at_least = 0})), about);
   };
   return recipe::Map<L>({
-      Rate("ring_bytes_per_s", &L::ring_bytes_per_s, "Of a ring of large messages."),
+      Rate("ring_bytes_per_s", &L::ring_bytes_per_s, "Rate of a ring, for large messages."),
       step("ring_step_s", &L::ring_step_s, "The latency of a step of a ring."),
       Rate("all_to_all_bytes_per_s", &L::all_to_all_bytes_per_s,
-           "Of a pairwise exchange of large messages."),
+           "Rate of a pairwise exchange, for large messages."),
       step("all_to_all_step_s", &L::all_to_all_step_s, "The latency of one of its steps."),
       Key("ramp_bytes", &L::ramp_bytes, Number({.at_least = 0}),
-          "A message of so many bytes a rank has half of those rates."),
+          "A message of this many bytes per rank reaches half of those rates."),
   });
 }
 
@@ -78,9 +78,9 @@ recipe::Type<NetworkRates> NetworkType() {
   using N = NetworkRates;
   return recipe::Map<N>({
       Key("ranks_per_host", &N::ranks_per_host, Integer(1), "Ranks of a host."),
-      Seconds("collective_s", &N::collective_s, "Of a collective, beside its steps."),
-      Key("inside", &N::inside, LinkType(), "Links inside a host, a rank."),
-      Key("between", &N::between, LinkType(), "Links between hosts, a host."),
+      Seconds("collective_s", &N::collective_s, "A collective, beside its steps."),
+      Key("inside", &N::inside, LinkType(), "Links inside a host, for each rank."),
+      Key("between", &N::between, LinkType(), "Links between hosts, for each host."),
   });
 }
 
@@ -92,27 +92,28 @@ recipe::Section<Hardware> ComputeKeys() {
       Rate("fp32_flops", &H::fp32_flops, "The same of fp32."),
       Share("product_share", &H::product_share, "The share of those that a huge product reaches."),
       Key("multiprocessors", &H::multiprocessors, Nullable(Integer(1, 4096)),
-          "How many tiles of a product are worked on at once. null: every shape has the rate "
-          "above."),
+          "Tiles of a product that are computed at once. null: every shape has the rate above."),
       Key("tile_terms", &H::tile_terms, Integer(0, 1 << 20),
-          "Terms of a tile's sums that its begin and end take as long as."),
+          "Begin and end of a tile, in terms of its sums."),
       Rate("attention_forward_flops", &H::attention_forward_flops,
            "FLOP/s of causal attention in bf16, below the diagonal."),
-      Rate("attention_backward_flops", &H::attention_backward_flops, "The same on the way back."),
+      Rate("attention_backward_flops", &H::attention_backward_flops,
+           "FLOP/s of its backward pass."),
       Rate("attention_64_forward_flops", &H::attention_64_forward_flops,
            "The same of heads of up to 64, forward. null: as of all."),
       Rate("attention_64_backward_flops", &H::attention_64_backward_flops, "And on the way back."),
       Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
            "Bytes a second of a copy in device memory, read and written."),
       Seconds("launch_s", &H::launch_s, "From one kernel to the next on a stream."),
-      Key("cores", &H::cores, Nullable(Integer(1, 4096)), "Of the CPU that the rates are of."),
+      Key("cores", &H::cores, Nullable(Integer(1, 4096)),
+          "Cores that the CPU's rates were measured with."),
       Key("op_bytes_per_s", &H::op_bytes_per_s, recipe::Named(Number({.above = 0})),
           "Operations with a rate of their own, by name or `NAME, DTYPE`: bytes a second."),
       Key("op_flops_per_s", &H::op_flops_per_s, recipe::Named(Number({.above = 0})),
-          "Operations with products that have a rate of their own, likewise: FLOP/s."),
-      Share("reached", &H::reached, "Of their rates, what kernels attain in a whole step."),
+          "Operations with products that have a rate of their own, by the same names: FLOP/s."),
+      Share("reached", &H::reached, "Share of their rates that kernels reach in a whole step."),
       Key("unfused_bytes", &H::unfused_bytes, Number({.above = 0}),
-          "What a program's kernels that are no product move, over what ours do."),
+          "Bytes of kernels other than products, as a multiple of ours."),
       Share("kernels_beside_collectives", &H::kernels_beside_collectives,
             "The share of their rate that kernels keep beside a collective."),
       Share("collectives_beside_kernels", &H::collectives_beside_kernels,
@@ -126,11 +127,11 @@ const recipe::Type<Hardware>& HardwareType() {
     recipe::Section<H> keys = {
         Key("name", &H::name, recipe::Text(), "As the driver calls it.").Required(),
         Key("device", &H::device, recipe::OneOf<H::Device>({"cpu", "cuda"}, recipe::Later()),
-            "What computes."),
+            "The device's kind."),
         Key("memory", &H::memory, Nullable(Integer(1, kMostBytes)),
             "Bytes that a program gets of one device. null: unknown."),
         Key("outside", &H::outside, Nullable(Integer(0, kMostBytes)),
-            "Bytes of those that contexts and libraries of a rank take. null: not measured."),
+            "The part of them that a rank's contexts and libraries take. null: not measured."),
         Key("host_memory", &H::host_memory, Nullable(Integer(1, kMostBytes)),
             "Bytes of a host, for all of its ranks. null: unknown."),
     };
@@ -144,7 +145,7 @@ const recipe::Type<Hardware>& HardwareType() {
         Rate("disk_write_bytes_per_s", &H::disk_write_bytes_per_s, "Bytes a second to its disk."),
         Key("host", &H::host, HostType(), "Seconds that the host is busy."),
         Key("network", &H::network, Nullable(NetworkType()), "null: one rank."),
-        Key(kSources, &H::sources, recipe::Named(recipe::Text()), "Of each number, its source."),
+        Key(kSources, &H::sources, recipe::Named(recipe::Text()), "Each number's source."),
     };
     for (const recipe::AnyField& field : rest.fields) keys.fields.push_back(field);
     return recipe::Map<H>(keys);

@@ -10,15 +10,15 @@ const Type<Recipe>& RecipeType() {
   using R = Recipe;
   static const Type<Recipe> type = Map<R>({
       Key("run", &R::run, RunType(), "Where and how the run takes place."),
-      Key("model", &R::model, ModelType(), "What is trained.").Required(),
-      Key("data", &R::data, DataType(), "What the model is trained and evaluated on.").Required(),
+      Key("model", &R::model, ModelType(), "The model to train.").Required(),
+      Key("data", &R::data, DataType(), "The data to train and evaluate on.").Required(),
       Key("train", &R::train, TrainType(), "How long to train, and in which batches."),
       Key("eval", &R::eval, EvalType(), "Evaluations during the run."),
       Key("optimizer", &R::optimizer, OptimizerType(), "How gradients become weights."),
       Key("schedule", &R::schedule, ScheduleType(), "The learning rate over the steps."),
       Key("fsdp", &R::fsdp, FsdpType(), "How the ranks share the model."),
-      Key("checkpoint", &R::checkpoint, CheckpointType(), "What is kept on disk."),
-      Key("log", &R::log, LogType(), "What is reported."),
+      Key("checkpoint", &R::checkpoint, CheckpointType(), "Checkpoints on disk."),
+      Key("log", &R::log, LogType(), "Output and records."),
   });
   return type;
 }

@@ -312,8 +312,9 @@ Type<FsdpOptions> FsdpType() {
           "sharded: gradients are reduced after every micro-batch. unsharded: only after the "
           "last one, which takes memory for the whole gradient."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
-      Key("cpu_offload", &R::cpu_offload, cpu_offload, "What is kept in host memory or on a disk."),
-      Key("quantize", &R::quantize, quantize, "What ranks send each other in fewer bits."),
+      Key("cpu_offload", &R::cpu_offload, cpu_offload,
+          "State that is kept in host memory or on a disk."),
+      Key("quantize", &R::quantize, quantize, "Fewer bits for what ranks send each other."),
       Key("fake_all_gather", &R::fake_all_gather, Boolean(),
           "For measuring what communication costs: nothing is sent, and a rank's own shard "
           "stands in for all others. The loss means nothing, and there are no checkpoints."),
