@@ -2,6 +2,7 @@
 // disk or network. In a guarded range the handler replaces that page and all later ones by zeros,
 // remembers that, and the reader goes on: no thread dies, and the owner can ask afterwards whether
 // the bytes were real. Elsewhere the signal keeps its earlier effect.
+// Reading by pread(2) instead would need a descriptor for each of thousands of files.
 // Tests: tests/trainer/data/data_files_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_MAPPING_GUARD_H_
 #define FSDP_TRAIN_TRAINER_DATA_MAPPING_GUARD_H_

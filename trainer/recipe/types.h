@@ -4,7 +4,8 @@
 // own.
 //
 // A type's behaviour is one class that takes values as void*; Type<V> is a handle that ties it to
-// the C++ type. So a key is data and costs the compiler two calls.
+// the C++ type. So a key is data and costs the compiler two calls. A closure for each key took 25 s
+// to compile at -O1, for code that runs once.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_
