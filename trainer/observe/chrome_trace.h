@@ -21,14 +21,14 @@ struct MemoryPoint {
 
 struct RankTrace {
   int rank = 0;
-  std::vector<Span> spans;  // Of one step or several; seconds on one clock for all ranks given.
-  std::function<StepPart(uint64_t tag)> part{};  // What a span's tag says; null: nothing.
+  std::vector<Span> spans;  // One step's or several; seconds on one clock for all ranks given.
+  std::function<StepPart(uint64_t tag)> part{};  // The meaning of a span's tag; null: none.
   std::vector<MemoryPoint> memory{};             // In their order, within the spans' time.
 };
 
 // A process for each rank, a thread for each stream in order of first appearance; microseconds from
-// the earliest span of all; memory is a counter of the process. What is known of a span is in its
-// `args`: unit, pass, micro_batch, bytes.
+// the earliest span of all; memory is a counter of the process. A span's `args` have what is known
+// of it: unit, pass, micro_batch, bytes.
 std::string ChromeTrace(std::span<const RankTrace> ranks);
 
 // Blocks on the disk. Throws CheckpointError.

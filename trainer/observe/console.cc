@@ -56,7 +56,7 @@ std::string Repeat(std::string_view text, int64_t times) {
 std::string AsBar(const std::string& bar) { return kBarMark + bar + "\n"; }
 
 constexpr size_t kTrendCells = 8;
-constexpr size_t kTrendLosses = 160;  // That the trend is made of.
+constexpr size_t kTrendLosses = 160;  // Losses that the trend is made of.
 constexpr double kDrawEvery_s = 0.1;
 
 std::string Rate(const StepRecord& r) {
@@ -198,7 +198,8 @@ std::string Console::Bar() const {
   const std::string& rate = now_.rate;
   const std::string memory = now_.memory > 0 ? HumanBytes(now_.memory) : "";
 
-  // What there is room for, the most wanted first; the bar takes between 10 and 40 of what is left.
+  // Adds parts while there is room, the most wanted first. The bar takes 10 to 40 columns of the
+  // rest.
   int room = width - Columns(step);
   const auto fits = [&](const std::string& part) {
     const int columns = Columns(part) + 2;

@@ -1,4 +1,4 @@
-// What rank 0 shows while it trains: a line per logged step, and on a terminal a live bar below.
+// Rank 0's output while it trains: a line per logged step, and on a terminal a live bar below.
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_CONSOLE_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_CONSOLE_H_
 
@@ -42,9 +42,9 @@ std::string FormatStep(const StepRecord& record, int64_t total_steps, double tim
 // Each cell is a mean; empty for fewer than two values. Values that are not finite are left out.
 std::string Trend(const std::deque<double>& losses, bool utf8);
 
-// What is printed moves no cursor, whatever names and samples hold: Printable() of utf8.h. Not for
-// several threads. The stream must outlive it. While a bar is shown, whatever else writes
-// to the terminal does so by way of Line() or Above(), or it tears the bar.
+// Printed text moves no cursor, whatever names and samples hold: Printable() of utf8.h. Not for
+// several threads. The stream must outlive the console. While a bar is shown, all other writers to
+// the terminal must go by way of Line() or Above(), or they tear the bar.
 class Console {
  public:
   Console(std::ostream& out, const ConsoleOptions& options) : out_(out), options_(options) {}
@@ -69,7 +69,7 @@ class Console {
   enum class Colour { kNone, kBold, kGreen, kYellow };
   void Print(Colour colour, std::string_view text);
   std::string Bar() const;
-  std::string Erase() const;  // What takes the bar away.
+  std::string Erase() const;  // The text that takes the bar away.
   int Width() const { return options_.width ? options_.width() : 80; }
 
   std::ostream& out_;

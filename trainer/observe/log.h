@@ -15,8 +15,8 @@ enum class LogLevel { kInfo, kWarning, kError };
 // Safe for any number of threads. Lines are written through: a killed rank's log is complete.
 class Log {
  public:
-  // Also shown where a person looks, for warnings and errors: called by the thread that logs. Rank
-  // 0 gives the console's Warning(); empty: the file alone.
+  // Shows warnings and errors where a person looks, too; called by the thread that logs. Rank 0
+  // gives the console's Warning(); empty: the file alone.
   using Screen = std::function<void(LogLevel level, std::string_view text)>;
 
   // Appends to `path`, whose directories are made. Throws CheckpointError if that cannot be.

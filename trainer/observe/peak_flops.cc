@@ -3,8 +3,8 @@
 namespace fsdp {
 namespace {
 
-// Of NVIDIA's data sheets and whitepapers, in TFLOP/s; where a sheet has only the number for sparse
-// factors, half of that. The first row whose name the GPU's begins with.
+// TFLOP/s from NVIDIA's data sheets and whitepapers. Where a sheet has only the number for sparse
+// factors, half of that. The first row counts whose name the GPU's begins with.
 struct Row {
   std::string_view name;
   double fp32, half;  // half: bf16 and fp16, which are alike on all of these.

@@ -11,10 +11,10 @@
 namespace fsdp {
 
 struct HostInfo {
-  std::string name;       // Of the host.
+  std::string name;       // The host's.
   std::string kernel;     // "Linux 6.1.0 x86_64".
   std::string processor;  // Model name; "unknown" where /proc does not tell.
-  int64_t cores = 0;      // This process may run on.
+  int64_t cores = 0;      // Those that this process may run on.
   int64_t memory = 0;     // Bytes.
 };
 HostInfo DescribeHost();
@@ -26,20 +26,21 @@ struct Provenance {
     uint64_t hash = 0;  // Of the contents, as in trainer/data/data_files.h.
   };
 
-  // Of the GPU, as its driver says: what contexts, libraries and other programs had of it before
-  // the run's memory was allocated, and how much more is taken when steps begin.
+  // Bytes of the GPU as its driver counts them. outside: taken by contexts, libraries and other
+  // programs before the run's memory was allocated. taken: how many more are taken when steps
+  // begin.
   struct GpuMemory {
     int64_t outside = 0, taken = 0;  // Bytes.
   };
 
   std::vector<std::string> command_line;
-  std::string directory;               // It was given in.
+  std::string directory;               // The command line's.
   std::string started;                 // UtcNow().
   std::string version, git, compiler;  // build_info.h.
   std::string device;
   std::optional<GpuMemory> gpu_memory;
   std::vector<std::pair<std::string, std::string>> libraries;  // Name, version; see CLibrary().
-  std::vector<std::string> refused_products = {};  // By the library, and why. Known after a step.
+  std::vector<std::string> refused_products = {};  // With the reasons. Known after a step.
   int64_t world_size = 1;
   int64_t threads = 1;
   uint64_t seed = 0;

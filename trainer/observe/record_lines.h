@@ -15,7 +15,7 @@ struct RecordLine {
   std::string_view text;  // Without its end. Cut where it is too long for a record.
   int64_t zeros = 0;      // So many zero bytes; `text` is empty then.
   bool ended = false;     // False: the file ends in it.
-  int64_t number = 1;     // Of the line it stands in.
+  int64_t number = 1;     // The number of the line it stands in.
 };
 
 // The longest line that is taken for a record, bytes; the longest that is kept of one.

@@ -13,12 +13,12 @@ class SpikeWindow {
   static constexpr size_t kSteps = 128;  // That a number is held against,
   static constexpr size_t kLeast = 32;   // and the fewest that say something.
 
-  // Standard deviations (n - 1) by which `value` lies above the mean of the numbers before it. They
-  // count as no less than what fp32 rounds away: numbers that are all alike have a deviation too.
-  // Nullopt where those are too few. A number that is not finite is none: a step like that has a
-  // record of its own.
+  // Standard deviations (n - 1) by which `value` lies above the mean of the numbers before it;
+  // nullopt where these are too few. A deviation counts as no less than fp32's rounding: numbers
+  // that are all alike have one too. A number that is not finite does not count: a step like that
+  // has a record of its own.
   std::optional<double> Add(double value);
-  // Of the numbers so far; 0 without any.
+  // The median of the numbers so far; 0 without any.
   double Median() const;
 
  private:

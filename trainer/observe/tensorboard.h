@@ -29,9 +29,9 @@ namespace fsdp {
 // Paths of the directory's event files, oldest first; empty where there is no directory.
 std::vector<std::string> TensorBoardFiles(const std::string& directory);
 
-// Cuts each of them at the first record that is past `step` or broken (what a crash left), and
-// removes those in which nothing to show is left. Shortening is one call of the system: a crash
-// meanwhile loses nothing. Throws CheckpointError.
+// Cuts each event file at the first record that is past `step` or broken by a crash, and removes
+// files in which nothing to show is left. Shortening is one call of the system: a crash meanwhile
+// loses nothing. Throws CheckpointError.
 void TrimTensorBoard(const std::string& directory, int64_t step);
 
 // Throws CheckpointError for all that the disk refuses.

@@ -10,8 +10,8 @@ namespace fsdp {
 
 struct ThroughputOptions {
   std::function<double()> clock;     // Seconds; differences only. A device's Now().
-  double flops_per_token = 0;        // Of the model, forward and backward, without recomputation.
-  int64_t devices = 1;               // That share the work.
+  double flops_per_token = 0;        // The model's, forward and backward, without recomputation.
+  int64_t devices = 1;               // They share the work.
   std::optional<double> peak_flops;  // Per second and device, at the dtype of the GEMMs.
 };
 
@@ -19,7 +19,7 @@ class ThroughputMeter {
  public:
   explicit ThroughputMeter(ThroughputOptions options);  // Running. Throws std::invalid_argument.
 
-  // What lies between does not count: evaluation, a blocking checkpoint. Pairs, not nested.
+  // Time between the two does not count: evaluation, a blocking checkpoint. Pairs, not nested.
   void Pause();
   void Continue();
 
@@ -35,8 +35,8 @@ class ThroughputMeter {
   // between.
   Rates Take(int64_t steps, int64_t tokens, double end);
 
-  // For that many steps more, from a running mean of the time of a step that forgets with 1/8 a
-  // Take; the first Take, which warms caches up, counts only until there is a second. -1 before
+  // Seconds for that many steps more, from a running mean of a step's time that forgets with 1/8 a
+  // Take. The first Take, which warms caches up, counts only until there is a second. -1 before
   // any.
   double TimeLeft(int64_t steps) const;
 

@@ -225,7 +225,7 @@ class Enumeration {
  public:
   explicit Enumeration(const SearchSpace& space) : space_(space) {
     for (const Axis& axis : kAxes) own_[axis.key] = axis.own(space.recipe);
-    // What is gathered in fewer bits is made anew by each gather.
+    // A unit that is gathered in fewer bits is made anew by each gather.
     one_each_ = space.recipe.fsdp.quantize.gather != FsdpOptions::Quantize::Gather::kNone;
   }
 

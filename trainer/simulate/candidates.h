@@ -28,8 +28,8 @@ struct Candidate {
   size_t group = 0;
 };
 
-// All of them, the recipe itself first. Groups are counted from 0, in order. Combinations that the
-// recipe's own checks refuse are among them.
+// All candidates, the recipe itself first. Groups are counted from 0, in order. Combinations that
+// the recipe's own checks refuse are among them.
 std::vector<Candidate> CandidatesOf(const SearchSpace& space);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What `plan --hardware` and `simulate` say of a step.
+// The estimate of a step for `plan --hardware` and `simulate`.
 // Tests: tests/trainer/simulate/simulate_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_ESTIMATE_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_ESTIMATE_H_

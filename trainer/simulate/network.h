@@ -1,5 +1,5 @@
-// What a collective takes between ranks of a described cluster. Ranks are on hosts in order: so
-// many a host.
+// The time of a collective between ranks of a described cluster. Ranks are on hosts in order,
+// equally many on each.
 //
 //   Ring         (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002) All-gather and
 //                reduce-scatter of M bytes over n ranks: n - 1 steps, and M (n - 1) / n bytes that
@@ -8,8 +8,9 @@
 //                log2 of the hosts. Whichever takes less is taken, as NCCL does.
 //   All-to-all   M (n - 1) / n bytes that leave each rank, a peer a step.
 //
-// Between hosts a group has that part of a host's links that its ranks are of the host's: groups
-// that lie side by side use them at once. t = collective_s + steps + (bytes + ramp) / rate.
+// Between hosts a group gets the same share of a host's links as its ranks are of the host's ranks:
+// groups that lie side by side use the links at once. t = collective_s + steps + (bytes + ramp) /
+// rate.
 // Tests: tests/trainer/simulate/network_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_NETWORK_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_NETWORK_H_

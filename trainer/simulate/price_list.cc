@@ -14,7 +14,8 @@ bool Multiplies(const KernelCost& kernel) {
   return kernel.kind == KernelKind::kProduct || kernel.kind == KernelKind::kAttention;
 }
 
-// A rate of a whole operation is one of its products' FLOPs: all else of it is in that time.
+// The rate of a whole operation counts its products' FLOPs: the rest of the operation is in that
+// time.
 double OwnSeconds(const KernelCost& kernel, double flops_per_s) {
   return Multiplies(kernel) ? kernel.cost.flops / flops_per_s : 0;
 }

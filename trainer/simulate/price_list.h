@@ -1,4 +1,4 @@
-// What each kernel of a step takes on a described machine: the one price list, of the simulator and
+// The time of each kernel of a step on a described machine: the one price list of the simulator and
 // of `bench floor`.
 //
 //   Product     Tiles in waves over the multiprocessors (product_waves.h) at the data sheet's
@@ -7,10 +7,10 @@
 //   Attention   In tiles at its own rates; as a batch of products where it multiplies matrices.
 //   All else    Bytes at a copy's rate.
 //
-// A kernel takes at least what its bytes take. An operation that the file names has its own rate in
-// place of these: op_flops_per_s of one with products, op_bytes_per_s of another. The floor has the
-// faster of both rates, and nothing more. A simulated step adds launches and bytes that are moved
-// twice, and has the share `reached`.
+// A kernel takes at least the time of its bytes. An operation that the file names has its own rate
+// in place of these: op_flops_per_s for one with products, op_bytes_per_s for another. The floor
+// has the faster of both rates, and nothing more. A simulated step adds launches and bytes that are
+// moved twice, and has the share `reached`.
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 
@@ -31,7 +31,7 @@ namespace fsdp {
 
 class PriceList {
  public:
-  // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: of the
+  // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: that of the
   // parameters that the run computes with.
   PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32)
       : hardware_(hardware), deterministic_(deterministic), dtype_(dtype) {}
@@ -39,13 +39,13 @@ class PriceList {
   // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes. Throws
   // ConfigError where the file lacks a rate that it needs, with its key.
   double FloorSeconds(const KernelCost& kernel, double bytes, const std::string& op) const;
-  // The rate of what is not the device's own: kToHost and what follows it. Throws likewise.
+  // The rate of a resource beside the device: kToHost and those after it. Throws likewise.
   double RateOf(StepResource resource, const std::string& op) const;
   // An operation as a simulated device takes it, collectives excepted: 0 seconds. `threads`: CPU
   // threads of its stream, on a host whose cores `ranks` share. Throws likewise.
   SimWork WorkOf(const Operation& operation, std::string_view stream, int threads,
                  int ranks = 1) const;
-  // By how much what runs at once slows down.
+  // How much work slows down that runs at once.
   std::vector<SimOverlap> Overlaps() const;
 
  private:

@@ -23,11 +23,12 @@ constexpr std::array<Tile, 8> kTiles = {{{128, 256, 1.0},
                                          {64, 64, 0.55}}};
 constexpr int64_t kMostParts = 16, kFewestTerms = 256;
 constexpr int64_t kEndsOfParts = 3;      // Begins and ends that a tile in parts takes.
-constexpr double kTermsOfFast = 2048.0;  // Of whole waves that are as fast as a huge product.
+constexpr double kTermsOfFast = 2048.0;  // Terms of whole waves as fast as a huge product.
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of all waves: elements of tiles on all multiprocessors, times terms that there is time for.
+// The work of all waves: elements of tiles on all multiprocessors, times terms that there is time
+// for.
 double WorkOf(const Product& p, int64_t multiprocessors, int64_t tile_terms, int64_t at_once) {
   double least = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {

@@ -87,7 +87,7 @@ StepParts PartsOf(const Simulation& simulation) {
   return parts;
 }
 
-// What its compute stream takes where nothing else runs, and never waits.
+// Seconds of the run's compute stream where nothing else runs and it never waits.
 double ComputeAlone(const ResolvedRun& run, const Hardware& hardware) {
   const PriceList prices(hardware, run.recipe.run.deterministic,
                          run.recipe.fsdp.mixed_precision.param_dtype);
@@ -104,7 +104,7 @@ struct Misfit {
   int64_t bytes = 0, room = 0;
 };
 
-// Of a plan that does not fit.
+// The misfit of a plan that does not fit.
 Misfit MisfitOf(const RunPlan& plan) {
   if (plan.limit && plan.planned() > *plan.limit) return {plan.planned(), *plan.limit};
   if (plan.device_available && plan.planned() > plan.device_available->bytes) {
@@ -215,7 +215,7 @@ class Searching {
     }
   }
 
-  // Half of the budget is kept for what bounds are for.
+  // Keeps half of the budget for the search that the bounds are for.
   void FindBounds() {
     for (Group& group : groups_) {
       if (Spent(0.5)) break;
@@ -431,7 +431,7 @@ class Searching {
   std::vector<Candidate> candidates_;
   std::vector<bool> done_;
   std::vector<Group> groups_;
-  std::vector<size_t> order_;  // Of groups: the lowest bound first.
+  std::vector<size_t> order_;  // Groups, the lowest bound first.
   std::vector<Timed> timed_;
   std::vector<size_t> best_;  // Into timed_.
   std::vector<Lost> lost_;

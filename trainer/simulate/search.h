@@ -32,14 +32,14 @@ namespace fsdp {
 using LoadWith = std::function<Recipe(const std::vector<std::string>& overrides)>;
 
 struct SearchProgress {
-  size_t groups = 0, bounded = 0;               // Of candidates that share a bound: found first.
+  size_t groups = 0, bounded = 0;               // Candidates of a group share a bound.
   size_t candidates = 0, done = 0;              // Done: timed, cut, or found not to fit.
   std::optional<double> best_s = std::nullopt;  // The shortest step so far.
 };
 
 struct SearchOptions {
   size_t best = 10;
-  double budget_s = std::numeric_limits<double>::infinity();  // Of wall time.
+  double budget_s = std::numeric_limits<double>::infinity();  // Seconds of wall time.
   bool cut = true;  // False: all that fit are timed, whatever their bounds.
   std::function<void(const SearchProgress& progress)> progress = nullptr;
 };
@@ -63,9 +63,9 @@ struct Loser {
   // The one that comes nearest: by its bound where it was not timed, and then by its step.
   std::vector<std::string> overrides;
   double step_s = 0;   // Its step, or the bound.
-  double seconds = 0;  // That the part adds to the best step's.
+  double seconds = 0;  // Those that the part adds to the best step's.
   int64_t bytes = 0;   // kMemory: planned.
-  int64_t room = 0;    // kMemory: that there are.
+  int64_t room = 0;    // kMemory: bytes that there are.
 };
 
 struct Proposal {
@@ -83,7 +83,7 @@ struct SearchResult {
   std::optional<double> own_s =
       std::nullopt;    // A step of the recipe itself. Empty: it does not fit.
   bool all = true;     // False: the budget was spent.
-  double seconds = 0;  // It took, of wall time.
+  double seconds = 0;  // Wall time of the search.
 };
 
 // `local_world`: ranks of a host. Throws ConfigError where the recipe itself is wrong or the file
@@ -92,8 +92,8 @@ struct SearchResult {
 SearchResult Search(const LoadWith& load, int world, int local_world, const Hardware& hardware,
                     const SearchOptions& options = {});
 
-// The length in seconds that no step of the run can be below. Of a run with many micro-batches it
-// takes few. Throws as FloorOf().
+// The length in seconds that no step of the run can be below. Takes few of a run's micro-batches
+// where there are many. Throws as FloorOf().
 double StepBound(ResolvedRun& run, const Hardware& hardware);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// `fsdp-train plan --search`: what it prints.
+// The output of `fsdp-train plan --search`.
 // Tests: tests/e2e/search_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_SEARCH_PROCESS_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_SEARCH_PROCESS_H_

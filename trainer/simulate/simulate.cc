@@ -122,7 +122,7 @@ class SimulatedRank {
         });
   }
 
-  // What the last step is made of.
+  // Follows the last step and finds its parts.
   void Follow(bool trace, Simulation& found) {
     link_s_ = 0;
     if (trace) device_.StartTraceWithHost();
@@ -182,7 +182,7 @@ class SimulatedRank {
   const MeshCommunicators communicators_;
   std::unique_ptr<PhasedAllocator> memory_;
   std::optional<Session> session_;
-  std::map<std::string, size_t> calls_;  // Of collectives so far, by stream.
+  std::map<std::string, size_t> calls_;  // Collectives so far, by stream.
   double link_s_ = 0;
 };
 

@@ -27,24 +27,24 @@ struct SimulateOptions {
   // One rank of the job computes so many times slower than the others, one of which is simulated:
   // collectives wait for it.
   double slowest = 1;
-  bool trace = false;  // Of the last step, the host's time included.
+  bool trace = false;  // Keeps the last step's, the host's time included.
 };
 
 struct Simulation {
   double step_s = 0;  // Seconds of a step.
   StepTimes times;    // The parts of it.
-  double host_s = 0;  // Of it the device waits for the host, which enqueues.
+  double host_s = 0;  // Seconds of it in which the device waits for the host, which enqueues.
   // Peaks of the last step, and retries in it. Empty: memory is planned.
   std::optional<CachingStatistics> memory;
-  double model_flops = 0;     // Of the job's step, as MFU counts them.
-  double hardware_flops = 0;  // Of a rank's step: what is recomputed counts, and all pairs do.
-  double samples = 0, targets = 0;  // Of the job's step.
-  double device_s = 0, link_s = 0;  // That kernels and collectives would take alone.
+  double model_flops = 0;     // The job's step's, as MFU counts them.
+  double hardware_flops = 0;  // A rank's step's: recomputed FLOPs count, and those of all pairs.
+  double samples = 0, targets = 0;  // The job's step's.
+  double device_s = 0, link_s = 0;  // Seconds that kernels and collectives would take alone.
   std::vector<Span> spans = {};     // Seconds from the begin of the step.
-  // Of a caching allocator, where each operation is enqueued: on the host's clock, as are its
-  // blocks.
+  // A caching allocator's memory where each operation is enqueued: on the host's clock, as are the
+  // allocator's blocks.
   std::vector<MemoryPoint> memory_points = {};
-  std::map<uint64_t, StepPart> parts = {};  // What their tags say.
+  std::map<uint64_t, StepPart> parts = {};  // The meaning of the spans' tags.
 };
 
 // `run` is of that machine (PlaceToPlan()). Throws ConfigError where the file lacks a number that

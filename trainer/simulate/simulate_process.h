@@ -1,4 +1,4 @@
-// `fsdp-train simulate`, and what `plan --hardware` says of time.
+// `fsdp-train simulate`, and the times in `plan --hardware`.
 // Tests: tests/e2e/simulate_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_SIMULATE_PROCESS_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_SIMULATE_PROCESS_H_
@@ -17,15 +17,15 @@ namespace fsdp {
 // all. Throws ConfigError where they do not divide the world.
 int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardware>& hardware);
 
-// Prints the plan, and with hardware what a step takes, or which number its file lacks for that.
+// Prints the plan, and with hardware the time of a step, or which number the file lacks for that.
 // Returns and throws as PlanProcess() (loop/process.h).
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
                         const std::optional<Hardware>& hardware, bool json);
 
-// The same for a simulation with these options; ConfigError where the file lacks a number that the
-// step needs. `directory` gets, where it is not empty, the same
-// object as simulate.json and the trace of a step as traces/step_N.json; it is made, and what it
-// has of these is replaced. Throws CheckpointError where it cannot be written.
+// The same for a simulation with these options; throws ConfigError where the file lacks a number
+// that the step needs. A `directory` that is not empty is made, and gets the same object as
+// simulate.json and the trace of a step as traces/step_N.json, in place of older ones. Throws
+// CheckpointError where it cannot be written.
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
                          SimulateOptions options, const std::string& directory, bool json);
 

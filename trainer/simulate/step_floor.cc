@@ -12,8 +12,8 @@
 namespace fsdp {
 namespace {
 
-// What a kernel before or behind could do on its way: a product that overwrites instead of
-// clearing, a residual in an epilogue, a gather that casts.
+// False for work that a kernel before or behind could do on its way: a product that overwrites
+// instead of clearing, a residual in an epilogue, a gather that casts.
 bool InTheFloor(std::string_view op) {
   constexpr std::array<std::string_view, 6> kBeside = {"accumulate", "add",  "cast",
                                                        "copy",       "fill", "dropout"};

@@ -1,7 +1,7 @@
-// How short a step can be on a machine whose rates are known: its products and its attention at the
-// best rates seen there, the bytes of all that is left at the rate of a copy, nothing between two
-// kernels and nothing twice; what is offloaded moves and is updated beside that. A measured step is
-// held against it.
+// How short a step can be on a machine whose rates are known. Products and attention take their
+// time at the best rates seen there, all other bytes at the rate of a copy, with nothing between
+// two kernels and nothing twice. Offloaded parameters move and are updated beside that. A measured
+// step is held against this floor.
 // Tests: tests/trainer/bench/step_floor_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_STEP_FLOOR_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_STEP_FLOOR_H_
@@ -21,31 +21,32 @@ namespace fsdp {
 struct FloorPart {
   std::string op;  // "linear_forward"; "linear_backward, dw" of one of its products.
   StepResource resource = StepResource::kDevice;
-  Launches launches = {};    // Of kernels, and copies.
+  Launches launches = {};    // Kernels', and copies'.
   double flops = 0;          // A fused multiply-add counts two.
   double bytes = 0;          // As BytesThere() counts them, each operand once.
   double extra_bytes = 0;    // Beside them, by the kernels that a GPU has: see OnGpu.
   double link_bytes = 0;     // Sent to other ranks: in no time here.
   double seconds = 0;        // At the machine's rates.
-  double extra_seconds = 0;  // That the extra bytes add: none where FLOPs take longer.
+  double extra_seconds = 0;  // Added by the extra bytes: none where FLOPs take longer.
   bool in_the_floor = true;  // Else a kernel beside it could do that on its way: a cast, a copy.
 };
 
 struct StepFloor {
   std::vector<FloorPart> parts;  // In the order in which a step comes to them.
-  double tokens = 0;             // Of the step, over all ranks.
-  // Of the device: what may run while the host updates, the first micro-batch's forward pass and
-  // the device's own updates.
+  double tokens = 0;             // The step's, over all ranks.
+  // Seconds of the device that may run while the host updates: the first micro-batch's forward pass
+  // and the device's own updates.
   double beside_updates = 0;
 
-  // Of the parts that are in the floor.
+  // Seconds of the parts that are in the floor.
   double SecondsOf(StepResource resource) const;
-  // The longest of what is spent beside each other. The host's updates begin behind the last
-  // backward pass, whose norm they need, and the first one needs all of them: what they take beyond
-  // `beside_updates` is the device's, too.
+  // The longest of the resources' times, which run beside each other. The host's updates begin
+  // behind the last backward pass, whose norm they need, and the next forward pass needs all of
+  // them: their time beyond `beside_updates` is the device's, too.
   double Seconds() const;
   Launches AllLaunches() const;
-  // What no floor needs, of the device: of parts beside it all, of the others the extra bytes.
+  // The device's bytes and seconds that no floor needs: all of the parts beside the floor, and the
+  // extra bytes of the others.
   double NeedlessBytes() const;
   double NeedlessSeconds() const;
 };

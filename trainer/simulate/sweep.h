@@ -14,14 +14,14 @@
 
 namespace fsdp {
 
-// A key of the recipe, or world_size, and the values that it takes, as YAML.
+// A key of the recipe, or world_size, and its values as YAML.
 struct SweptKey {
   std::string key;
   std::vector<std::string> values;
 };
 
-// Of "KEY=V1,V2" each. Commas inside brackets, braces or quotes do not split. Throws ConfigError
-// where one has no key or no value, or has a key that another one has.
+// Reads "KEY=V1,V2" from each flag. Commas inside brackets, braces or quotes do not split. Throws
+// ConfigError where one has no key or no value, or has a key that another one has.
 std::vector<SweptKey> SweptKeys(const std::vector<std::string>& flags);
 
 // The values of each point, a value a key. The last key changes fastest.

@@ -33,7 +33,7 @@ std::string Times(int64_t count) { return count == 1 ? "once" : Grouped(count) +
 
 std::string Class(int colour) { return "c" + std::to_string(colour % kColours); }
 
-// What tells the runs apart: names, or directories where names repeat.
+// The labels that tell runs apart: names, or directories where names repeat.
 std::vector<std::string> Labels(const std::vector<RunHistory>& runs) {
   std::map<std::string, int> uses;
   for (const RunHistory& run : runs) ++uses[run.name];

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// For ReadRun(): what keeps the curves of a page of up to 40 runs below 2.5 MB.
+// The number for ReadRun() that keeps the curves of a page of up to 40 runs below 2.5 MB.
 size_t ReportBuckets(size_t runs);
 
 // A page with the style of reports, and no script. `title`: text, `body`: HTML.

@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-constexpr double kSize = 1000;  // Of the SVG's own coordinates, which are stretched to the area.
+constexpr double kSize = 1000;  // In the SVG's own coordinates, which are stretched to the area.
 
 std::string Format(const char* format, double value) {
   char buffer[64];
@@ -71,7 +71,7 @@ Axis AxisOf(const Plot& plot, bool logarithmic) {
     const double pad = std::exp(0.04 * (std::log(high) - std::log(low))) * 1.001;
     return {low / pad, high * pad, true};
   }
-  // What hardly changes gets a band around it, wide enough for labels that differ.
+  // Values that hardly change get a band around them, wide enough for labels that differ.
   if (plot.from_zero && low > 0 && low < 0.4 * high) low = 0;
   double pad = 0.04 * (high - low);
   if (high - low < 5e-3 * std::abs(high)) pad = 0.02 * std::abs(high);

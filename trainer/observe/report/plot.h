@@ -11,17 +11,17 @@
 
 namespace fsdp {
 
-inline constexpr int kColours = 10;  // Of the page's palette.
+inline constexpr int kColours = 10;  // The page's palette has so many.
 
 struct Curve {
   // kDots: and a line. Without use of y, at x: kMarks over the whole height, kTicks at the foot.
   enum class Style { kLine, kFaint, kDots, kMarks, kTicks };
 
   std::string name;
-  int colour = 0;  // Of the page's palette; -1: of text.
+  int colour = 0;  // From the page's palette; -1: the text's.
   Style style = Style::kLine;
   std::vector<Point> points;
-  int run = 0;  // Whose steps x counts.
+  int run = 0;  // The run whose steps x counts.
 };
 
 struct Plot {

@@ -1,4 +1,4 @@
-// What `fsdp-train report` does.
+// The work of `fsdp-train report`.
 // Tests: tests/trainer/observe/report/page_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_REPORT_REPORT_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_REPORT_REPORT_H_
@@ -16,9 +16,9 @@ struct WrittenReport {
   int64_t broken = 0;   // Lines left out, unfinished last ones among them.
 };
 
-// Reads the run directories, of runs that may still be going on, and what `simulate --out` has
-// left, and replaces `out`, which may be a pipe; empty: report.html in the first of them, a file.
-// Throws CheckpointError, also for a file that is one of these runs' own.
+// Reads run directories, also of runs that still go on, and directories of `simulate --out`.
+// Replaces `out`, which may be a pipe; empty: the file report.html in the first directory. Throws
+// CheckpointError, also where `out` is one of these runs' own files.
 WrittenReport WriteReport(const std::vector<std::string>& directories, std::string out);
 
 }  // namespace fsdp

@@ -293,7 +293,7 @@ void ReadOptional(const RunHistory& run, const std::string& name, FlatText& out,
   }
 }
 
-// What the user may have meant: run directories right below.
+// The directories that the user may have meant: run directories right below.
 std::string RunsBelow(const std::string& directory) {
   std::vector<std::string> found;
   std::error_code none;

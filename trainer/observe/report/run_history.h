@@ -1,4 +1,4 @@
-// What a run directory tells about a run, in memory that does not grow with the run.
+// A run's history as its directory tells it, in memory that does not grow with the run.
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_HISTORY_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_REPORT_RUN_HISTORY_H_
 
@@ -83,7 +83,7 @@ struct RunHistory {
   bool unfinished = false;  // The last line has no end yet.
 
   FlatText recipe, provenance;     // Empty where the file cannot be read.
-  std::vector<std::string> notes;  // What could not be read, and why.
+  std::vector<std::string> notes;  // Files that could not be read, and why.
   std::optional<TraceTimes> traced;
 };
 
@@ -92,7 +92,7 @@ struct RunHistory {
 RunHistory ReadRun(const std::string& directory, size_t buckets);
 
 FlatText FlattenYaml(const std::string& yaml);  // Throws std::runtime_error.
-FlatText FlattenJson(const std::string& json);  // Likewise.
+FlatText FlattenJson(const std::string& json);  // Throws the same.
 
 }  // namespace fsdp
 

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// What `fsdp-train simulate --out` leaves: simulate.json, and none of a run's records.
+// Whether `fsdp-train simulate --out` made it: it has simulate.json, and none of a run's records.
 bool IsSimulated(const std::string& directory);
 
 // The last step that each directory has a trace of, all on one scale of seconds, as HTML. Points of

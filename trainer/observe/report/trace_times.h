@@ -13,7 +13,7 @@ struct TraceTimes {
   struct Operation {
     std::string stream, name;  // "wait": the stream waited for another one.
     double seconds = 0;        // A traced step, mean.
-    double count = 0;          // Likewise.
+    double count = 0;          // The same mean.
   };
   std::vector<std::string> files;     // Names of those that were read: rank 0's.
   std::vector<Operation> operations;  // Longest first.
@@ -21,8 +21,8 @@ struct TraceTimes {
   std::vector<std::string> notes;     // Files that were left out, and why.
 };
 
-// Of `directory`/step_<n>.json, or step_<n>_rank_0.json where there were several ranks: the last 16
-// of at most 64 MiB each. Nothing where there are none.
+// Sums over the files `directory`/step_<n>.json, or step_<n>_rank_0.json where there were several
+// ranks: the last 16 of at most 64 MiB each. Nothing where there are none.
 std::optional<TraceTimes> ReadTraces(const std::string& directory);
 
 }  // namespace fsdp
