@@ -190,7 +190,7 @@ def print_table(rows):
 def lanes(events):
     """A Chrome trace's pieces of work: stream -> (begin, end, unit, pass), in seconds, without waits.
 
-    Seconds. What follows on one unit in one pass without a wait is one piece of work."""
+    Seconds. Work on one unit in one pass without a wait in between is one piece."""
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     found = {name: [] for name in LANES}
     open_piece = {}

@@ -15,7 +15,7 @@ def slope(xs, ys):
 
 
 def flops_of(program, run):
-    """Of a GPU's step, with all that is computed again: a count, no time."""
+    """FLOPs of a GPU's step, recomputation included: a count, no time."""
     result = program.simulate(run)
     return result["hardware_tflops_per_device"] * 1e12 * result["step_time_s"]
 
