@@ -5,8 +5,8 @@
 //           all get the asynchronous error ncclInvalidUsage and are stuck, as on a GPU.
 //   Sums    From the last rank to the first, each partial sum rounded to the type: not the order
 //           of the CPU's transports, nor their roundings.
-//   Stuck   What waits for a rank that does not come does so until its own rank aborts: an abort
-//           ends nothing of others.
+//   Stuck   A call that waits for a rank that does not come waits until its own rank aborts: an
+//           abort ends nothing of others.
 //   Later   A call is ncclInProgress until it has been asked about three times, and not on the
 //           stream before: the real one of 2.28 has a thread launch it.
 //   Slow    The first call of a communicator that takes an algorithm makes connections: it waits

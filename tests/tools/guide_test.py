@@ -23,19 +23,19 @@ import unittest
 BINARY = pathlib.Path("cmd/fsdp-train").resolve()
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 MODEL_PAGE = "docs/adding_a_model.md"
-# What a run of each recipe is shortened by: a later --set of the page's own still counts.
+# Settings that shorten a run of each recipe: a later --set of the page's own still counts.
 SHORTER = {
     "mine.yaml": ("train.steps=40", "eval={every: 20, steps: 4}", "checkpoint.every=20", "log.every=20"),
     "tune.yaml": ("train.steps=20", "eval={every: 10, steps: 4}", "log.every=10"),
     "talk.yaml": (),  # It is to learn its answers.
 }
-STEPS = {"train.steps=200": "train.steps=20", '"step": 200': '"step": 20'}  # Of the page's own.
+STEPS = {"train.steps=200": "train.steps=20", '"step": 200': '"step": 20'}  # The page's own.
 UNIT = r"(?:m\d+s|[kMG](?![a-zA-Z])| ?(?:ms|us|s|[KMGT]i?B|B)\b)?"
 NUMBER = re.compile(rf"(?<![A-Za-z\d])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?{UNIT}")
 
 
 def form(line):
-    """What stays of a line when its numbers, and the width of its columns, are others."""
+    """The part of a line that stays when its numbers, and the width of its columns, are others."""
     return " ".join(NUMBER.sub("#", line).split())
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What tools/make_tokenizer learns of a text, and what it writes. fsdp-train reads one in guide_test."""
+"""The tokens that tools/make_tokenizer learns from a text, and the file that it writes. fsdp-train reads
+one in guide_test."""
 
 import importlib.machinery
 import importlib.util

@@ -23,7 +23,7 @@ struct MemoryPeaks {
   int64_t allocated = 0, active = 0, reserved = 0;
   int64_t host = 0;     // In host memory: on the CPU a part of those, else beside them.
   int64_t disk = 0;     // Spilled.
-  int64_t retries = 0;  // Of a caching allocator, since the start.
+  int64_t retries = 0;  // Retries of a caching allocator since the start.
 };
 
 struct RunRecord {  // First, once per start.
@@ -36,8 +36,7 @@ struct RunRecord {  // First, once per start.
   uint64_t seed = 0;
   int64_t parameters = 0;  // Elements of the whole model.
   int64_t steps = 0;       // train.steps.
-  // Of the units, those that the device updates; left out of the file without
-  // cpu_offload.optimizer.
+  // The share of units that the device updates; left out of the file without cpu_offload.optimizer.
   std::optional<double> optimizer_share{};
   // Collectives that send nothing: "all_gather", "reduce". Left out of the file where there are
   // none.
@@ -46,7 +45,7 @@ struct RunRecord {  // First, once per start.
 struct ResumeRecord {
   int64_t step = 0;
   std::string from{};  // Directory of the checkpoint.
-  // What of the data is not as the run knew it, a sentence each; left out of the file where empty.
+  // Changes of the data since the checkpoint, a sentence each; left out of the file where empty.
   std::vector<std::string> data_changed{};
   // Keys whose values are not the checkpoint's, "key: before -> now"; left out where empty.
   std::vector<std::string> recipe_changed{};
@@ -87,11 +86,11 @@ struct CommunicationBytes {
 };
 struct StepRecord {
   int64_t step = 0;      // From 1.
-  double loss = 0;       // Of that step alone: mean over its targets, nats.
+  double loss = 0;       // That step's alone: mean over its targets, nats.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
   int64_t tokens = 0;   // Targets since step 1.
-  int64_t samples = 0;  // Likewise.
+  int64_t samples = 0;  // Samples since step 1.
   double step_time_s = 0;
   double tokens_per_s = 0;
   double samples_per_s = 0;
@@ -99,9 +98,9 @@ struct StepRecord {
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.
   MemoryPeaks memory{};
   TimeParts time{};                    // Mean of the steps since the last record, as step_time_s.
-  CommunicationBytes communication{};  // Of that step alone.
-  std::optional<int64_t> table_rounds{};  // Of exchanges of rows; left out without tables.
-  std::optional<double> loss_scale{};     // Of that step; left out where none is in use.
+  CommunicationBytes communication{};  // That step's alone.
+  std::optional<int64_t> table_rounds{};  // Rounds of exchanges of rows; left out without tables.
+  std::optional<double> loss_scale{};     // That step's; left out where none is in use.
 };
 // People hear of samples where a sample has one target: then that is no token.
 inline bool IsOfSamples(const StepRecord& record) {
@@ -110,9 +109,9 @@ inline bool IsOfSamples(const StepRecord& record) {
 struct EvalRecord {
   int64_t step = 0;
   double loss = 0;
-  std::string name{};  // Of the set, where there are several; else empty and not written.
-  const EvalMetric* metric = &kPerplexity;  // What is written beside the loss. Null: nothing.
-  double mean = 0;                          // Of the metric's second sum, over targets.
+  std::string name{};  // The set's, where there are several; else empty and not written.
+  const EvalMetric* metric = &kPerplexity;  // The number beside the loss. Null: nothing.
+  double mean = 0;                          // The metric's second sum, over targets.
 
   // Empty without a metric, or where it has none. Null in the file where it is not finite.
   std::optional<double> Value() const;
@@ -120,7 +119,7 @@ struct EvalRecord {
 struct SampleRecord {
   int64_t step = 0;
   std::string prompt{};
-  std::string text{};  // What the model went on with; any bytes. In the file U+FFFD for no UTF-8.
+  std::string text{};  // The model's continuation; any bytes. In the file U+FFFD for no UTF-8.
 };
 struct CheckpointRecord {
   int64_t step = 0;
@@ -137,7 +136,7 @@ struct PauseRecord {
 struct SkippedRecord {  // The optimizer left the parameters alone.
   int64_t step = 0;
   std::string reason{};
-  std::optional<double> loss_scale{};  // Likewise.
+  std::optional<double> loss_scale{};  // That step's; left out where none is in use.
 };
 struct SpikeRecord {
   int64_t step = 0;
@@ -155,13 +154,13 @@ using MetricsRecord =
 
 std::string ToJson(const MetricsRecord& record);  // Without the line's end.
 
-// What a resume found in the old file, lines.
+// Lines that a resume found in the old file.
 struct MetricsKept {
   int64_t kept = 0;
   int64_t dropped = 0;  // Past the resumed step, or the end of the run that is now going on.
   int64_t damaged = 0;  // No record: a half-written last line, or what a crash left. Dropped.
   int64_t zeros = 0;    // Bytes of 0, which a power cut leaves in place of records. Dropped.
-  std::string where{};  // Of the first of these two: "line 7".
+  std::string where{};  // Place of the first of these two: "line 7".
 };
 // "3 damaged lines and 4096 bytes of zeros, the first at line 7"; empty where nothing was damaged.
 std::string DescribeDamage(const MetricsKept& kept);
@@ -190,7 +189,7 @@ class MetricsWriter {
       : file_(std::move(file)), hash_(std::move(hash)) {}
 
   AppendFile file_;
-  PrefixHash hash_;  // Of all that is in it.
+  PrefixHash hash_;  // Hash of all that is in it.
 };
 
 }  // namespace fsdp

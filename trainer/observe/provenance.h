@@ -23,7 +23,7 @@ struct Provenance {
   struct File {
     std::string path;
     int64_t bytes = 0;
-    uint64_t hash = 0;  // Of the contents, as in trainer/data/data_files.h.
+    uint64_t hash = 0;  // A hash of the contents, as in trainer/data/data_files.h.
   };
 
   // Bytes of the GPU as its driver counts them. outside: taken by contexts, libraries and other
