@@ -19,6 +19,18 @@ BINARY = pathlib.Path("cmd/fsdp-train").resolve()
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 SKIPPED = re.compile(r"bazel-.*|\..*|runs")  # Names at the tree's top that are no part of it.
 PLANNED = "docs/design.md"  # Describes what is to come, too.
+# What README.md says, and where it was measured: each with the number in a group.
+CLAIMS = (
+    (r"trained with it for (\d+) minutes", "docs/benchmarks/h100.md", r"(\d+) minutes"),
+    (r"([\d.]+) times as fast as `torch.compile`", "docs/benchmarks/pytorch.md",
+     r"\| GPT-2 124M \| ours .*? \| \| compile \| [\d.]+ \| \d+ \| ([\d.]+) "),
+    (r"([\d.]+) times as fast as FSDP2's", "docs/benchmarks/pytorch.md",
+     r"\| GPT-2 124M \| ours \| 12.66 .*? \| \| fsdp2 \| [\d.]+ \| \d+ \| ([\d.]+) "),
+    (r"([\d.]+) times as fast as compiled FSDP2", "docs/benchmarks/h100.md",
+     r"FSDP2, compiled \| [\d,]+ \| \*\*([\d.]+)\*\*"),
+    (r"Power cuts in all (\d+) states", "docs/reliability.md", r"8 kinds of save \((\d+) states\)"),
+    (r"within ([\d.]+) % of 25 others", "docs/simulator.md", r"\| 25 \| [\d.]+ % \| ([\d.]+) % \|"),
+)
 WORDS = {"three": 3, "six": 6, "seven": 7, "eight": 8}
 
 
@@ -370,6 +382,22 @@ class Docs(unittest.TestCase):
                 name = re.sub(r"tfevents\..*", "tfevents.*", name)
                 left.add(re.sub(r"step_\d+", "step_N", re.sub(r"rank_\d+", "rank_R", name)))
         self.assertEqual(left, listed)
+
+    def test_numbers_of_the_readme_are_those_of_its_pages(self):
+        for shown, page, measured in CLAIMS:
+            said = re.search(shown, " ".join(self.pages["README.md"].split()))
+            self.assertTrue(said, f"README.md: says nothing of {shown}")
+            found = re.search(measured, " ".join(self.pages[page].split()))
+            self.assertTrue(found, f"{page}: {measured}")
+            digits = len(said[1].partition(".")[2])
+            self.assertEqual(said[1], f"{float(found[1]):.{digits}f}", f"README.md and {page}: {shown}")
+
+    def test_version_is_everywhere_the_same(self):
+        version = run("--version")[1].split()[1]
+        self.assertIn(f"## {version}", self.pages["CHANGELOG.md"])
+        self.assertIn(f"\nversion: {version}\n", (ROOT / "CITATION.cff").read_text())
+        self.assertIn(f"fsdp-train-{version}-linux-x86_64.tar.gz", self.pages["docs/release.md"])
+        self.assertTrue(version.startswith(re.search(r"\*\*Status: ([\d.]+)\.", self.pages["README.md"])[1] + "."))
 
     def test_readme_shows_the_last_measured_run(self):
         shown = re.search(r"eval at step (\d+): loss (\S+), perplexity (\S+)\n", self.pages["README.md"])
