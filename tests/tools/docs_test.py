@@ -19,7 +19,7 @@ BINARY = pathlib.Path("cmd/fsdp-train").resolve()
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 SKIPPED = re.compile(r"bazel-.*|\..*|runs")  # Names at the tree's top that are no part of it.
 PLANNED = "docs/design.md"  # Describes what is to come, too.
-# What README.md says, and where it was measured: each with the number in a group.
+# Numbers of README.md, and where they were measured: each with the number in a group.
 CLAIMS = (
     (r"trained with it for (\d+) minutes", "docs/benchmarks/h100.md", r"(\d+) minutes"),
     (r"([\d.]+) times as fast as `torch.compile`", "docs/benchmarks/pytorch.md",
