@@ -15,6 +15,7 @@ import curves  # noqa: E402
 import host_adamw  # noqa: E402
 import options  # noqa: E402
 import predict  # noqa: E402
+import regnet  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
 
@@ -97,6 +98,15 @@ class Summary(unittest.TestCase):
                       Fake("parameters", losses=ours.checked, parameters=8)):
             with self.assertRaises(SystemExit, msg=other.name):
                 step.check_same_work([ours, other])
+
+    def test_batch_norms_may_differ_by_more(self):
+        ours = Fake("ours", losses=[(10.0, 2.0), (9.0, 1.0)])
+        step.check_same_work([ours, Fake("it", losses=[(10.0, 2.001), (9.02, 1.0)])],
+                             batch_norm=True)
+        for losses in ([(10.001, 2.0), (9.0, 1.0)], [(10.0, 2.01), (9.0, 1.0)],
+                       [(10.0, 2.0), (9.2, 1.0)]):
+            with self.assertRaises(SystemExit):
+                step.check_same_work([ours, Fake("it", losses=losses)], batch_norm=True)
 
 
 class Named:
@@ -195,6 +205,14 @@ class Curves(unittest.TestCase):
         self.assertEqual(curves.settings_of("fp32", recipe), [])
         self.assertEqual(curves.settings_of("fp32 again", recipe), ["train.micro_batch_size=8"])
         self.assertIn("optimizer.state_dtype=bf16", curves.settings_of("all bf16", recipe))
+
+
+class Convolutions(unittest.TestCase):
+    def test_convolutions_are_taken_from_a_trace(self):
+        events = [{"name": "convolution_forward", "dur": 2e6}, {"name": "linear_forward", "dur": 1},
+                  {"name": "convolution_forward", "dur": 1e6}, {"ph": "M"},
+                  {"name": "convolution_backward", "dur": 5e6}]
+        self.assertEqual(regnet.convolutions(events), (3, 5, 2))
 
 
 class Options(unittest.TestCase):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A training step of a RegNet of ours against PyTorch's, one after the other, several rounds.
+"""A RegNet's convolutions alone, forward and backward, ours against PyTorch's.
 
     bazel build -c opt //cmd:fsdp-train
-    python tools/bench/regnet.py --preset regnet-y-400mf --batch 16 [--rounds 3] [--compile]
+    $(tools/bench/setup) tools/bench/regnet.py --model regnet_y_16gf [--priority]
 
-fp32, two threads, 224 x 224 random images, AdamW. PyTorch runs transformers' model in both memory
-formats, eager, and with --compile compiled. Prints the median step of each, and ours against the
-fastest. The work is the same; the images and weights are not, so losses are not compared: the tests
-do that (tests/models/regnet/reference_test.cc).
+fp32. Ours: what the trace of a training step says of its convolutions. PyTorch: conv2d and its backward
+pass at the shapes of the same layers, one after the other, in both memory formats. Neither counts the
+two products of squeeze-and-excitation. The two sides take turns. Prints seconds for all layers, and ours
+against the faster format; step.py compares whole steps, and checks that they are the same work.
 """
 
 import argparse
@@ -19,87 +19,121 @@ import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-BINARY = HERE.parents[1] / "bazel-bin" / "cmd" / "fsdp-train"
-SHAPES = {"regnet-y-400mf": ([1, 3, 6, 6], [48, 104, 208, 440], 8),
-          "regnet-y-16gf": ([2, 4, 11, 1], [224, 448, 1232, 3024], 112)}
+import step as bench
+import turns
+
+TRACED = 3  # The step that is traced; those before it warm up.
+FORMATS = ("contiguous_format", "channels_last")
 
 
-def ours(preset, batch, steps, threads):
-    """Seconds of each step but the first two."""
-    with tempfile.TemporaryDirectory() as folder:
-        recipe = pathlib.Path(folder) / "recipe.yaml"
-        recipe.write_text(f"""
-run: {{dir: {folder}/run, threads: {threads}, device: cpu}}
-model: {{preset: {preset}}}
-data: {{train: {{source: synthetic}}, valid: null}}
-train: {{steps: {steps + 2}, micro_batch_size: {batch}, global_batch_size: {batch}}}
-optimizer: {{name: adamw, lr: 1.0e-4}}
-log: {{every: 1}}
-""")
-        subprocess.run([BINARY, "--config", recipe], check=True, stdout=subprocess.DEVNULL)
-        lines = (pathlib.Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        return [r["step_time_s"] for r in records if r.get("kind", r.get("type")) == "step"][2:]
+def convolutions(events):
+    """Seconds forward and backward, and the number of layers, of a Chrome trace's events."""
+    spans = {part: [e["dur"] * 1e-6 for e in events if e.get("name") == f"convolution_{part}"]
+             for part in ("forward", "backward")}
+    return sum(spans["forward"]), sum(spans["backward"]), len(spans["forward"])
 
 
-def torch_step(preset, batch, threads, channels_last, compiled):
-    """A function that makes one step."""
+def ours(args, recipe):
+    with tempfile.TemporaryDirectory(prefix="fsdp-regnet-") as folder:
+        command = [args.binary, "--config", recipe]
+        for setting in ("data.train.source=synthetic", "data.train.paths=[]",
+                        "data.train.labels=[]", f"run.dir={folder}/run",
+                        f"run.threads={args.threads}", f"train.steps={TRACED}",
+                        f"log.trace_steps=[{TRACED}]", "log.tensorboard=false",
+                        "checkpoint.every=null"):
+            command += ["--set", setting]
+        log = pathlib.Path(folder) / "log"
+        with open(log, "wb") as out:
+            process = turns.start(command, args.priority, stdin=subprocess.DEVNULL, stdout=out,
+                                  stderr=out)
+            if process.wait() != 0:
+                sys.exit(f"ours has ended:\n{turns.log_tail(log)}")
+        trace = json.loads((pathlib.Path(folder) / "run/traces" / f"step_{TRACED}.json").read_text())
+        return convolutions(trace["traceEvents"] if isinstance(trace, dict) else trace)
+
+
+def layers_of(shape, batch):
+    """(layer, shape of its input) of each convolution that a batch norm follows."""
     import torch
-    import transformers
-    torch.set_num_threads(threads)
-    depths, widths, group = SHAPES[preset]
-    model = transformers.RegNetForImageClassification(transformers.RegNetConfig(
-        depths=depths, hidden_sizes=widths, groups_width=group, layer_type="y", num_labels=1000))
-    pixels = torch.randn(batch, 3, 224, 224)
-    if channels_last:
-        model = model.to(memory_format=torch.channels_last)
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (batch,))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    called = torch.compile(model) if compiled else model
+    import torch_models
+    model = torch_models.make(shape)
+    found = []
 
-    def step():
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(called(pixels).logits, labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return step
+    def note(layer, inputs, _):
+        if layer.bias is None:
+            found.append((layer, tuple(inputs[0].shape)))
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        model.eval().model(torch.zeros(1, shape["num_channels"], *[shape["image_size"]] * 2))
+    return [(layer, (batch, *size[1:])) for layer, size in found]
+
+
+def pytorch(layers, layout):
+    """Seconds forward and backward of all layers, and their number."""
+    import torch
+    memory_format = getattr(torch, layout)
+    forward = backward = 0.0
+    for i, (layer, size) in enumerate(layers):
+        weight = layer.weight.detach().to(memory_format=memory_format).requires_grad_()
+        x = torch.randn(size).to(memory_format=memory_format).requires_grad_(i > 0)
+        wanted = (weight, x) if i > 0 else (weight,)
+        seconds = []
+        for _ in range(2):  # The first warms up.
+            times = [time.perf_counter()]
+            y = torch.nn.functional.conv2d(x, weight, None, layer.stride, layer.padding,
+                                           layer.dilation, layer.groups)
+            times.append(time.perf_counter())
+            dy = torch.ones_like(y)
+            times.append(time.perf_counter())
+            torch.autograd.grad(y, wanted, dy)
+            times.append(time.perf_counter())
+            seconds = [b - a for a, b in zip(times, times[1:])]
+        forward, backward = forward + seconds[0], backward + seconds[2]
+    return forward, backward, len(layers)
+
+
+def print_table(times):
+    """times: name -> (forward, backward) of each round."""
+    medians = {name: [statistics.median(column) for column in zip(*rounds)]
+               for name, rounds in times.items()}
+    print(f"{'':20} {'forward, s':>10} {'backward, s':>11} {'both':>7}")
+    for name, (forward, backward) in medians.items():
+        print(f"{name:20} {forward:10.3f} {backward:11.3f} {forward + backward:7.3f}")
+    ratios = [min(sum(times[name][i]) for name in FORMATS) / sum(mine)
+              for i, mine in enumerate(times["ours"])]
+    print(f"ours over the faster format: {statistics.median(ratios):.3f} "
+          f"({min(ratios):.3f} .. {max(ratios):.3f})")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preset", choices=SHAPES, default="regnet-y-400mf")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--model", default="regnet_y_16gf", help="a recipe beside this file")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--compile", action="store_true", help="compiled PyTorch, too")
-    arguments = parser.parse_args()
-    peers = {f"{'compile' if compiled else 'eager'}, {'NHWC' if last else 'NCHW'}": (last, compiled)
-             for compiled in ([False, True] if arguments.compile else [False])
-             for last in (False, True)}
-    times = {"ours": []} | {name: [] for name in peers}
-    steps = {}
-    for name, (last, compiled) in peers.items():
-        steps[name] = torch_step(arguments.preset, arguments.batch, arguments.threads, last, compiled)
-        steps[name]()
-    for _ in range(arguments.rounds):
-        times["ours"] += ours(arguments.preset, arguments.batch, arguments.steps, arguments.threads)
-        for name, step in steps.items():
-            step()
-            for _ in range(arguments.steps):
-                begin = time.perf_counter()
-                step()
-                times[name].append(time.perf_counter() - begin)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    for name, median in medians.items():
-        print(f"{name:14} {median * 1e3:9.1f} ms  ({min(times[name]) * 1e3:.1f} to "
-              f"{max(times[name]) * 1e3:.1f})")
-    fastest = min(value for name, value in medians.items() if name != "ours")
-    print(f"ours is {fastest / medians['ours']:.2f} x as fast as the fastest of them")
+    parser.add_argument("--priority", action="store_true", help="real-time scheduling")
+    parser.add_argument("--binary", default=bench.BINARY, type=pathlib.Path)
+    args = parser.parse_args()
+    if args.priority:
+        turns.raise_priority()
+    import torch
+    torch.set_num_threads(args.threads)
+    recipe = bench.HERE / f"{args.model}.yaml"
+    plain = bench.resolve(args.binary, recipe, [])
+    layers = layers_of(plain["model"], plain["train"]["micro_batch_size"])
+    sides = {"ours": lambda: ours(args, recipe)} | {
+        layout: lambda layout=layout: pytorch(layers, layout) for layout in FORMATS}
+    times = {name: [] for name in sides}
+    for i in range(args.rounds):
+        for name, side in list(sides.items())[:: 1 if i % 2 == 0 else -1]:
+            *seconds, count = side()
+            if count != len(layers):
+                sys.exit(f"{name} has {count} convolutions, PyTorch {len(layers)}")
+            times[name].append(seconds)
+    print_table(times)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

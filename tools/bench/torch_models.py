@@ -194,11 +194,15 @@ class Llama(nn.Module):
 
 
 FAMILIES = {"gpt2": Gpt2, "llama": Llama}
+OF_LIBRARIES = ("t5", "vit", "regnet", "dhen")  # torch_families.py
 
 
 def make(shape):
     """A model of the recipe's `model` section as `config print` resolves it. Weights are what
     PyTorch's layers begin with: load_state_dict() gives them their values."""
+    if shape["family"] in OF_LIBRARIES:
+        import torch_families  # Needs more than torch.
+        return torch_families.FAMILIES[shape["family"]](shape)
     if shape["family"] not in FAMILIES:
         raise SystemExit(f"there is no PyTorch model of family {shape['family']} here")
     asked = ["lora"] if shape.get("lora") else []

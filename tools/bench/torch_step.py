@@ -34,6 +34,7 @@ def arguments():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--wrapper", choices=["none", "fsdp2", "ddp"], default="none")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--channels-last", action="store_true", help="of images and convolutions")
     parser.add_argument("--bf16", choices=["autocast", "casts", "policy"],
                         help="compute in bf16 on fp32 parameters, which are updated")
     return parser.parse_args()
@@ -41,6 +42,9 @@ def arguments():
 
 def load(model, directory):
     """The Hugging Face file's weights, turned where it keeps them the other way round."""
+    if hasattr(model, "load"):
+        model.load(directory)
+        return
     file = safetensors.torch.load_file(pathlib.Path(directory) / "model.safetensors")
     state = {}
     for name, _ in model.named_parameters():
@@ -82,6 +86,8 @@ def main():
     with device:
         model = torch_models.make(recipe["model"])
     load(model, args.initial)
+    if args.channels_last:
+        model.to(memory_format=torch.channels_last)
     parameters = sum(p.numel() for p in model.parameters())
 
     if args.wrapper != "none":
@@ -115,14 +121,20 @@ def main():
     rounds = total // (micro * world)
     if rounds * micro * world != total:
         raise SystemExit(f"global_batch_size {total} is no multiple of {micro} x {world}")
-    tokens = torch.from_numpy(np.load(args.tokens).astype(np.int64))
-    samples = (len(tokens) - 1) // length
+    if hasattr(model, "read_data"):
+        tensors = [t.to(device) for t in model.read_data(args.initial, args.channels_last)]
+        samples = len(tensors[0])
+    else:
+        tokens = torch.from_numpy(np.load(args.tokens).astype(np.int64))
+        samples = (len(tokens) - 1) // length
     clip = recipe["train"]["grad_clip"]
 
     def batch(step, micro_step):
         first = step * total + (micro_step * world + rank) * micro
-        rows = [(first + i) % samples * length for i in range(micro)]
-        window = torch.stack([tokens[row : row + length + 1] for row in rows])
+        rows = [(first + i) % samples for i in range(micro)]
+        if hasattr(model, "read_data"):
+            return [t[rows] for t in tensors]
+        window = torch.stack([tokens[row * length : (row + 1) * length + 1] for row in rows])
         window = window.to(device)
         return window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
@@ -151,6 +163,8 @@ def main():
         if clip > 0:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
         optimizer.step()
+        if hasattr(model, "update_tables"):
+            model.update_tables(recipe["optimizer"]["lr"])
         if world > 1:
             dist.all_reduce(loss_sum)
         return loss_sum / world, norm
