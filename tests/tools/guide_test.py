@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""docs/guide.md as somebody types it: its files, its commands with fewer steps, and the output that it shows.
+"""docs/guide.md as a reader types it: its files, its commands with fewer steps, and the output that it shows.
 
-A block is, by what stands behind its first ```:
+The words behind the ``` that begins a block say what the block is:
   sh            commands, typed in a directory that looks like the top of a clone
   text          lines that those commands print, in this order; numbers may be others
   text exact    the same with these numbers
   LANGUAGE FILE a file
-  others        no commands to type here: lines of docs/adding_a_model.md, whose test is tools/new_model_test
-In a line of text, ... at its end stands for the rest of it.
+  others        lines of docs/adding_a_model.md, which tools/new_model_test follows
+A shown line may end with ... in place of its rest.
 """
 
 import glob
@@ -29,7 +29,7 @@ SHORTER = {
     "tune.yaml": ("train.steps=20", "eval={every: 10, steps: 4}", "log.every=10"),
     "talk.yaml": (),  # It is to learn its answers.
 }
-STEPS = {"train.steps=200": "train.steps=20", '"step": 200': '"step": 20'}  # The page's own.
+STEPS = {"train.steps=200": "train.steps=20"}  # The page's own.
 UNIT = r"(?:m\d+s|[kMG](?![a-zA-Z])| ?(?:ms|us|s|[KMGT]i?B|B)\b)?"
 NUMBER = re.compile(rf"(?<![A-Za-z\d])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?{UNIT}")
 
