@@ -41,7 +41,7 @@ std::vector<FieldRow<Config>> Rows() {
           "take further rounds",
           "2.0"),
       NameRow("table_dtype", &Config::table_dtype, {"fp32", "bf16"},
-              "dtype of the tables' rows. bf16: updates are rounded stochastically", "fp32"),
+              "Number format of the tables' rows. bf16: updates are rounded stochastically", "fp32"),
       Row("dense_vectors", &Config::dense_vectors, IntegerRange{1, kMaxVectors},
           "Feature vectors made from a sample's numbers", "6", {}, "dense_vectors"),
       Row("num_vectors", &Config::num_vectors, IntegerRange{2, kMaxVectors},
