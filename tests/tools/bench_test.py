@@ -13,9 +13,11 @@ sys.path.insert(0, os.path.join(os.getcwd(), "tools/bench"))
 import comm  # noqa: E402
 import curves  # noqa: E402
 import host_adamw  # noqa: E402
+import model_curves  # noqa: E402
 import options  # noqa: E402
 import predict  # noqa: E402
 import regnet  # noqa: E402
+import spans  # noqa: E402
 import step  # noqa: E402
 import turns  # noqa: E402
 
@@ -205,6 +207,41 @@ class Curves(unittest.TestCase):
         self.assertEqual(curves.settings_of("fp32", recipe), [])
         self.assertEqual(curves.settings_of("fp32 again", recipe), ["train.micro_batch_size=8"])
         self.assertIn("optimizer.state_dtype=bf16", curves.settings_of("all bf16", recipe))
+
+
+class ModelCurves(unittest.TestCase):
+    @staticmethod
+    def family(ours, theirs):
+        return {side: [{"steps": [2.5], "held out": {1: 3.0, 2: loss}} for loss in losses]
+                for side, losses in (("ours", ours), ("PyTorch", theirs))}
+
+    def test_ours_may_be_worse_by_the_larger_spread(self):
+        found = model_curves.summary(self.family([1.2, 1.3], [1.0, 1.1]))
+        self.assertTrue(found["worse"])
+        self.assertAlmostEqual(found["spread"]["ours"], 0.1)
+        for ours in ([1.1, 1.3], [0.8, 0.9]):
+            self.assertFalse(model_curves.summary(self.family(ours, [1.0, 1.1]))["worse"])
+        self.assertTrue(model_curves.summary(self.family([float("nan")] * 2, [1.0, 1.1]))["worse"])
+
+    def test_curves_are_read_as_they_were(self):
+        families = {"vit": {"ours": [{"steps": [1.0], "held out": {400: 2.0, 1000: 1.0}}]}}
+        self.assertEqual(model_curves.read_families(json.dumps(families)), families)
+
+    def test_the_first_losses_are_compared(self):
+        curves = self.family([1.0, 1.0], [1.0, 1.0])
+        self.assertTrue(model_curves.first_losses_agree(curves))
+        curves["PyTorch"][1]["steps"][0] = 2.501
+        self.assertFalse(model_curves.first_losses_agree(curves))
+
+    def test_spans_are_cut_as_ours(self):
+        # docs/data.md: 568 tokens fill an input of 512, and make a target of 114.
+        length = spans.longest_text(512, 0.15, 3)
+        noise, count = spans.lengths_of(length, 0.15, 3)
+        self.assertEqual((length, length - noise + count + 1, noise + count + 1), (568, 512, 114))
+        # A draw of 0 cuts, as long as there is a part to come; the last part is what is left.
+        self.assertEqual(spans.parts(7, 3, [0] * 7), [1, 1, 5])
+        self.assertEqual(spans.parts(7, 3, [(1 << 64) - 1] * 7), [5, 1, 1])
+        self.assertEqual(spans.parts(4, 1, [0] * 4), [4])
 
 
 class Convolutions(unittest.TestCase):
