@@ -258,7 +258,7 @@ def run_family(args, tasks):
 
 
 def read_families(text):
-    """What --json has written: JSON turns the steps of held-out losses into text."""
+    """The curves that --json has written. JSON turns the steps of held-out losses into text."""
     families = json.loads(text)
     for curve in (curve for sides in families.values() for of in sides.values() for curve in of):
         curve["held out"] = {int(step): loss for step, loss in curve["held out"].items()}
