@@ -36,7 +36,7 @@ SAME_FIRST = 1e-4
 SIDES = ("ours", "PyTorch")
 NAMES = {"vit": "ViT", "t5": "T5", "regnet": "RegNet", "dhen": "DHEN"}
 STEPS = {"vit": 936, "t5": 600, "regnet": 468, "dhen": 1200}
-HELD_OUT = {"t5": 1600, "dhen": 25600}  # Samples; of images all.
+HELD_OUT = {"t5": 1600, "dhen": 25600}  # Samples at most; of images all.
 
 
 def arguments():
