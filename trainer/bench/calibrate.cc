@@ -84,7 +84,9 @@ std::vector<OpShapes> ShapesOf(const CalibrateOptions& options) {
              .vocab = 50257}};
   }
   return {{.batch = 4, .seq = 128, .hidden = 256, .intermediate = 1024, .heads = 4, .vocab = 4096},
-          {.batch = 2, .seq = 256, .hidden = 512, .intermediate = 1536, .heads = 8, .vocab = 8192}};
+          {.batch = 2, .seq = 256, .hidden = 512, .intermediate = 1536, .heads = 8, .vocab = 8192},
+          // Short sums, as models of few features have them.
+          {.batch = 64, .seq = 32, .hidden = 32, .intermediate = 64, .heads = 2, .vocab = 256}};
 }
 
 // The same work with a shorter time takes its place.
@@ -140,9 +142,10 @@ void MeasureOverheads(const CalibrateOptions& options, Measurements& measured) {
   constexpr int kMany = 200;
   Bench bench(options, DType::kFloat32, options.threads);
   Stream& stream = bench.stream();
-  const View one = bench.tensors().Float({1});
+  // On a CPU all threads of the stream take part, as in an operation of a step.
+  const View few = bench.tensors().Float({options.device == DeviceType::kCpu ? 8192 : 1});
   const auto fills = [&] {
-    for (int i = 0; i < kMany; ++i) Fill(stream, 0, one);
+    for (int i = 0; i < kMany; ++i) Fill(stream, 0, few);
   };
   const double launch = bench.Fastest(options.seconds, fills) / kMany;
   measured.launch_s = std::min(measured.launch_s.value_or(launch), launch);
@@ -160,9 +163,9 @@ void MeasureOverheads(const CalibrateOptions& options, Measurements& measured) {
     return bench.OfHost([&] { const Buffer taken = bench.device().Allocate(bytes); }) / 2;
   };
   constexpr int64_t kShort = 2 << 20, kLong = 64 << 20;
-  const double few = segment(kShort), many = segment(kLong);
-  const double a_byte = std::max(0.0, many - few) / (kLong - kShort);
-  Least(measured.host.segment_s, std::max(few - kShort * a_byte, 1e-9));
+  const double of_short = segment(kShort), of_long = segment(kLong);
+  const double a_byte = std::max(0.0, of_long - of_short) / (kLong - kShort);
+  Least(measured.host.segment_s, std::max(of_short - kShort * a_byte, 1e-9));
   Least(measured.host.segment_s_per_byte, std::max(a_byte, 1e-18));
 }
 

@@ -64,18 +64,52 @@ void SetProducts(const std::vector<TimedWork>& products, File& file) {
   }
 }
 
+// seconds = a FLOPs + b ends, where the sum of ((said - seconds) / seconds)^2 is smallest and
+// neither is negative: {1 / a, b / a}, a rate and terms.
+std::pair<double, double> RateAndTerms(const std::vector<TimedWork>& works) {
+  double ff = 0, fe = 0, ee = 0, f = 0, e = 0;
+  Sum all;
+  for (const TimedWork& work : works) {
+    const double flops = work.flops / work.seconds, ends = work.ends / work.seconds;
+    ff += flops * flops;
+    fe += flops * ends;
+    ee += ends * ends;
+    f += flops;
+    e += ends;
+    all.Add(work);
+  }
+  const double determinant = ff * ee - fe * fe;
+  // Shapes of one k tell nothing of the ends.
+  if (determinant > 1e-9 * ff * ee) {
+    const double a = (f * ee - e * fe) / determinant, b = (e * ff - f * fe) / determinant;
+    if (a > 0 && b > 0) return {1 / a, b / a};
+  }
+  return {all.flops / all.seconds, 0};
+}
+
 void SetOps(const std::vector<TimedWork>& ops, File& file) {
-  std::map<std::string, Sum> multiplying, moving;
+  std::map<std::string, std::vector<TimedWork>> multiplying;
+  std::map<std::string, Sum> moving;
   Sum forward, backward;
   for (const TimedWork& op : ops) {
-    (op.multiplies ? multiplying : moving)[op.op + ", " + std::string(Name(op.dtype))].Add(op);
+    const std::string key = op.op + ", " + std::string(Name(op.dtype));
+    if (op.multiplies) {
+      multiplying[key].push_back(op);
+    } else {
+      moving[key].Add(op);
+    }
     if (op.op == "attention_forward") forward.Add(op);
     if (op.op == "attention_backward") backward.Add(op);
   }
   Hardware& to = file.hardware;
-  for (const auto& [key, sum] : multiplying) to.op_flops_per_s[key] = sum.flops / sum.seconds;
+  for (const auto& [key, works] : multiplying) {
+    const auto [rate, terms] = RateAndTerms(works);
+    to.op_flops_per_s[key] = rate;
+    if (terms > 0) to.op_terms[key] = terms;
+  }
   for (const auto& [key, sum] : moving) to.op_bytes_per_s[key] = sum.bytes / sum.seconds;
   if (!multiplying.empty()) file.Name("op_flops_per_s");
+  if (!to.op_terms.empty()) file.Name("op_terms");
   if (!moving.empty()) file.Name("op_bytes_per_s");
   if (forward.seconds > 0) {
     file.Set(to.attention_forward_flops, forward.flops / forward.seconds,

@@ -1,8 +1,10 @@
 // A machine's file made of measurements, whoever has made them: `fsdp-train calibrate`.
 //
 //   Products    A rate a dtype: all FLOPs over all seconds.
-//   Operations  By name and dtype: FLOPs a second of one with products, bytes a second of another,
-//               over all of its shapes. Attention in tiles sets the rates of attention, too.
+//   Operations  By name and dtype: bytes a second over all of its shapes. With products: FLOPs a
+//               second and the terms that the ends of a sum are worth (op_terms), which together
+//               fit its shapes best, each by the share of its seconds that is missed. Attention in
+//               tiles sets the rates of attention, too.
 //   Rings       t = step (n - 1) + sent / rate. The step is the smallest size's, so collective_s
 //               stays 0; the rate is that of all gathers and scatters of at least 256 KiB, whose
 //               bytes take at least half of their time, however slow the shortest one was.
@@ -27,6 +29,7 @@ struct TimedWork {
   DType dtype = DType::kFloat32;  // Dtype of activations and parameters.
   bool multiplies = false;        // It has products.
   double flops = 0, bytes = 0, seconds = 0;
+  double ends = 0;  // FLOPs of one term of each sum of its products: their FLOPs over k.
 };
 
 struct Measurements {

@@ -16,8 +16,10 @@ bool Multiplies(const KernelCost& kernel) {
 
 // The rate of a whole operation counts its products' FLOPs: the rest of the operation is in that
 // time.
-double OwnSeconds(const KernelCost& kernel, double flops_per_s) {
-  return Multiplies(kernel) ? kernel.cost.flops / flops_per_s : 0;
+double OwnSeconds(const KernelCost& kernel, double flops_per_s, double terms) {
+  if (!Multiplies(kernel)) return 0;
+  const auto k = static_cast<double>(std::max<int64_t>(kernel.product.k, 1));
+  return kernel.cost.flops * (1 + terms / k) / flops_per_s;
 }
 
 }  // namespace
@@ -71,7 +73,10 @@ const double* PriceList::OwnRate(const std::map<std::string, double>& rates,
 
 double PriceList::FloorSeconds(const KernelCost& kernel, double bytes,
                                const std::string& op) const {
-  if (const double* own = OwnRate(hardware_.op_flops_per_s, op)) return OwnSeconds(kernel, *own);
+  if (const double* own = OwnRate(hardware_.op_flops_per_s, op)) {
+    const double* terms = OwnRate(hardware_.op_terms, op);
+    return OwnSeconds(kernel, *own, terms ? *terms : 0);
+  }
   const double* own = OwnRate(hardware_.op_bytes_per_s, op);
   const auto copied = [&] {
     const double rate = Required(hardware_.copy_bytes_per_s, "copy_bytes_per_s", op);

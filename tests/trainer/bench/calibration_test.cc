@@ -142,6 +142,37 @@ TEST(Calibration, ThisMachineIsMeasured) {
   EXPECT_FALSE(WriteHardware(machine).empty());
 }
 
+// Sums of 8 and of 128 terms at 100 FLOP/s, where their ends take as long as 24 terms.
+TEST(Calibration, FindsTheEndsOfShortSums) {
+  Measurements measured = Some();
+  measured.ops.clear();
+  const auto add = [&](double k, double miss) {
+    const double ends = 50, flops = ends * k;
+    measured.ops.push_back({.op = "linear_forward",
+                            .multiplies = true,
+                            .flops = flops,
+                            .seconds = (flops + 24 * ends) / 100 * miss,
+                            .ends = ends});
+  };
+  add(8, 1);
+  add(128, 1);
+  Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"), 100, 1e-9);
+  EXPECT_NEAR(machine.op_terms.at("linear_forward, fp32"), 24, 1e-9);
+  // A shape that is off by a tenth moves both by about as much.
+  add(32, 1.1);
+  machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"), 100, 10);
+  EXPECT_NEAR(machine.op_terms.at("linear_forward, fp32"), 24, 4);
+  // Sums of one length alone: a rate, and no ends.
+  measured.ops.clear();
+  add(8, 1);
+  add(8, 1);
+  machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"), 25, 1e-9);
+  EXPECT_TRUE(machine.op_terms.empty());
+}
+
 TEST(CalibrationFiles, ReadsWhatBenchAndTheKitSay) {
   Measurements measured;
   for (const char* name : {"ops.json", "gemm.json", "comm.json"}) {

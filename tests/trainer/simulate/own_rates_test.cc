@@ -55,6 +55,9 @@ TEST(OwnRates, OfProductsAreOfAllThatTheirOperationDoes) {
   machine.op_flops_per_s = {{"linear", 50}};
   EXPECT_DOUBLE_EQ(Price(machine, "linear", {Multiplies(), Moves(80)}).seconds, 20);
   EXPECT_DOUBLE_EQ(Price(machine, "other", {Multiplies()}).seconds, 10);
+  // The ends of a sum of k terms count as three quarters of k more.
+  machine.op_terms = {{"linear", 0.75 * static_cast<double>(Multiplies().product.k)}};
+  EXPECT_DOUBLE_EQ(Price(machine, "linear", {Multiplies(), Moves(80)}).seconds, 35);
 }
 
 // Ranks of a host have their part of its cores: all of it where their threads take it.
