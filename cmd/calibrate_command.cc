@@ -1,15 +1,23 @@
 #include "cmd/calibrate_command.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "cmd/recipe_flags.h"
 #include "trainer/bench/calibrate.h"
 #include "trainer/bench/calibration.h"
 #include "trainer/bench/calibration_files.h"
+#include "trainer/bench/whole_step.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/provenance.h"
@@ -23,6 +31,7 @@ namespace {
 struct Flags {
   std::string out, device = "auto";
   std::vector<std::string> from;
+  std::vector<std::string> steps;  // Recipes.
   int rounds = 2;
   bool small = false;
 };
@@ -33,11 +42,14 @@ void Say(const std::string& what) {
   std::fflush(stderr);
 }
 
-Measurements MeasureHere(const Flags& flags) {
+ChosenDevice DeviceHere(const Flags& flags) {
   const WantedDevice wanted = flags.device == "cuda"  ? WantedDevice::kCuda
                               : flags.device == "cpu" ? WantedDevice::kCpu
                                                       : WantedDevice::kAuto;
-  const ChosenDevice device = ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
+  return ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
+}
+
+Measurements MeasureHere(const Flags& flags, const ChosenDevice& device) {
   const HostInfo host = DescribeHost();
   Measurements measured;
   measured.host_memory = host.memory;
@@ -63,11 +75,66 @@ Measurements MeasureHere(const Flags& flags) {
   return measured;
 }
 
+// A directory that goes with this object.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    if (mkdtemp(path_.data()) == nullptr)
+      throw Error(ExitCode::kRuntime, path_ + ": cannot be made");
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = (std::filesystem::temp_directory_path() / "fsdp-train-XXXXXX").string();
+};
+
+// The recipes that --step names, shortened to a few steps that save and evaluate nothing.
+std::vector<Recipe> ReadSteps(const Flags& flags) {
+  std::vector<Recipe> recipes;
+  for (const std::string& file : flags.steps) {
+    recipes.push_back(LoadRecipe(RecipeFlags{
+        .files = {file},
+        .overrides = {"train.steps=14", "train.epochs=null", "schedule.name=constant",
+                      "schedule.warmup_steps=0", "checkpoint.every=null", "eval.every=0",
+                      "log.every=1", "log.tensorboard=false", "log.trace_steps=[]"}}));
+  }
+  return recipes;
+}
+
+// Sets `reached` to the geometric mean over the recipes. The fastest of a few runs counts.
+void MeasureSteps(const Flags& flags, const std::vector<Recipe>& recipes,
+                  const ChosenDevice& device, Hardware& hardware) {
+  double product = 1;
+  std::string source = "calibrate: a step of";
+  for (size_t i = 0; i < recipes.size(); ++i) {
+    double seconds = std::numeric_limits<double>::infinity();
+    for (int round = 1; round <= flags.rounds; ++round) {
+      Say("a step of " + flags.steps[i] + ", round " + std::to_string(round) + " of " +
+          std::to_string(flags.rounds));
+      const ScratchDirectory scratch;
+      seconds = std::min(seconds, SecondsOfAStep(recipes[i], device, scratch.path()));
+    }
+    product *= ReachedBy(seconds, recipes[i], hardware);
+    source += (i == 0 ? " " : ", ") + flags.steps[i];
+  }
+  hardware.reached = std::pow(product, 1.0 / static_cast<double>(recipes.size()));
+  hardware.sources["reached"] = source;
+}
+
 void Run(const Flags& flags) {
+  const std::vector<Recipe> steps = ReadSteps(flags);
+  std::optional<ChosenDevice> device;
   Measurements measured;
   std::string source = "calibrate: by measurement, on " + UtcNow();
   if (flags.from.empty()) {
-    measured = MeasureHere(flags);
+    device = DeviceHere(flags);
+    measured = MeasureHere(flags, *device);
   } else {
     source = "calibrate: from";
     for (const std::string& path : flags.from) {
@@ -82,6 +149,7 @@ void Run(const Flags& flags) {
   } catch (const std::invalid_argument&) {
     throw ConfigError("calibrate: --from has no product, operation, copy or collective");
   }
+  if (!steps.empty()) MeasureSteps(flags, steps, *device, hardware);
   WholeFile file(flags.out);
   file.Append(WriteHardware(hardware));
   file.Commit();
@@ -105,6 +173,12 @@ void AddCalibrateCommand(CLI::App& app) {
       ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
+      ->excludes(from);
+  command
+      ->add_option("--step", flags->steps,
+                   "Recipes: one rank trains a few steps of each here. They set the share of its "
+                   "kernels' rates that a whole step reaches")
+      ->type_name("RECIPE ...")
       ->excludes(from);
   command
       ->add_option("--rounds", flags->rounds,

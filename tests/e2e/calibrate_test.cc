@@ -30,6 +30,33 @@ TEST(Calibrate, WritesAFileThatAStepIsSimulatedWith) {
   }
 }
 
+TEST(Calibrate, AStepSetsWhatIsReached) {
+  Job job;
+  TempDir directory;
+  const std::string plain = directory / "plain.yaml", file = directory / "here.yaml";
+  const Strings call = {"calibrate", "--small", "--rounds", "1", "--device", "cpu"};
+  const auto calibrate = [&](Strings more) {
+    Strings whole = call;
+    whole.insert(whole.end(), more.begin(), more.end());
+    return Call(whole);
+  };
+  const Outcome made = calibrate({"--out", file, "--step", job.recipe()});
+  EXPECT_EQ(made.code, 0) << made.Text();
+  EXPECT_TRUE(Has(made.err, "calibrate: a step of " + job.recipe() + ", round 1 of 1\n"));
+  const std::string text = ReadFile(file);
+  EXPECT_TRUE(Has(text, "reached: \"calibrate: a step of " + job.recipe() + "\"")) << text;
+  // Kernels alone, in caches, are faster than those of a step. Nothing of the run is left.
+  EXPECT_EQ(calibrate({"--out", plain}).code, 0);
+  EXPECT_FALSE(Has(ReadFile(plain), "reached"));
+  EXPECT_FALSE(Exists(job.run_dir()));
+
+  const Outcome none = calibrate({"--out", directory / "no.yaml", "--step", "/nowhere.yaml"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_TRUE(Has(none.err, "/nowhere.yaml")) << none.err;
+  EXPECT_FALSE(Has(none.err, "products")) << "it has begun to measure";
+  EXPECT_FALSE(Exists(directory / "no.yaml"));
+}
+
 TEST(Calibrate, TakesMeasurementsOfThisProgram) {
   TempDir directory;
   const Outcome ops = Call(

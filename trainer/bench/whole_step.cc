@@ -1,0 +1,60 @@
+#include "trainer/bench/whole_step.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "trainer/comm/memory_store.h"
+#include "trainer/core/errors.h"
+#include "trainer/loop/job.h"
+#include "trainer/loop/place.h"
+#include "trainer/loop/resolve.h"
+#include "trainer/loop/train.h"
+#include "trainer/simulate/estimate.h"
+
+namespace fsdp {
+namespace {
+
+constexpr size_t kWarmUp = 2;  // Steps that touch memory for the first time.
+
+double SimulatedSeconds(const Recipe& recipe, const Hardware& hardware) {
+  ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, /*world=*/1, /*local_world=*/1, hardware));
+  const auto simulation = SimulateAndPlan(run, hardware, {});
+  if (!simulation) throw ConfigError("the recipe does not fit into " + hardware.name);
+  return simulation->step_s;
+}
+
+}  // namespace
+
+double SecondsOfAStep(Recipe recipe, const ChosenDevice& device, const std::string& directory) {
+  recipe.run.dir = directory;
+  MemoryStore store(recipe.run.timeout_s);
+  Job job;
+  job.device = device;
+  job.store = &store;
+  TrainRank(recipe, job);
+  std::vector<double> seconds;
+  std::ifstream records(directory + "/metrics.jsonl");
+  for (std::string line; std::getline(records, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record["kind"] == "step") seconds.push_back(record["step_time_s"]);
+  }
+  if (seconds.size() <= kWarmUp) throw ConfigError("a step is timed behind two others");
+  const auto begin = seconds.begin() + kWarmUp, middle = begin + (seconds.end() - begin) / 2;
+  std::nth_element(begin, middle, seconds.end());
+  return *middle;
+}
+
+double ReachedBy(double seconds, const Recipe& recipe, Hardware hardware) {
+  hardware.reached = 1;
+  // Time that is no kernel's does not change with the share, so the share is found step by step.
+  for (int turn = 0; turn < 30; ++turn) {
+    hardware.reached =
+        std::min(1.0, hardware.reached * SimulatedSeconds(recipe, hardware) / seconds);
+  }
+  return hardware.reached;
+}
+
+}  // namespace fsdp
