@@ -131,6 +131,8 @@ def op_test(name, deps = [], kernels = None, epilogues = None, emulated_deps = [
         name = name + "_emulated_test",
         size = "small",
         env = {"FSDP_TRAIN_EMULATED_KERNELS": " ".join([name + "_cuda"] if kernels == None else kernels)},
+        # Memory is protected by the emulator, too, and instrumented kernels take ten minutes to compile.
+        tags = ["asan_with_everything"],
         deps = [
             ":%s_test_suite" % name,
             "//tests/emulated:kernels",
@@ -182,6 +184,7 @@ def gpu_op_tests(name, rules, emulated_rules):
         name = name + "_emulated",
         size = "small",
         args = ["--gtest_filter=*Activation*:*AdamW*:*Cast*:*Rope*:*Sgd*:*StepParameters*"],
+        tags = ["asan_with_everything"],
         visibility = ["//tests/tools:__pkg__"],
         deps = suites + emulated_rules + [
             "//tests/emulated:cuda_test_device",
