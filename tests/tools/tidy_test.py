@@ -92,6 +92,21 @@ class TidyTest(unittest.TestCase):
         inner = calls[0].split("set(")[1].split(")")[0]
         return set(inner.split())
 
+    def test_a_comment_is_not_read_again(self):
+        self.write("trainer/data/a.h", 'const char* a = "//";  // A name.\nint f(int);\n')
+        self.commit()
+        self.record()
+        self.write("trainer/data/a.h", 'const char* a = "//";  // The name.\n// Says it.\nint f(int);\n')
+        self.assertEqual(self.tidy(), (0, []))
+        self.write("trainer/data/a.h",
+                   '/* All. */\nconst char* a =\n    "//";  // A name of some length.\nint f(int);\n')
+        self.assertEqual(self.tidy(), (0, []))
+        for text in ('const char* a = "///";  // A name.\nint f(int);\n',
+                     'const char* a = "//";  // NOLINT\nint f(int);\n',
+                     'const char* a = "//";  // A name.\nint f(int /*n*/);\n'):
+            self.write("trainer/data/a.h", text)
+            self.assertEqual(len(self.tidy()[1]), 2, text)
+
     def test_reads_all_where_it_knows_of_no_commit(self):
         self.assertIsNone(self.asked())
         self.write("tools/tidy_base", "0123456789abcdef0123456789abcdef01234567\n")
