@@ -43,6 +43,8 @@ const Cure kCures[] = {
        o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
        return true;
      }},
+    {"fsdp.concat_gradients: false",
+     [](SessionOptions& o) { return std::exchange(o.executor.concat_gradients, false); }},
     {"fsdp.auto_wrap.outside: units",
      [](SessionOptions& o) {
        return std::exchange(o.executor.auto_wrap.outside, WrapPolicy::Outside::kUnits) !=
@@ -51,6 +53,7 @@ const Cure kCures[] = {
     {"fsdp.buffers: slots and fsdp.limiter: device",
      [](SessionOptions& o) {
        o.executor.limiter = FsdpOptions::Limiter::kDevice;
+       o.executor.concat_gradients = false;
        return std::exchange(o.executor.buffers, FsdpOptions::Buffers::kSlots) !=
               FsdpOptions::Buffers::kSlots;
      }},

@@ -29,6 +29,7 @@ constexpr MoveName kMoveNames[] = {{true, Resource::kHostGradient, "fetch_gradie
                                    {false, Resource::kHostGradient, "leave"},
                                    {false, Resource::kSpilled, "write_spilled"},
                                    {false, Resource::kSecondary, "keep"},
+                                   {false, Resource::kJoinedGradient, "join_gradient"},
                                    {false, Resource::kComputeShard, "return"},
                                    {false, Resource::kValue, "fetch"}};
 

@@ -75,6 +75,7 @@ enum class Resource {
   kSecondary,        // This rank's part of the secondary copy.
   kValue,            // A unit as it is computed with.
   kGradient,         // Backward adds to it. Only where it is not the shard itself.
+  kJoinedGradient,   // A copy of kGradient, which is reduced instead.
   kGradientShard,    // Updates on the device read it.
   kShard,            // A gradient's shard, on its way to host memory.
   kHostGradient,     // Updates on the host read it.

@@ -99,6 +99,7 @@ struct FsdpOptions {
   Limiter limiter = Limiter::kDevice;
   Buffers buffers = Buffers::kSlots;
   Accumulation gradient_accumulation = Accumulation::kSharded;
+  bool concat_gradients = false;  // With Buffers::kCaching: see schedule.h.
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
   Quantize quantize;

@@ -18,14 +18,9 @@
 namespace fsdp {
 namespace {
 
-int Slots(int64_t asked, int units) {
-  const int64_t most = units;
-  return static_cast<int>(std::min(asked, most));
-}
-
-int Units(const ScheduleOptions& o) {
-  const size_t units = o.units.size();
-  return static_cast<int>(units);
+int Slots(int64_t asked, int64_t units) {
+  const int64_t slots = std::min(asked, units);
+  return static_cast<int>(slots);
 }
 
 // Walks the step in the order of the model's code and adds what surrounds each run.
@@ -42,7 +37,7 @@ class Builder {
         tables_(o_, list_),
         runs_(o_),
         segments_(static_cast<int>(o_.segments.size())),
-        units_(Units(o_)),
+        units_(static_cast<int>(o_.units.size())),
         caching_(o_.buffers == FsdpOptions::Buffers::kCaching),
         sharded_(o_.shards > 1),
         reduced_(o_.shards * o_.replicas > 1),
@@ -327,9 +322,8 @@ class Builder {
         {.reads = {{Resource::kHostGradient, u}}, .writes = {to}, .takes = {to}});
   }
 
-  // After backward run r, the last of its visit: reduces the unit's gradient if no later run of the
-  // micro-batch adds to it and this is the micro-batch to reduce in. The reduction's last action,
-  // or -1.
+  // After backward run r: reduces the unit's gradient if no later run of the micro-batch adds to it
+  // and this is the micro-batch to reduce in. Returns the reduction's last action, or -1.
   int Reduce(size_t r) {
     const int u = runs_[r].unit, m = runs_[r].micro_batch;
     if (!Trains(u)) return -1;
@@ -351,7 +345,6 @@ class Builder {
     return index;
   }
 
-  // Where a unit's gradient is reduced.
   Use ReducedTo(int u) {
     if (!IsOnHost(u)) return {Resource::kGradientShard, u};
     if (!sharded_) return Gradient(u);
@@ -362,7 +355,8 @@ class Builder {
     const Use staging{Resource::kStaging};
     const bool staged = slotted_gradients_ && m > 0;
     if (staged && IsOnHost(u)) FetchGradient(u, m, shard);
-    Uses uses{.reads = {Gradient(u)}, .writes = {staged ? staging : shard}, .gives = {Gradient(u)}};
+    const Use gradient = o_.concat_gradients && !IsOnHost(u) ? Join(u, m) : Gradient(u);
+    Uses uses{.reads = {gradient}, .writes = {staged ? staging : shard}, .gives = {gradient}};
     if (staged || IsOnHost(u)) uses.takes = uses.writes;
     int index = Add(ActionKind::kReduce, StreamId::kReduce, u, m, std::move(uses));
     if (staged) {
@@ -371,6 +365,14 @@ class Builder {
     }
     if (slotted_gradients_) has_gradient_.erase(u);  // The next micro-batch starts from zero.
     return index;
+  }
+
+  // Copies the unit's gradient into memory of its own, and gives back what backward added to.
+  Use Join(int u, int m) {
+    const Use joined{Resource::kJoinedGradient, u};
+    Add(ActionKind::kMove, StreamId::kCompute, u, m,
+        {.reads = {Gradient(u)}, .writes = {joined}, .takes = {joined}, .gives = {Gradient(u)}});
+    return joined;
   }
 
   // A gradient that is whole is squared while it is there: by then nobody reads it on the device.
@@ -393,8 +395,7 @@ class Builder {
 
   void AddScalarReduction() {
     if (!reduced_) return;
-    Add(ActionKind::kReduceScalars, StreamId::kReduce, /*unit=*/-1, /*m=*/-1,
-        {.writes = {{Resource::kScalars}}});
+    Add(ActionKind::kReduceScalars, StreamId::kReduce, -1, -1, {.writes = {{Resource::kScalars}}});
   }
 
   void AddUpdate() {
@@ -466,7 +467,7 @@ class Builder {
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
   CheckScheduleOptions(options);
-  const int most = Slots(options.limit_all_gathers, Units(options) - 1);
+  const int most = Slots(options.limit_all_gathers, std::ssize(options.units) - 1);
   // Frees that are outstanding when a step begins: as many as when the step before began, once
   // there have been a few.
   constexpr int kFewSteps = 16;

@@ -26,6 +26,11 @@
 //   event of the copy too late: the host runs ahead, so no memory would be used again within a
 //   step.
 //
+//   With `concat_gradients` a sharded unit's gradient is copied behind the last run that adds to
+//   it, and reduced from the copy. PyTorch's FSDP1 does that: a unit's parameters are views of one
+//   flat parameter, made by torch.split, whose backward concatenates their gradients
+//   (_get_unflat_views_unaligned, torch/distributed/fsdp/_flat_param.py).
+//
 //   Offload: a unit that is updated on the host has master, state and gradient in host memory. The
 //   device sums a micro-batch's gradient in a slot, to which the sum so far is fetched. The fetch
 //   reads 4 bytes of host memory an element; adding on the host would read 8 and write 4. A

@@ -28,6 +28,7 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
   const bool caching = o.buffers == FsdpOptions::Buffers::kCaching;
   require(!caching || o.limiter == FsdpOptions::Limiter::kHost,
           "the device limits gathers by slots: buffers caching need limiter host");
+  require(caching || !o.concat_gradients, "concat_gradients takes memory as buffers caching do");
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
   require(o.cpu_offload.spill_ahead >= 0, "spill_ahead must be >= 0");
   for (const UnitRow& unit : o.units) {

@@ -34,7 +34,7 @@ std::string PassOfMove(const Action& move) {
   if (move.Find({Resource::kHostActivations})) {
     return move.stream == StreamId::kLeave ? "forward" : "backward";
   }
-  if (move.Find({Resource::kHostGradient})) return "backward";
+  if (move.Find({Resource::kHostGradient, Resource::kJoinedGradient})) return "backward";
   return move.writes.front().what == Resource::kComputeShard ? "update" : "";
 }
 

@@ -310,6 +310,10 @@ void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
       {"fsdp.limiter", "fsdp.buffers"},
       "`device` limits gathers by slots, and with fsdp.buffers `caching` there are none: "
       "set fsdp.limiter to `host`");
+  rules.Require(fsdp.buffers == FsdpOptions::Buffers::kCaching || !fsdp.concat_gradients,
+                {"fsdp.concat_gradients", "fsdp.buffers"},
+                "`slots` have no place for what fsdp.concat_gradients copies: set fsdp.buffers to "
+                "`caching`, or this to false");
   const auto& [resume, every] = std::pair(recipe.checkpoint.resume.kind, recipe.checkpoint.every);
   const bool resumes = resume != ResumeRecipe::Kind::kAuto && resume != ResumeRecipe::Kind::kNone;
   for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", fsdp.fake_all_gather),

@@ -311,6 +311,9 @@ Type<FsdpOptions> FsdpType() {
       Key("gradient_accumulation", &R::gradient_accumulation, OneOf<Accumulation>(),
           "sharded: gradients are reduced after every micro-batch. unsharded: only after the "
           "last one, which takes memory for the whole gradient."),
+      Key("concat_gradients", &R::concat_gradients, Boolean(),
+          "true: when a unit's backward is over, its gradients are copied into one more buffer, "
+          "and reduced from there, as PyTorch's FSDP1 does it. Needs buffers `caching`."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
       Key("cpu_offload", &R::cpu_offload, cpu_offload,
           "State that is kept in host memory or on a disk."),

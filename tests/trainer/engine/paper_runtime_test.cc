@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp::testing {
@@ -172,6 +174,55 @@ TEST(PaperRuntime, PlannedStatisticsAreInOrder) {
   TinyRun unlimited = run;
   unlimited.options.executor.limit_all_gathers = 0;
   EXPECT_GT(PlanOf(unlimited).caching->active.peak, s.active.peak);
+}
+
+TEST(PaperRuntime, ConcatenatedGradientsChangeNoBit) {
+  TinyRun run;
+  run.options.executor.micro_batch_size = 1;
+  run.options.executor.limiter = Limiter::kHost;
+  run.options.executor.buffers = Buffers::kCaching;
+  int nth = 0;
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kHybridShard}) {
+    run.options.executor.sharding_strategy = strategy;
+    run.world = strategy == Strategy::kHybridShard ? 4 : 2 + nth % 2;
+    if (strategy == Strategy::kHybridShard) run.options.executor.shard_size = 2;
+    for (const auto accumulation : {Accumulation::kSharded, Accumulation::kUnsharded}) {
+      run.options.executor.gradient_accumulation = accumulation;
+      run.options.executor.mixed_precision = Precisions()[nth % 3];
+      run.options.executor.concat_gradients = false;
+      const TinyResult plain = Train(run);
+      run.options.executor.concat_gradients = true;
+      run.options.executor.communicators = 1 + nth++ % 2;
+      EXPECT_EQ(FirstDifference(Train(run), plain), "") << Describe(run);
+    }
+  }
+}
+
+// Backward's own memory is given back before the reduction, which reads a copy.
+TEST(PaperRuntime, ConcatenatedGradientsAreReducedFromACopy) {
+  TinyRun run = Wide();
+  run.options.executor.concat_gradients = true;
+  const auto model = MakeModel(run.shape());
+  const Mesh mesh = MeshFor(run.options.executor, /*rank=*/0, run.world);
+  const Schedule schedule = ScheduleFor(run.options.executor, *model, mesh, Mode::kTrain);
+  std::set<int> copied;
+  int reduced = 0;
+  for (const Action& action : schedule.actions) {
+    if (action.kind == ActionKind::kMove && std::string(NameOf(action)) == "join_gradient") {
+      EXPECT_EQ(action.stream, StreamId::kCompute);
+      EXPECT_EQ(action.reads.front().what, Resource::kGradient);
+      EXPECT_EQ(action.gives, action.reads);
+      EXPECT_EQ(action.takes, action.writes);
+      copied.insert(action.unit);
+    }
+    if (action.kind != ActionKind::kReduce) continue;
+    EXPECT_EQ(action.reads.front().what, Resource::kJoinedGradient);
+    EXPECT_EQ(action.gives, action.reads);
+    EXPECT_TRUE(copied.contains(action.unit));
+    ++reduced;
+  }
+  EXPECT_GT(reduced, 4);
 }
 
 // Reserved by steps and evaluations by turns, where the device is as late or as quick as it can be.

@@ -31,8 +31,8 @@ inline std::string Describe(const TinyRun& run) {
       << run.config.tie_word_embeddings << " forward_prefetch " << o.forward_prefetch
       << " backward_prefetch " << static_cast<int>(o.backward_prefetch) << " limit "
       << o.limit_all_gathers << " reduce_buffers " << o.reduce_buffers << " buffers "
-      << static_cast<int>(o.buffers) << " limiter " << static_cast<int>(o.limiter)
-      << " communicators " << o.communicators << " accumulation "
+      << static_cast<int>(o.buffers) << " limiter " << static_cast<int>(o.limiter) << " concat "
+      << o.concat_gradients << " communicators " << o.communicators << " accumulation "
       << static_cast<int>(o.gradient_accumulation) << " recompute " << static_cast<int>(o.recompute)
       << " poison " << o.poison << " check " << run.check << " optimizer "
       << static_cast<int>(run.options.optimizer.kind) << " on the host " << o.cpu_offload.optimizer

@@ -344,6 +344,7 @@ TEST(WaitDeletion, CachingBuffers) {
   for (int bits = 0; bits < 128; ++bits) {
     ExecutorOptions o = LimitedByTheHost(bits);
     o.buffers = FsdpOptions::Buffers::kCaching;
+    o.concat_gradients = bits % 3 == 1;
     o.limit_all_gathers = bits % 5 % 4;
     o.sharding_strategy = bits & 64 ? Strategy::kShardGradOp : Strategy::kFullShard;
     if (bits % 7 == 0) {

@@ -225,6 +225,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"DeviceLimitsSlots", "fsdp: {buffers: caching, limiter: device}",
          "r.yaml:3:35: fsdp.limiter: `device` limits gathers by slots, and with fsdp.buffers "
          "`caching` there are none: set fsdp.limiter to `host`"},
+        {"SlotsAreNotConcatenated", "fsdp: {concat_gradients: true}",
+         "r.yaml:3:26: fsdp.concat_gradients: `slots` have no place for what "
+         "fsdp.concat_gradients copies: set fsdp.buffers to `caching`, or this to false"},
         {"FakeGatherIsNotSaved", "fsdp: {fake_all_gather: true}\ncheckpoint: {every: 5}",
          "r.yaml:4:21: checkpoint.every: checkpoint.every is 5 with fsdp.fake_all_gather, whose "
          "weights mean nothing: set it to null"},

@@ -457,7 +457,11 @@ void Reconcile(Json& recipe) {
     recipe["train"]["activation_offload"] = "host";
   }
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
-  if (fsdp["buffers"] == "caching") fsdp["limiter"] = "host";
+  if (fsdp["buffers"] == "caching") {
+    fsdp["limiter"] = "host";
+  } else {
+    fsdp["concat_gradients"] = false;
+  }
   const Json& resume = recipe["checkpoint"]["resume"];
   if (!recipe["checkpoint"]["every"].is_null() ||
       !recipe["checkpoint"]["every_minutes"].is_null() || (resume != "auto" && resume != "none")) {
