@@ -1,6 +1,6 @@
 // The training state that lies on a disk, and the slots in host memory for the parts that are being
-// updated. State is spilled in parts, not in units: a slot for the largest unit, with the token
-// table, took more memory than spilling saved (GPT-2 124M on two ranks).
+// updated. State is spilled in parts, not in units: a slot for the largest unit took more memory
+// than spilling saved (GPT-2 124M on two ranks).
 // Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_SPILLED_SHARDS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_SPILLED_SHARDS_H_
