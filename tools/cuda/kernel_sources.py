@@ -13,9 +13,9 @@ TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'|
 
 
 def without_comments(text):
-    """C++ without comments, nor the blanks and line ends that they leave."""
+    """C++ without comments, and without blanks: a comment breaks lines."""
     code = TOKEN.sub(lambda token: "" if token[0].startswith("/") else token[0], text)
-    return "\n".join(line for line in map(str.rstrip, code.splitlines()) if line)
+    return "".join(code.split())
 
 
 def read_by_nvcc():
@@ -26,8 +26,9 @@ def read_by_nvcc():
         file = left.pop()
         if file in read or not file.is_file():  # A header that Bazel makes is none of ours.
             continue
-        read[file] = without_comments(file.read_text())
-        left += [ROOT / name for name in re.findall(r'^#include "([^"]+)"$', read[file], re.M)]
+        text = file.read_text()
+        read[file] = without_comments(text)
+        left += [ROOT / name for name in re.findall(r'^#include "([^"]+)"', text, re.M)]
     return read
 
 
