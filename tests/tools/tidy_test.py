@@ -41,7 +41,8 @@ class TidyTest(unittest.TestCase):
         for name, text in FILES.items():
             self.write(name, text)
         (self.root / "tools").mkdir()
-        shutil.copy(TIDY, self.root / "tools" / "tidy")
+        for name in ("tidy", "code_text.py"):
+            shutil.copy(TIDY.with_name(name), self.root / "tools" / name)
         tools = pathlib.Path(scratch.name) / "bin"
         tools.mkdir()
         (tools / "bazel").write_text(BAZEL, "utf-8")

@@ -4,18 +4,16 @@ import hashlib
 import pathlib
 import re
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+sys.dont_write_bytecode = True  # Leaves no files in the tree.
+
+from code_text import code_of
+
 HOW = ("tools/cuda/compile", "tools/cuda/defs.bzl", "tools/cuda/BUILD.bazel")
 KERNELS = "trainer/**/*.cu"
-# A string, a character (no digit separator), a comment.
-TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.S)
-
-
-def without_comments(text):
-    """C++ without comments, and without blanks: a comment breaks lines."""
-    code = TOKEN.sub(lambda token: "" if token[0].startswith("/") else token[0], text)
-    return "".join(code.split())
 
 
 def read_by_nvcc():
@@ -27,7 +25,7 @@ def read_by_nvcc():
         if file in read or not file.is_file():  # A header that Bazel makes is none of ours.
             continue
         text = file.read_text()
-        read[file] = without_comments(text)
+        read[file] = code_of(text)
         left += [ROOT / name for name in re.findall(r'^#include "([^"]+)"', text, re.M)]
     return read
 
