@@ -1,6 +1,7 @@
 #include "trainer/bench/whole_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -11,20 +12,14 @@
 #include "trainer/loop/job.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/loop/train.h"
-#include "trainer/simulate/estimate.h"
+#include "trainer/simulate/simulate.h"
 
 namespace fsdp {
 namespace {
 
 constexpr size_t kWarmUp = 2;  // Steps that touch memory for the first time.
-
-double SimulatedSeconds(const Recipe& recipe, const Hardware& hardware) {
-  ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, /*world=*/1, /*local_world=*/1, hardware));
-  const auto simulation = SimulateAndPlan(run, hardware, {});
-  if (!simulation) throw ConfigError("the recipe does not fit into " + hardware.name);
-  return simulation->step_s;
-}
 
 }  // namespace
 
@@ -48,11 +43,14 @@ double SecondsOfAStep(Recipe recipe, const ChosenDevice& device, const std::stri
 }
 
 double ReachedBy(double seconds, const Recipe& recipe, Hardware hardware) {
+  const ResolvedRun run =
+      Resolve(recipe, PlaceToPlan(recipe, /*world=*/1, /*local_world=*/1, hardware));
   hardware.reached = 1;
   // Time that is no kernel's does not change with the share, so the share is found step by step.
-  for (int turn = 0; turn < 30; ++turn) {
-    hardware.reached =
-        std::min(1.0, hardware.reached * SimulatedSeconds(recipe, hardware) / seconds);
+  for (double off = 1; off > 1e-9;) {
+    const double before = hardware.reached;
+    hardware.reached = std::min(1.0, before * Simulate(run, hardware).step_s / seconds);
+    off = std::abs(hardware.reached - before);
   }
   return hardware.reached;
 }

@@ -17,7 +17,7 @@ namespace fsdp {
 double SecondsOfAStep(Recipe recipe, const ChosenDevice& device, const std::string& directory);
 
 // The value of `reached` with which a simulated step of one rank takes `seconds` on `hardware`; at
-// most 1. Throws ConfigError as Simulate(), and where a caching allocator's peaks do not fit.
+// most 1. Throws as Resolve() and Simulate().
 double ReachedBy(double seconds, const Recipe& recipe, Hardware hardware);
 
 }  // namespace fsdp
