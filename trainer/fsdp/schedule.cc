@@ -367,7 +367,7 @@ class Builder {
     return index;
   }
 
-  // Copies the unit's gradient into memory of its own, and gives back what backward added to.
+  // For a unit that the device updates: copies its gradient, and gives back what backward added to.
   Use Join(int u, int m) {
     const Use joined{Resource::kJoinedGradient, u};
     Add(ActionKind::kMove, StreamId::kCompute, u, m,
