@@ -55,10 +55,14 @@ class KitTest(unittest.TestCase):
             f"jump, real = pathlib.Path({str(self.directory / 'jump')!r}), time.monotonic\n"
             "time.monotonic = lambda: real() + (float(jump.read_text()) if jump.exists() else 0)\n")
 
+    def later(self, jump):
+        """Commands of a wrapper: the clock has jumped, and the file is whole whenever the kit reads it."""
+        new, jumped = self.directory / "jump.new", self.directory / "jump"
+        return f"{{ echo {jump} >{new}; mv {new} {jumped}; }}"
+
     def hangs(self, jump):
         """Lines of a wrapper: so many seconds pass, and it never ends. The output wakes the kit."""
-        new, jumped = self.directory / "jump.new", self.directory / "jump"
-        return f"echo {jump} >{new}; mv {new} {jumped}; echo later >&2; exec sleep 1000\n"
+        return f"{self.later(jump)}; echo later >&2; exec sleep 1000\n"
 
     def command(self, *arguments, program=PROGRAM, tests=TESTS):
         return [KIT, "run", "--small", "--program", program, "--tests", tests, "--python", TORCH,
@@ -267,7 +271,7 @@ class KitTest(unittest.TestCase):
 
     def test_goes_on_row_by_row_when_its_time_is_over(self):
         # The second row begins so late that the call's time ends before its own.
-        slow = self.wrapper(f'[ -e {self.directory}/jump ] || echo 100 >{self.directory}/jump\n'
+        slow = self.wrapper(f'[ -e {self.directory}/jump ] || {self.later(100)}\n'
                             f'[[ "$*" != *"--device cuda"* ]] || echo x >>{self.directory}/gpu_runs\n'
                             f'[[ "$*" != *bf16*"--device cuda"* && "$*" != *"--device cuda"*bf16* ]] ||'
                             f' [ -e {self.directory}/go ] || {{\n{self.hangs(500)}}}\n'
