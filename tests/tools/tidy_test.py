@@ -132,6 +132,8 @@ class TidyTest(unittest.TestCase):
     def test_reads_all_where_the_checks_are_others(self):
         self.record()
         self.assertIsNone(self.asked("--all"))
+        self.write(".clang-tidy", "# Of errors.\n")
+        self.assertEqual(self.asked(), set())
         self.write(".clang-tidy", "Checks: -*")
         self.assertIsNone(self.asked())
 
