@@ -3,8 +3,8 @@
     test_summary.py DIR PART...
 
 DIR holds, for each part, PART.status (exit status of its command) and either PART.json (Bazel's
-build events), PART.xml (JUnit), or neither: then the part counts as one case. Every case of a
-test.xml counts. A target whose XML shows no failure although it failed (a crash, a timeout), a
+build events), PART.xml (JUnit), or neither: then the part counts as one case. A status "skipped" is
+that of a part whose time was over. Every case of a test.xml counts. A target whose XML shows no failure although it failed (a crash, a timeout), a
 target that was not built, and a part that failed in no other way count as one failure. Exit status
 1 if anything failed or nothing ran.
 """
@@ -74,13 +74,15 @@ def main(directory, parts):
     for part in parts:
         before = len(counts.failures)
         status = (directory / f"{part}.status").read_text(encoding="utf-8").strip()
-        if (directory / f"{part}.json").exists():
+        if status == "skipped":
+            counts.skipped += 1
+        elif (directory / f"{part}.json").exists():
             counts.add_bazel(directory / f"{part}.json", part)
         elif (directory / f"{part}.xml").exists():
             counts.add_xml(directory / f"{part}.xml", f"[{part}]")
         elif status == "0":
             counts.passed += 1
-        if status != "0" and len(counts.failures) == before:
+        if status not in ("0", "skipped") and len(counts.failures) == before:
             counts.failures.append(f"[{part}] exit status {status}")
     for failure in counts.failures:
         print("FAILED", failure)

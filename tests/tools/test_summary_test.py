@@ -107,6 +107,13 @@ class TestSummary(unittest.TestCase):
         self.assertEqual((code, out.getvalue().splitlines()[-1]),
                          (1, "1 passed, 1 failed, 1 skipped"))
 
+    def test_part_whose_time_was_over_is_no_success(self):
+        (self.directory / "tidy.status").write_text("skipped")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = test_summary.main(self.directory, ["tidy"])
+        self.assertEqual((code, out.getvalue()), (1, "0 passed, 0 failed, 1 skipped\n"))
+
     def test_part_without_cases_is_one(self):
         for status, want in (("0", (0, "1 passed, 0 failed, 0 skipped")),
                              ("2", (1, "0 passed, 1 failed, 0 skipped"))):
