@@ -14,6 +14,8 @@ def _emulated_kernels_impl(ctx):
     outputs = []
     for kernel in ctx.files.srcs:
         name = kernel.basename[:-len(".cu")]
+        if name in ctx.attr.without or (ctx.attr.only and name not in ctx.attr.only):
+            continue
         source = ctx.actions.declare_file("_%s/%s.cc" % (ctx.label.name, name))
         text = cc_common.create_compilation_context(headers = depset([kernel]))
         ctx.actions.write(source, '#include "%s"\n' % kernel.short_path)
@@ -42,13 +44,16 @@ def _emulated_kernels_impl(ctx):
         CcInfo(linking_context = linking),
     ]
 
-# One object for each .cu file, from a .cc file of its name that includes it.
+# One object for each .cu file, from a .cc file of its name that includes it: of those that `only` names,
+# or of all that `without` does not.
 emulated_kernels = rule(
     _emulated_kernels_impl,
     attrs = {
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
+        "only": attr.string_list(),
         "srcs": attr.label_list(allow_files = [".cu"]),
+        "without": attr.string_list(),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],
