@@ -1,6 +1,7 @@
 // Text from a stored model: one process, the whole model in memory, keys and values of the tokens
 // so far in a cache. A model of an encoder and a decoder encodes a prompt once and begins a target.
 // The target sees a second cache: the keys and values that its layers make of the encoded prompt.
+// Shapes change from pass to pass, so memory is pooled by size, and not planned as a step's is.
 #ifndef FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 #define FSDP_TRAIN_TRAINER_GENERATE_GENERATOR_H_
 

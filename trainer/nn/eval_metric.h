@@ -11,7 +11,8 @@ namespace fsdp {
 struct EvalMetric {
   const char* name;  // A key of records, and a label for people.
   // Whether it needs a second sum over targets, each times its weight. Model::Loss() then gets loss
-  // [2] in evaluations.
+  // [2] in evaluations: the place where training has the gradient's squares. The sum is not scaled
+  // as the loss is, so a count is exact on any number of ranks.
   bool has_sum;
   // The value, from the means over targets of the loss and of the second sum. Empty: there is none.
   std::optional<double> (*value)(double loss, double mean);
