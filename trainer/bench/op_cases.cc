@@ -1,5 +1,6 @@
 #include "trainer/bench/op_cases.h"
 
+#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -12,8 +13,10 @@
 #include "trainer/ops/attention_math.h"
 #include "trainer/ops/binary_loss.h"
 #include "trainer/ops/class_loss.h"
+#include "trainer/ops/convolution.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
+#include "trainer/ops/feature_vectors.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
 #include "trainer/ops/linear.h"
@@ -223,6 +226,58 @@ void AddActivations(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
   }
 }
 
+// What mixes feature vectors of `width`: 16 of a sample, or the most that the rows can be dealt
+// into.
+void AddVectors(std::vector<OpCase>& cases, int64_t rows, int64_t width) {
+  const int64_t vectors = std::gcd(rows, int64_t{16}), samples = rows / vectors;
+  if (vectors < 2) return;
+  cases.push_back(
+      {"swap vectors", [=](BenchTensors& t) -> Call {
+         const View x = t.Values({rows, width}), y = t.Values({samples * width, vectors});
+         return [=](Stream& s) { SwapVectors(s, x, samples, y); };
+       }});
+  cases.push_back({"pair dots, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, width}),
+                                y = t.Values({samples, vectors * (vectors - 1) / 2});
+                     return [=](Stream& s) { PairDotsForward(s, x, 1, y); };
+                   }});
+  cases.push_back({"pair dots, backward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, width}), dx = t.Values({rows, width}),
+                                dy = t.Values({samples, vectors * (vectors - 1) / 2});
+                     return [=](Stream& s) { PairDotsBackward(s, x, 1, dy, dx); };
+                   }});
+  cases.push_back({"multiply, forward", [=](BenchTensors& t) -> Call {
+                     const View a = t.Values({rows, width}), b = t.Values({rows, width}),
+                                y = t.Values({rows, width});
+                     return [=](Stream& s) { MultiplyForward(s, a, b, y); };
+                   }});
+  cases.push_back({"multiply, backward", [=](BenchTensors& t) -> Call {
+                     const View a = t.Values({rows, width}), b = t.Values({rows, width}),
+                                dy = t.Values({rows, width}), da = t.Values({rows, width}),
+                                db = t.Values({rows, width});
+                     return [=](Stream& s) { MultiplyBackward(s, a, b, dy, da, db); };
+                   }});
+  // Three taps along the vectors.
+  const ConvolutionWindow window{.padding_height = 1};
+  const Shape images{samples, vectors, 1, width}, kernel{width, width, 3, 1};
+  const ConvolutionShape shape = ShapeOfConvolution("convolution", images, kernel, window);
+  cases.push_back({"convolution, forward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values(images), w = t.Values(kernel), y = t.Values(images);
+                     const View workspace = t.Workspace(ConvolutionForwardWorkspaceBytes(
+                         shape, t.dtype(), t.dtype(), t.kernel_type()));
+                     return [=](Stream& s) { ConvolutionForward(s, x, w, window, y, workspace); };
+                   }});
+  cases.push_back({"convolution, backward", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values(images), w = t.Values(kernel), dy = t.Values(images),
+                                dx = t.Values(images), dw = t.Values(kernel);
+                     const View workspace = t.Workspace(ConvolutionBackwardWorkspaceBytes(
+                         shape, t.dtype(), t.dtype(), true, true, t.kernel_type()));
+                     return [=](Stream& s) {
+                       ConvolutionBackward(s, x, w, window, dy, dx, dw, workspace);
+                     };
+                   }});
+}
+
 // A classifier has a row for each sample.
 void AddClassLosses(std::vector<OpCase>& cases, int64_t rows, int64_t classes) {
   cases.push_back({"class loss", [=](BenchTensors& t) -> Call {
@@ -367,6 +422,10 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
                      const View x = t.Values({n}), y = t.Values({n});
                      return [=](Stream& s) { Copy(s, x, y); };
                    }});
+  cases.push_back({"accumulate", [=](BenchTensors& t) -> Call {
+                     const View x = t.Values({rows, hidden}), y = t.Values({rows, hidden});
+                     return [=](Stream& s) { Accumulate(s, x, y); };
+                   }});
   cases.push_back({"add", [=](BenchTensors& t) -> Call {
                      const View a = t.Values({rows, hidden}), b = t.Values({rows, hidden}),
                                 y = t.Values({rows, hidden});
@@ -400,6 +459,7 @@ std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention) 
   if (shapes.heads <= kMaxMixedHeads) AddMathAttention(cases, shapes, /*mixes=*/true);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
+  AddVectors(cases, rows, hidden / shapes.heads);
   AddClassLosses(cases, rows, hidden);
   AddEnds(cases, shapes);
   AddFlat(cases, rows, hidden, 4 * hidden * hidden + 2 * hidden * inner);
