@@ -85,8 +85,9 @@ std::vector<OpShapes> ShapesOf(const CalibrateOptions& options) {
   }
   return {{.batch = 4, .seq = 128, .hidden = 256, .intermediate = 1024, .heads = 4, .vocab = 4096},
           {.batch = 2, .seq = 256, .hidden = 512, .intermediate = 1536, .heads = 8, .vocab = 8192},
-          // Short sums, as models of few features have them.
-          {.batch = 64, .seq = 32, .hidden = 32, .intermediate = 64, .heads = 2, .vocab = 256}};
+          // Short sums and narrow results, as models of few features have them.
+          {.batch = 64, .seq = 32, .hidden = 32, .intermediate = 64, .heads = 2, .vocab = 256},
+          {.batch = 256, .seq = 32, .hidden = 8, .intermediate = 16, .heads = 2, .vocab = 64}};
 }
 
 // The same work with a shorter time takes its place.

@@ -1,6 +1,7 @@
 #include "trainer/bench/calibration.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -64,27 +65,66 @@ void SetProducts(const std::vector<TimedWork>& products, File& file) {
   }
 }
 
-// seconds = a FLOPs + b ends, where the sum of ((said - seconds) / seconds)^2 is smallest and
-// neither is negative: {1 / a, b / a}, a rate and terms.
-std::pair<double, double> RateAndTerms(const std::vector<TimedWork>& works) {
-  double ff = 0, fe = 0, ee = 0, f = 0, e = 0;
+// An operation with products: seconds = (FLOPs + terms ends + sides sides) / rate.
+struct ProductFit {
+  double rate = 0, terms = 0, sides = 0;
+};
+
+// Solves a x = b, where a is symmetric, by elimination. False where a is singular, or some x is not
+// above 0.
+bool SolvePositive(std::vector<std::vector<double>> a, std::vector<double>& x) {
+  const size_t n = x.size();
+  for (size_t i = 0; i < n; ++i) {
+    const double scale = a[i][i];
+    for (size_t row = i + 1; row < n; ++row) {
+      const double factor = a[row][i] / scale, before = a[row][row];
+      for (size_t col = i; col < n; ++col) a[row][col] -= factor * a[i][col];
+      if (!(a[row][row] > 1e-9 * before)) return false;
+      x[row] -= factor * x[i];
+    }
+  }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t col = i + 1; col < n; ++col) x[i] -= a[i][col] * x[col];
+    x[i] /= a[i][i];
+    if (!(x[i] > 0)) return false;
+  }
+  return true;
+}
+
+// The fit for which the sum of ((said - seconds) / seconds)^2 is smallest and nothing is negative.
+ProductFit FitProducts(const std::vector<TimedWork>& works) {
   Sum all;
-  for (const TimedWork& work : works) {
-    const double flops = work.flops / work.seconds, ends = work.ends / work.seconds;
-    ff += flops * flops;
-    fe += flops * ends;
-    ee += ends * ends;
-    f += flops;
-    e += ends;
-    all.Add(work);
+  for (const TimedWork& work : works) all.Add(work);
+  ProductFit best{.rate = all.flops / all.seconds};
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [terms, sides] :
+       {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
+    std::vector<double TimedWork::*> parts{&TimedWork::flops};
+    if (terms) parts.push_back(&TimedWork::ends);
+    if (sides) parts.push_back(&TimedWork::sides);
+    const size_t n = parts.size();
+    std::vector<std::vector<double>> a(n, std::vector<double>(n));
+    std::vector<double> x(n);
+    for (const TimedWork& work : works) {
+      for (size_t i = 0; i < n; ++i) {
+        const double share = work.*parts[i] / work.seconds;
+        x[i] += share;
+        for (size_t j = 0; j < n; ++j) a[i][j] += share * work.*parts[j] / work.seconds;
+      }
+    }
+    // Shapes of one k, or of one width, tell nothing of the ends or the sides.
+    if (!SolvePositive(a, x)) continue;
+    double missed = 0;
+    for (const TimedWork& work : works) {
+      double said = 0;
+      for (size_t i = 0; i < n; ++i) said += x[i] * work.*parts[i];
+      missed += (said / work.seconds - 1) * (said / work.seconds - 1);
+    }
+    if (missed >= least) continue;
+    least = missed;
+    best = {1 / x[0], terms ? x[1] / x[0] : 0, sides ? x[n - 1] / x[0] : 0};
   }
-  const double determinant = ff * ee - fe * fe;
-  // Shapes of one k tell nothing of the ends.
-  if (determinant > 1e-9 * ff * ee) {
-    const double a = (f * ee - e * fe) / determinant, b = (e * ff - f * fe) / determinant;
-    if (a > 0 && b > 0) return {1 / a, b / a};
-  }
-  return {all.flops / all.seconds, 0};
+  return best;
 }
 
 void SetOps(const std::vector<TimedWork>& ops, File& file) {
@@ -103,13 +143,15 @@ void SetOps(const std::vector<TimedWork>& ops, File& file) {
   }
   Hardware& to = file.hardware;
   for (const auto& [key, works] : multiplying) {
-    const auto [rate, terms] = RateAndTerms(works);
-    to.op_flops_per_s[key] = rate;
-    if (terms > 0) to.op_terms[key] = terms;
+    const ProductFit fit = FitProducts(works);
+    to.op_flops_per_s[key] = fit.rate;
+    if (fit.terms > 0) to.op_terms[key] = fit.terms;
+    if (fit.sides > 0) to.op_sides[key] = fit.sides;
   }
   for (const auto& [key, sum] : moving) to.op_bytes_per_s[key] = sum.bytes / sum.seconds;
   if (!multiplying.empty()) file.Name("op_flops_per_s");
   if (!to.op_terms.empty()) file.Name("op_terms");
+  if (!to.op_sides.empty()) file.Name("op_sides");
   if (!moving.empty()) file.Name("op_bytes_per_s");
   if (forward.seconds > 0) {
     file.Set(to.attention_forward_flops, forward.flops / forward.seconds,

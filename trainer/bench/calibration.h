@@ -2,9 +2,10 @@
 //
 //   Products    A rate a dtype: all FLOPs over all seconds.
 //   Operations  By name and dtype: bytes a second over all of its shapes. With products: FLOPs a
-//               second and the terms that the ends of a sum are worth (op_terms), which together
-//               fit its shapes best, each by the share of its seconds that is missed. Attention in
-//               tiles sets the rates of attention, too.
+//               second, the terms that the ends of a sum are worth (op_terms), and the rows and
+//               columns that those of a result are worth (op_sides), which together fit its shapes
+//               best, each by the share of its seconds that is missed. Attention in tiles sets the
+//               rates of attention, too.
 //   Rings       t = step (n - 1) + sent / rate. The step is the smallest size's, so collective_s
 //               stays 0; the rate is that of all gathers and scatters of at least 256 KiB, whose
 //               bytes take at least half of their time, however slow the shortest one was.
@@ -29,7 +30,8 @@ struct TimedWork {
   DType dtype = DType::kFloat32;  // Dtype of activations and parameters.
   bool multiplies = false;        // It has products.
   double flops = 0, bytes = 0, seconds = 0;
-  double ends = 0;  // FLOPs of one term of each sum of its products: their FLOPs over k.
+  double ends = 0;   // FLOPs of one term of each sum of its products: their FLOPs over k.
+  double sides = 0;  // FLOPs of one row and one column of each product: its FLOPs (1/m + 1/n).
 };
 
 struct Measurements {

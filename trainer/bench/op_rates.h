@@ -25,7 +25,8 @@ std::optional<TimedWork> MainOperationOf(const std::string& name, DType dtype);
 bool IsUsual(const OpCase& op, DType dtype);
 
 // Calls each usual case for options.seconds, and twice at the least, and takes the shortest time of
-// each operation from the device's trace. Blocks. Throws DeviceError, MemoryError.
+// each operation from the device's trace. On a CPU a call finds its operands where a step does: not
+// in the caches nearest to the cores. Blocks. Throws DeviceError, MemoryError.
 std::vector<TimedWork> MeasureOperations(const OpBenchOptions& options);
 
 }  // namespace fsdp

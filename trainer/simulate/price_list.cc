@@ -16,13 +16,19 @@ bool Multiplies(const KernelCost& kernel) {
 
 // The rate of a whole operation counts its products' FLOPs: the rest of the operation is in that
 // time.
-double OwnSeconds(const KernelCost& kernel, double flops_per_s, double terms) {
+double OwnSeconds(const KernelCost& kernel, double flops_per_s, double terms, double sides) {
   if (!Multiplies(kernel)) return 0;
   const auto k = static_cast<double>(std::max<int64_t>(kernel.product.k, 1));
-  return kernel.cost.flops * (1 + terms / k) / flops_per_s;
+  return kernel.cost.flops * (1 + terms / k + sides * SidesOf(kernel)) / flops_per_s;
 }
 
 }  // namespace
+
+double SidesOf(const KernelCost& kernel) {
+  if (kernel.kind != KernelKind::kProduct) return 0;
+  return 1 / static_cast<double>(std::max<int64_t>(kernel.product.m, 1)) +
+         1 / static_cast<double>(std::max<int64_t>(kernel.product.n, 1));
+}
 
 double PriceList::Required(const std::optional<double>& rate, const char* key,
                            const std::string& op) const {
@@ -74,8 +80,8 @@ const double* PriceList::OwnRate(const std::map<std::string, double>& rates,
 double PriceList::FloorSeconds(const KernelCost& kernel, double bytes,
                                const std::string& op) const {
   if (const double* own = OwnRate(hardware_.op_flops_per_s, op)) {
-    const double* terms = OwnRate(hardware_.op_terms, op);
-    return OwnSeconds(kernel, *own, terms ? *terms : 0);
+    const double *terms = OwnRate(hardware_.op_terms, op), *sides = OwnRate(hardware_.op_sides, op);
+    return OwnSeconds(kernel, *own, terms ? *terms : 0, sides ? *sides : 0);
   }
   const double* own = OwnRate(hardware_.op_bytes_per_s, op);
   const auto copied = [&] {

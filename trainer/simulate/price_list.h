@@ -29,6 +29,9 @@
 
 namespace fsdp {
 
+// 1 / m + 1 / n of a product: what a row and a column more would add to it. 0 for other kernels.
+double SidesOf(const KernelCost& kernel);
+
 class PriceList {
  public:
   // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: that of the

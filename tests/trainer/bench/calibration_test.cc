@@ -173,6 +173,36 @@ TEST(Calibration, FindsTheEndsOfShortSums) {
   EXPECT_TRUE(machine.op_terms.empty());
 }
 
+// At 100 FLOP/s, where ends take as long as 24 terms and sides as long as 6 rows and columns.
+TEST(Calibration, FindsTheSidesOfNarrowResults) {
+  Measurements measured = Some();
+  measured.ops.clear();
+  const auto add = [&](double m, double n, double k) {
+    const double ends = m * n, flops = ends * k, sides = flops * (1 / m + 1 / n);
+    measured.ops.push_back({.op = "linear_forward",
+                            .multiplies = true,
+                            .flops = flops,
+                            .seconds = (flops + 24 * ends + 6 * sides) / 100,
+                            .ends = ends,
+                            .sides = sides});
+  };
+  add(64, 8, 8);
+  add(64, 64, 8);
+  add(64, 8, 128);
+  add(32, 32, 32);
+  Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"), 100, 1e-6);
+  EXPECT_NEAR(machine.op_terms.at("linear_forward, fp32"), 24, 1e-6);
+  EXPECT_NEAR(machine.op_sides.at("linear_forward, fp32"), 6, 1e-6);
+  // One shape is fitted by its rate, whatever it is made of.
+  measured.ops.resize(1);
+  machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"),
+              measured.ops[0].flops / measured.ops[0].seconds, 1e-6);
+  EXPECT_TRUE(machine.op_terms.empty());
+  EXPECT_TRUE(machine.op_sides.empty());
+}
+
 TEST(CalibrationFiles, ReadsWhatBenchAndTheKitSay) {
   Measurements measured;
   for (const char* name : {"ops.json", "gemm.json", "comm.json"}) {

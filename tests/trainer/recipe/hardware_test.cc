@@ -58,6 +58,7 @@ cores: 3
 op_bytes_per_s: {adamw: 10, "linear_backward, dw": 11}
 op_flops_per_s: {"linear_backward, bf16": 12}
 op_terms: {"linear_backward, bf16": 48}
+op_sides: {"linear_backward, bf16": 5}
 reached: 1
 unfused_bytes: 1.5
 kernels_beside_collectives: 0.75
@@ -79,7 +80,8 @@ sources: {memory: "data sheet: a", outside: "measured: b", host_memory: "assumed
   attention_forward_flops: "publication: f", attention_backward_flops: "publication: f",
   attention_64_forward_flops: "publication: f", attention_64_backward_flops: "publication: f",
   copy_bytes_per_s: "measured: g", launch_s: "assumed: h", cores: "assumed: h",
-  op_flops_per_s: "calibrate: e", op_terms: "calibrate: e", op_bytes_per_s: "calibrate: d", op_bytes_per_s.adamw: "measured: g",
+  op_flops_per_s: "calibrate: e", op_terms: "calibrate: e", op_sides: "calibrate: e",
+  op_bytes_per_s: "calibrate: d", op_bytes_per_s.adamw: "measured: g",
   reached: "seen: 7b batch_2 256", unfused_bytes: "seen: 7c batch_16 64",
   kernels_beside_collectives: "seen: 7b batch_2 256", collectives_beside_kernels: "assumed: h",
   host_link_bytes_per_s: "publication: f", host_copy_bytes_per_s: "assumed: h",
@@ -241,6 +243,7 @@ TEST(HardwareTest, WhatIsWrittenReadsTheSame) {
   EXPECT_EQ(again.op_bytes_per_s, all.op_bytes_per_s);
   EXPECT_EQ(again.op_flops_per_s, all.op_flops_per_s);
   EXPECT_EQ(again.op_terms, all.op_terms);
+  EXPECT_EQ(again.op_sides, all.op_sides);
   EXPECT_EQ(again.bf16_flops, all.bf16_flops);
   EXPECT_EQ(again.tile_terms, all.tile_terms);
   EXPECT_EQ(again.host.segment_s_per_byte, all.host.segment_s_per_byte);
