@@ -127,10 +127,21 @@ ProductFit FitProducts(const std::vector<TimedWork>& works) {
   return best;
 }
 
+// The rate of one of attention's operations in bf16, or in all dtypes if it has none in bf16.
+std::optional<double> AttentionRate(const std::vector<TimedWork>& ops, const char* name) {
+  Sum all, bf16;
+  for (const TimedWork& op : ops) {
+    if (op.op != name) continue;
+    all.Add(op);
+    if (op.dtype == DType::kBFloat16) bf16.Add(op);
+  }
+  const Sum& sum = bf16.seconds > 0 ? bf16 : all;
+  return sum.seconds > 0 ? std::optional(sum.flops / sum.seconds) : std::nullopt;
+}
+
 void SetOps(const std::vector<TimedWork>& ops, File& file) {
   std::map<std::string, std::vector<TimedWork>> multiplying;
   std::map<std::string, Sum> moving;
-  Sum forward, backward;
   for (const TimedWork& op : ops) {
     const std::string key = op.op + ", " + std::string(Name(op.dtype));
     if (op.multiplies) {
@@ -138,8 +149,6 @@ void SetOps(const std::vector<TimedWork>& ops, File& file) {
     } else {
       moving[key].Add(op);
     }
-    if (op.op == "attention_forward") forward.Add(op);
-    if (op.op == "attention_backward") backward.Add(op);
   }
   Hardware& to = file.hardware;
   for (const auto& [key, works] : multiplying) {
@@ -153,13 +162,11 @@ void SetOps(const std::vector<TimedWork>& ops, File& file) {
   if (!to.op_terms.empty()) file.Name("op_terms");
   if (!to.op_sides.empty()) file.Name("op_sides");
   if (!moving.empty()) file.Name("op_bytes_per_s");
-  if (forward.seconds > 0) {
-    file.Set(to.attention_forward_flops, forward.flops / forward.seconds,
-             "attention_forward_flops");
+  if (const auto rate = AttentionRate(ops, "attention_forward")) {
+    file.Set(to.attention_forward_flops, *rate, "attention_forward_flops");
   }
-  if (backward.seconds > 0) {
-    file.Set(to.attention_backward_flops, backward.flops / backward.seconds,
-             "attention_backward_flops");
+  if (const auto rate = AttentionRate(ops, "attention_backward")) {
+    file.Set(to.attention_backward_flops, *rate, "attention_backward_flops");
   }
 }
 

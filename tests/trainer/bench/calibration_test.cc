@@ -62,6 +62,21 @@ TEST(Calibration, RatesAreOfAllFlopsAndBytesOverAllSeconds) {
   EXPECT_EQ(machine.host.event_s, 3e-6);
 }
 
+TEST(Calibration, RatesOfAttentionAreThoseOfBf16) {
+  Measurements measured = Some();  // Its own backward pass is in fp32, at 3.
+  measured.ops.push_back({.op = "attention_forward", .multiplies = true, .flops = 8, .seconds = 2});
+  for (const double flops : {50, 70}) {
+    measured.ops.push_back({.op = "attention_forward",
+                            .dtype = DType::kBFloat16,
+                            .multiplies = true,
+                            .flops = flops,
+                            .seconds = 1});
+  }
+  const Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_EQ(machine.attention_forward_flops, 60);
+  EXPECT_EQ(machine.attention_backward_flops, 3);
+}
+
 TEST(Calibration, ARingHasAStepAndARate) {
   const Hardware machine = HardwareOf(Some(), kSource);
   ASSERT_TRUE(machine.network.has_value());
