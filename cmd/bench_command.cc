@@ -187,6 +187,17 @@ std::string OpToJson(const OpTime& op, const OpLimits& limits) {
       .Text();
 }
 
+std::string ShapesToJson(const OpShapes& shapes) {
+  return JsonObject()
+      .Add("batch", shapes.batch)
+      .Add("seq", shapes.seq)
+      .Add("hidden", shapes.hidden)
+      .Add("intermediate", shapes.intermediate)
+      .Add("heads", shapes.heads)
+      .Add("vocab", shapes.vocab)
+      .Text();
+}
+
 void PrintOp(const OpTime& op, const OpLimits& limits) {
   const bool bound_by_flops =
       op.cost.flops / limits.flops_per_s > op.cost.bytes / limits.bytes_per_s;
@@ -236,6 +247,7 @@ void RunOps(const OpsFlags& flags) {
                       .Add("device", device.name)
                       .Add("dtype", flags.dtype)
                       .Add("threads", options.threads)
+                      .AddRaw("shapes", ShapesToJson(options.shapes))
                       .Add("attention", attention.name.empty() ? "own kernels" : attention.name)
                       .Add("gemm_gflops", limits.flops_per_s * 1e-9)
                       .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)

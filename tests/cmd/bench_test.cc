@@ -44,6 +44,8 @@ TEST(Bench, OpsAsJson) {
   EXPECT_EQ(all["threads"], 2);
   EXPECT_EQ(all["device"], "cpu");
   EXPECT_EQ(all["dtype"], "fp32");
+  EXPECT_EQ(all["shapes"], json::parse(R"({"batch": 2, "seq": 5, "hidden": 12, "intermediate": 28,
+                                           "heads": 2, "vocab": 37})"));
   const double flops_per_s = all["gemm_gflops"].get<double>() * 1e9;
   const double bytes_per_s = all["copy_gb_per_s"].get<double>() * 1e9;
   double linear = 0;

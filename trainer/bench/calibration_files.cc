@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
+#include "trainer/bench/op_bench.h"
 #include "trainer/bench/op_rates.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
@@ -51,16 +53,48 @@ void AddProducts(const JsonValue& parts, Measurements& measured) {
   }
 }
 
-// bench ops. Cases that this program does not have are skipped: of another version.
+// The sizes of the cases. No case of these limits needs much memory to be described.
+OpShapes ShapesOf(const JsonValue& value) {
+  const auto size = [&](const char* key, int64_t most) { return value.At(key).Integer(1, most); };
+  constexpr int64_t kMost = 1 << 20;
+  const OpShapes shapes{.batch = size("batch", kMost),
+                        .seq = size("seq", kMost),
+                        .hidden = size("hidden", kMost),
+                        .intermediate = size("intermediate", kMost),
+                        .heads = size("heads", 1 << 10),
+                        .vocab = size("vocab", kMost)};
+  if (shapes.batch * shapes.seq > 4 * kMost) value.Refuse("are too many tokens");
+  return shapes;
+}
+
+// The operation of a case; nullopt: this program has no such case, which is of another version.
+std::optional<TimedWork> OperationOf(const JsonValue& op, const OpBenchOptions& options) {
+  try {
+    return MainOperationOf(op.At("name").Text(), options);
+  } catch (const std::invalid_argument& error) {
+    op.Refuse(error.what());
+  }
+}
+
+// bench ops.
 void AddOps(const JsonValue& file, Measurements& measured) {
   const DType dtype = DTypeOf(file.At("dtype"));
+  OpBenchOptions options{
+      .shapes = {.batch = 2, .seq = 8, .hidden = 16, .intermediate = 32, .heads = 2, .vocab = 64},
+      .dtype = dtype,
+      .device = measured.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu};
+  const auto shapes = file.Find("shapes");
+  if (shapes) options.shapes = ShapesOf(*shapes);
   for (const JsonValue& op : file.At("ops").Elements()) {
-    const auto main = MainOperationOf(op.At("name").Text(), dtype);
+    const auto main = OperationOf(op, options);
     if (!main) continue;
     TimedWork work = *main;
-    work.flops = op.At("flops").Number();
-    work.bytes = op.At("bytes").Number();
     work.seconds = Positive(op.At("seconds"));
+    if (!shapes) {
+      work.flops = op.At("flops").Number();
+      work.bytes = op.At("bytes").Number();
+      work.ends = work.sides = 0;
+    }
     if ((work.multiplies ? work.flops : work.bytes) > 0) measured.ops.push_back(std::move(work));
   }
 }
@@ -97,7 +131,7 @@ void AddPart(const JsonValue& parts, const std::string& name,
 
 void AddKit(const JsonValue& file, Measurements& measured) {
   const JsonValue parts = file.At("parts");
-  std::string gpu = "GPU";
+  std::string gpu;
   AddPart(parts, "devices", [&](const std::string& row, const JsonValue& value) {
     if (row != "GPU") return;
     const std::string text = value.At("text").Text();  // "cuda  0: NAME, capability 9.0, ...".
@@ -106,7 +140,8 @@ void AddKit(const JsonValue& file, Measurements& measured) {
       gpu = text.substr(begin + 2, text.find(',', begin) - begin - 2);
     }
   });
-  SetDevice(file, gpu, measured);
+  measured.device = Hardware::Device::kCuda;
+  if (!gpu.empty()) SetDevice(file, gpu, measured);
   AddPart(parts, "products", [&](const std::string&, const JsonValue& row) {
     const JsonValue numbers = row.At("numbers");
     if (const auto list = numbers.Find("parts")) return AddProducts(*list, measured);

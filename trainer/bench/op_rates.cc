@@ -84,12 +84,9 @@ std::vector<TimedWork> OperationsOf(const OpBenchOptions& options, const OpCase&
   return found;
 }
 
-std::optional<TimedWork> MainOperationOf(const std::string& name, DType dtype) {
-  const OpBenchOptions options{
-      .shapes = {.batch = 2, .seq = 8, .hidden = 16, .intermediate = 32, .heads = 2, .vocab = 64},
-      .dtype = dtype};
+std::optional<TimedWork> MainOperationOf(const std::string& name, const OpBenchOptions& options) {
   for (const OpCase& op : OpCases(options.shapes, options.attention)) {
-    if (op.name != name || !IsUsual(op, dtype)) continue;
+    if (op.name != name || !IsUsual(op, options.dtype)) continue;
     const std::vector<TimedWork> all = OperationsOf(options, op);
     const auto most =
         std::max_element(all.begin(), all.end(), [](const TimedWork& a, const TimedWork& b) {

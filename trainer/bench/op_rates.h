@@ -17,8 +17,9 @@ namespace fsdp {
 std::vector<TimedWork> OperationsOf(const OpBenchOptions& options, const OpCase& op);
 
 // The one operation of a case by that name that has most of its FLOPs, or of its bytes; nullopt:
-// there is no such case.
-std::optional<TimedWork> MainOperationOf(const std::string& name, DType dtype);
+// there is no such case. The options' shapes, dtype and device count. Throws std::invalid_argument
+// as OpCases().
+std::optional<TimedWork> MainOperationOf(const std::string& name, const OpBenchOptions& options);
 
 // Whether the time of the case stands for its operation in a run of this dtype: most updates of
 // AdamW are of other recipes.

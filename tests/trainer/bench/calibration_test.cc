@@ -5,11 +5,13 @@
 
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
 #include "trainer/bench/calibrate.h"
 #include "trainer/bench/calibration_files.h"
+#include "trainer/bench/op_bench.h"
 #include "trainer/bench/op_rates.h"
 #include "trainer/core/errors.h"
 
@@ -116,17 +118,20 @@ TEST(Calibration, NothingMeasuredIsRefused) {
 }
 
 TEST(Calibration, OperationsHaveTheNamesThatAStepHas) {
-  const auto gelu = MainOperationOf("gelu, forward", DType::kFloat32);
+  const OpBenchOptions fp32;
+  OpBenchOptions bf16;
+  bf16.dtype = DType::kBFloat16;
+  const auto gelu = MainOperationOf("gelu, forward", fp32);
   ASSERT_TRUE(gelu.has_value());
   EXPECT_EQ(gelu->op, "gelu_forward");
   EXPECT_FALSE(gelu->multiplies);
-  const auto attention = MainOperationOf("attention, backward", DType::kBFloat16);
+  const auto attention = MainOperationOf("attention, backward", bf16);
   ASSERT_TRUE(attention.has_value());
   EXPECT_EQ(attention->op, "attention_backward");
   EXPECT_TRUE(attention->multiplies);
-  EXPECT_FALSE(MainOperationOf("adamw, all bf16", DType::kBFloat16).has_value());
-  EXPECT_TRUE(MainOperationOf("adamw, bf16 copy", DType::kBFloat16).has_value());
-  EXPECT_FALSE(MainOperationOf("no such case", DType::kFloat32).has_value());
+  EXPECT_FALSE(MainOperationOf("adamw, all bf16", bf16).has_value());
+  EXPECT_TRUE(MainOperationOf("adamw, bf16 copy", bf16).has_value());
+  EXPECT_FALSE(MainOperationOf("no such case", fp32).has_value());
 }
 
 TEST(Calibration, ThisMachineIsMeasured) {
@@ -235,6 +240,56 @@ TEST(CalibrationFiles, ReadsWhatBenchAndTheKitSay) {
   EXPECT_DOUBLE_EQ(*machine.network->inside.ring_step_s, 2e-5);
 }
 
+constexpr char kLinear[] = "linear up, forward";
+
+// That case on a GPU at 100 TFLOP/s, where the ends of sums take as long as 24 terms.
+TimedWork LinearAt(const OpShapes& shapes) {
+  TimedWork work = *MainOperationOf(
+      kLinear, {.shapes = shapes, .dtype = DType::kBFloat16, .device = DeviceType::kCuda});
+  work.seconds = (work.flops + 24 * work.flops / static_cast<double>(shapes.hidden)) / 100e12;
+  return work;
+}
+
+// The file that `bench ops` writes of it.
+std::string FileOf(const TimedWork& work, const OpShapes& shapes, bool name_shapes) {
+  std::ostringstream text;
+  text.precision(17);
+  text << R"({"device": "GPU", "dtype": "bf16", "copy_gb_per_s": 1, )";
+  if (name_shapes) {
+    text << R"("shapes": {"batch": )" << shapes.batch << R"(, "seq": )" << shapes.seq
+         << R"(, "hidden": )" << shapes.hidden << R"(, "intermediate": )" << shapes.intermediate
+         << R"(, "heads": )" << shapes.heads << R"(, "vocab": )" << shapes.vocab << "}, ";
+  }
+  text << R"("ops": [{"name": ")" << kLinear << R"(", "flops": )" << work.flops
+       << R"(, "bytes": 1, "seconds": )" << work.seconds << "}]}";
+  std::string path = ::testing::TempDir() + "/linear.json";
+  std::ofstream(path) << text.str();
+  return path;
+}
+
+TEST(CalibrationFiles, LengthsOfSumsAreThoseOfTheShapes) {
+  for (const bool name_shapes : {true, false}) {
+    Measurements measured;
+    double flops = 0, seconds = 0;
+    for (const int64_t hidden : {96, 960}) {
+      const OpShapes shapes{.hidden = hidden};
+      const TimedWork work = LinearAt(shapes);
+      AddMeasurements(FileOf(work, shapes, name_shapes), measured);
+      flops += work.flops;
+      seconds += work.seconds;
+    }
+    const Hardware machine = HardwareOf(measured, kSource);
+    const double rate = machine.op_flops_per_s.at("linear_forward, bf16");
+    if (name_shapes) {
+      EXPECT_NEAR(rate, 100e12, 1e6);
+      EXPECT_NEAR(machine.op_terms.at("linear_forward, bf16"), 24, 1e-6);
+    } else {  // All FLOPs over all seconds, for nobody knows how long the sums were.
+      EXPECT_NEAR(rate, flops / seconds, 1e6);
+      EXPECT_TRUE(machine.op_terms.empty());
+    }
+  }
+}
+
 TEST(CalibrationFiles, ReadsTheKit) {
   Measurements measured;
   AddMeasurements(std::string(kSamples) + "kit.json", measured);
@@ -267,6 +322,18 @@ TEST(CalibrationFiles, RefusesWhatIsNoResult) {
               HasSubstr("parts[0].dtype: want fp32, bf16 or fp16"));
   EXPECT_THAT(WhyNot(R"({"products": "own", "parts": [{"dtype": "bf16", "flops": 0}]})"),
               HasSubstr("parts[0].flops: want a number above 0"));
+  const auto of_shapes = [](const std::string& shapes) {
+    return WhyNot(R"({"device": "cpu", "dtype": "fp32", "copy_gb_per_s": 1, "shapes": {)" + shapes +
+                  R"(, "intermediate": 32, "vocab": 64},
+                     "ops": [{"name": "rope", "seconds": 1}]})");
+  };
+  EXPECT_EQ(of_shapes(R"("batch": 1, "seq": 8, "hidden": 16, "heads": 2)"), "");
+  EXPECT_THAT(of_shapes(R"("batch": 1, "seq": 8, "hidden": 16)"), HasSubstr("heads"));
+  EXPECT_THAT(of_shapes(R"("batch": 1, "seq": 0, "hidden": 16, "heads": 2)"), HasSubstr("seq"));
+  EXPECT_THAT(of_shapes(R"("batch": 1, "seq": 8, "hidden": 16, "heads": 3)"),
+              HasSubstr("want an even number for each of 3 heads"));
+  EXPECT_THAT(of_shapes(R"("batch": 65536, "seq": 65536, "hidden": 16, "heads": 2)"),
+              HasSubstr("shapes: are too many tokens"));
   Measurements measured;
   EXPECT_THROW(AddMeasurements("no/such/file.json", measured), ConfigError);
   measured.name = "another";
