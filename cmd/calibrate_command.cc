@@ -34,6 +34,7 @@ struct Flags {
   std::vector<std::string> steps;  // Recipes.
   int rounds = 2;
   bool small = false;
+  bool overheads = false;
 };
 
 // Tells people how far the command is. The file holds all results.
@@ -49,16 +50,21 @@ ChosenDevice DeviceHere(const Flags& flags) {
   return ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
 }
 
-Measurements MeasureHere(const Flags& flags, const ChosenDevice& device) {
-  const HostInfo host = DescribeHost();
-  Measurements measured;
-  measured.host_memory = host.memory;
+CalibrateOptions OptionsFor(const Flags& flags, const ChosenDevice& device, const HostInfo& host) {
   CalibrateOptions options{.device = device.type,
                            .gpu = device.gpu,
                            .threads = static_cast<int>(host.cores),
                            .rounds = flags.rounds,
                            .small = flags.small};
   if (flags.small) options.seconds = 0;
+  return options;
+}
+
+Measurements MeasureHere(const Flags& flags, const ChosenDevice& device) {
+  const HostInfo host = DescribeHost();
+  Measurements measured;
+  measured.host_memory = host.memory;
+  CalibrateOptions options = OptionsFor(flags, device, host);
   if (device.type == DeviceType::kCuda) {
     measured.device = Hardware::Device::kCuda;
     measured.name = device.name;
@@ -73,6 +79,25 @@ Measurements MeasureHere(const Flags& flags, const ChosenDevice& device) {
   }
   Measure(options, Say, measured);
   return measured;
+}
+
+// Adds what the files of --from lack. Files that name no device are taken for this machine's.
+void AddOverheads(const Flags& flags, Measurements& measured) {
+  const WantedDevice wanted = measured.device == Hardware::Device::kCuda ? WantedDevice::kCuda
+                              : measured.name.empty()                    ? WantedDevice::kAuto
+                                                                         : WantedDevice::kCpu;
+  const ChosenDevice device = ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
+  if (!measured.name.empty() && measured.name != device.name) {
+    throw ConfigError("calibrate: --overheads measures " + device.name + ", and --from is of " +
+                      measured.name);
+  }
+  const HostInfo host = DescribeHost();
+  const bool on_gpu = device.type == DeviceType::kCuda;
+  measured.name = device.name;
+  measured.device = on_gpu ? Hardware::Device::kCuda : Hardware::Device::kCpu;
+  measured.host_memory = host.memory;
+  measured.memory = on_gpu ? device.memory : host.memory;
+  MeasureCopiesAndOverheads(OptionsFor(flags, device, host), Say, measured);
 }
 
 // A directory that goes with this object.
@@ -141,6 +166,10 @@ void Run(const Flags& flags) {
       AddMeasurements(path, measured);
       source += " " + path;
     }
+    if (flags.overheads) {
+      AddOverheads(flags, measured);
+      source += ", copies and overheads by measurement, on " + UtcNow();
+    }
     if (measured.name.empty()) measured.name = "unknown";  // bench gemm names none.
   }
   Hardware hardware;
@@ -181,18 +210,28 @@ void AddCalibrateCommand(CLI::App& app) {
       ->type_name("RECIPE ...")
       ->excludes(from);
   command
-      ->add_option("--rounds", flags->rounds,
-                   "Times that everything is measured; the fastest counts")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str()
-      ->excludes(from);
-  command
-      ->add_flag("--small", flags->small,
-                 "Tiny shapes, in a second: to try the command, not to measure")
-      ->excludes(from);
+      ->add_flag("--overheads", flags->overheads,
+                 "With --from: measure here what those files lack, in seconds: copies, the link to "
+                 "the host, launches, and the host's time for each operation")
+      ->needs(from);
+  CLI::Option* const rounds =
+      command
+          ->add_option("--rounds", flags->rounds,
+                       "Times that everything is measured; the fastest counts")
+          ->check(CLI::Range(1, 100))
+          ->capture_default_str();
+  CLI::Option* const small = command->add_flag(
+      "--small", flags->small, "Tiny shapes, in a second: to try the command, not to measure");
   command->footer(
       "Takes a minute or two. Other work on the machine makes it look slower than it is.");
-  command->callback([flags] { Run(*flags); });
+  command->callback([flags, rounds, small] {
+    if (!flags->from.empty() && !flags->overheads && (!rounds->empty() || !small->empty())) {
+      throw ConfigError(
+          "calibrate: --from measures nothing, so it takes neither --rounds nor "
+          "--small without --overheads");
+    }
+    Run(*flags);
+  });
 }
 
 }  // namespace fsdp

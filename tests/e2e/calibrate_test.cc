@@ -72,6 +72,26 @@ TEST(Calibrate, TakesMeasurementsOfThisProgram) {
   EXPECT_TRUE(Has(text, "name: cpu\n")) << text;
   EXPECT_TRUE(Has(text, "\"head_loss_forward_backward, fp32\": ")) << text;
   EXPECT_TRUE(Has(text, "calibrate: from ")) << text;
+  EXPECT_FALSE(Has(text, "launch_s")) << text;
+  // --overheads measures what those files lack, if they are of this machine.
+  const Strings more = {"calibrate", "--out",    file, "--overheads",
+                        "--small",   "--rounds", "1",  "--from"};
+  const auto calibrate = [&](const std::string& from) {
+    Strings call = more;
+    call.push_back(from);
+    return Call(call);
+  };
+  const Outcome both = calibrate(directory / "ops.json");
+  EXPECT_EQ(both.code, 0) << both.Text();
+  EXPECT_EQ(both.err, "calibrate: copies and overheads, round 1 of 1\n");
+  const std::string whole = ReadFile(file);
+  for (const char* key : {"head_loss_forward_backward, fp32", "launch_s", "operation_s", "memory",
+                          "copy_bytes_per_s", "host_copy_bytes_per_s"}) {
+    EXPECT_TRUE(Has(whole, key)) << key << whole;
+  }
+  std::string other = ops.out;
+  other.replace(other.find("\"cpu\""), 5, "\"a GPU\"");
+  EXPECT_NE(calibrate(directory.Write("other.json", other)).code, 0);
 }
 
 TEST(Calibrate, RefusesWhatIsNoResult) {
@@ -92,6 +112,7 @@ TEST(Calibrate, RefusesWhatIsNoResult) {
                   "--from has no product, operation, copy or collective"));
   const Outcome both = Call({"calibrate", "--out", file, "--from", "a", "--rounds", "2"});
   EXPECT_EQ(both.code, 2) << both.Text();
+  EXPECT_EQ(Call({"calibrate", "--out", file, "--overheads"}).code, 2);
 }
 
 }  // namespace

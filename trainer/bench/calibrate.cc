@@ -116,7 +116,9 @@ void MeasureProducts(const CalibrateOptions& options, DType dtype, int threads,
   }
 }
 
-double MeasureCopy(const CalibrateOptions& options) {
+// In the memory of a device.
+double MeasureCopy(CalibrateOptions options, DeviceType device) {
+  options.device = device;
   Bench bench(options, DType::kFloat32, options.threads);
   const int64_t bytes = options.small ? 1 << 16 : int64_t{128} << 20;
   const View from = bench.tensors().Float({bytes / 4}), to = bench.tensors().Float({bytes / 4});
@@ -195,7 +197,32 @@ void MeasureGroup(const CalibrateOptions& options, Measurements& measured) {
   measured.groups.push_back(std::move(group));
 }
 
+void MeasureCopiesOnce(const CalibrateOptions& options, Measurements& measured) {
+  measured.copies.push_back(MeasureCopy(options, options.device));
+  double of_host = measured.copies.back();
+  if (options.device == DeviceType::kCuda) {
+    const double link = MeasureLink(options);
+    measured.host_link = std::max(measured.host_link.value_or(link), link);
+    of_host = MeasureCopy(options, DeviceType::kCpu);
+  }
+  measured.host_copy = std::max(measured.host_copy.value_or(0), of_host);
+  MeasureOverheads(options, measured);
+}
+
+std::string OfRounds(const CalibrateOptions& options, int round) {
+  return ", round " + std::to_string(round) + " of " + std::to_string(options.rounds);
+}
+
 }  // namespace
+
+void MeasureCopiesAndOverheads(const CalibrateOptions& options,
+                               const std::function<void(const std::string&)>& progress,
+                               Measurements& measured) {
+  for (int round = 1; round <= options.rounds; ++round) {
+    progress("copies and overheads" + OfRounds(options, round));
+    MeasureCopiesOnce(options, measured);
+  }
+}
 
 void Measure(const CalibrateOptions& options,
              const std::function<void(const std::string&)>& progress, Measurements& measured) {
@@ -204,17 +231,9 @@ void Measure(const CalibrateOptions& options,
     MeasureGroup(options, measured);
   }
   for (int round = 1; round <= options.rounds; ++round) {
-    const std::string of =
-        ", round " + std::to_string(round) + " of " + std::to_string(options.rounds);
+    const std::string of = OfRounds(options, round);
     progress("copies and overheads" + of);
-    measured.copies.push_back(MeasureCopy(options));
-    if (options.device == DeviceType::kCuda) {
-      const double link = MeasureLink(options);
-      measured.host_link = std::max(measured.host_link.value_or(link), link);
-    } else {  // Its memory is the host's.
-      measured.host_copy = std::max(measured.host_copy.value_or(0), measured.copies.back());
-    }
-    MeasureOverheads(options, measured);
+    MeasureCopiesOnce(options, measured);
     size_t product = 0, op = 0;
     for (const DType dtype : kDTypes) {
       progress("products and operations in " + std::string(Name(dtype)) + of);

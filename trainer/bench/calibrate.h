@@ -34,6 +34,12 @@ struct CalibrateOptions {
 void Measure(const CalibrateOptions& options,
              const std::function<void(const std::string&)>& progress, Measurements& measured);
 
+// The part of it that no result of `bench` has: copies, the link to the host, and overheads of a
+// stream and of its host. Blocks for some seconds. Throws DeviceError, MemoryError.
+void MeasureCopiesAndOverheads(const CalibrateOptions& options,
+                               const std::function<void(const std::string&)>& progress,
+                               Measurements& measured);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_BENCH_CALIBRATE_H_
