@@ -9,6 +9,7 @@ import signal
 import stat
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -18,6 +19,7 @@ KIT = ROOT / "tools/gpu/kit"
 PROGRAM = ROOT / "tests/emulated/fsdp-train"
 TESTS = ROOT / "tests/trainer/ops/gpu_op_tests_emulated"
 TORCH = ROOT / "tests/tools/stand_in_for_torch.py"
+TAKEN = 1234.5678  # Seconds of a step that nobody has timed.
 
 
 def alive(pid):
@@ -145,6 +147,9 @@ class KitTest(unittest.TestCase):
         few, more = self.rows()["offload"][-2:]
         self.assertGreater(few["numbers"]["seconds"], 0)
         self.assertGreater(more["numbers"]["tokens_per_s"], 0)
+        self.check_predictions({f"{part} {one['name']}": one["numbers"]["seconds"]
+                                for part in ("steps", "offload") for one in self.rows()[part]
+                                if "seconds" in one["numbers"]})
         self.assertEqual(sorted(step["numbers"]["rates"]),
                          ["attention_backward_flops", "attention_forward_flops", "copy_bytes_per_s",
                           "fp32_flops"])
@@ -156,6 +161,99 @@ class KitTest(unittest.TestCase):
         self.assertEqual((cudnn["name"], flash["name"]), ("attention tiny cudnn", "attention tiny flash"))
         self.assertEqual(cudnn["numbers"], flash["numbers"])
         self.assertLessEqual(len((self.out / "summary.txt").read_text().splitlines()), 60)
+
+    def check_predictions(self, measured):
+        """The rows of `predict` that are fine are of these steps, which took so many seconds."""
+        hardware, *rows, median = [one for one in self.rows()["predict"] if one["status"] == "ok"]
+        self.assertEqual({one["name"]: one["numbers"]["measured"] for one in rows}, measured)
+        for one in rows:
+            numbers = one["numbers"]
+            self.assertGreater(numbers["predicted"], 0)
+            self.assertEqual(numbers["error"], numbers["predicted"] / numbers["measured"] - 1)
+            self.assertEqual(one["text"], f"predicted {numbers['predicted']:.4g} s, measured "
+                             f"{numbers['measured']:.4g} s, error {numbers['error']:+.1%}")
+        errors = [abs(one["numbers"]["error"]) for one in rows]
+        self.assertEqual((median["name"], median["numbers"]["steps"]), ("median", len(rows)))
+        self.assertEqual(median["numbers"]["median"], statistics.median(errors))
+        self.assertEqual(median["numbers"]["largest"], max(errors))
+        return hardware["numbers"]["hardware"]
+
+    def predict(self, **changes):
+        """The part, behind others whose rows are made up: part -> name -> numbers. `calibrate` leaves what
+        it reads in calibrated_on.json, `simulate` its arguments in the lines of simulated."""
+        program = self.wrapper(f'[ "$1" != calibrate ] || cp "$3" {self.directory}/calibrated_on.json\n'
+                               f'[ "$1" != simulate ] || echo "$@" >>{self.directory}/simulated\n'
+                               f'exec {PROGRAM} "$@"\n')
+        code, out = self.run_kit("devices", program=program)
+        state = self.out / "state.json"
+        whole = json.loads(state.read_text())
+        ops = {"copy_gb_per_s": 2.0, "shapes": {"batch": 1, "seq": 8, "hidden": 16, "intermediate": 24,
+                                                "heads": 2, "vocab": 40},
+               "ops": [{"name": name, "flops": 1, "bytes": 1, "seconds": 1e-3}
+                       for name in ("attention, forward", "attention, backward", "rope")]}
+        taken = {"seconds": TAKEN}
+        rows = {"steps": {"tiny": taken, "tiny, products": {}},
+                "products": {"tiny": {"parts": [{"dtype": "fp32", "flops": 3e12, "seconds": 2.0}]}},
+                "ops": {dtype: {"dtype": dtype, **ops} for dtype in ("bf16", "fp32")},
+                "offload": {"tiny, optimizer": taken, "tiny, half of it": taken,
+                            "qwen2.5-14b, 2 micro-batches": taken}, **changes}
+        for part, numbers in rows.items():
+            whole["parts"][part] = {"done": True, "seconds": 0, "rows": [
+                {"name": name, "status": "ok", "text": "", "numbers": one, "gpu": ""}
+                for name, one in numbers.items()]}
+        whole["parts"].pop("predict", None)
+        state.write_text(json.dumps(whole))
+        code, out = self.run_kit("predict", program=program)
+        self.assertEqual(code, 1, out)  # Some step of `offload` is not there.
+        return self.rows()["predict"]
+
+    def test_predictions_know_products_ops_and_copies_alone(self):
+        self.assertEqual({one["name"]: one["text"] for one in self.predict() if one["status"] != "ok"},
+                         {f"offload {name}": f"offload {name} is not fine, or not there" for name in
+                          ("tiny, parameters", "qwen2.5-14b, 6 micro-batches")})
+        hardware = self.check_predictions(
+            {name: TAKEN for name in ("steps tiny", "offload tiny, optimizer", "offload tiny, half of it",
+                                      "offload qwen2.5-14b, 2 micro-batches")})
+        self.assertIn(f"ok      predict median: {self.rows()['predict'][-1]['text']}",
+                      (self.out / "summary.txt").read_text())
+        read = (self.directory / "calibrated_on.json").read_text()
+        self.assertEqual(list(json.loads(read)["parts"]), ["devices", "products", "ops"])
+        calls = (self.directory / "simulated").read_text()
+        for text in (read, hardware, calls):
+            self.assertNotIn(str(TAKEN), text)
+        self.assertRegex(hardware, r'(?m)^name: "Emulated GPU"$')
+        self.assertRegex(hardware, r"(?m)^fp32_flops: 1\.5e\+?12$")
+        self.assertRegex(hardware, r'(?m)^  "rope, bf16": ')
+        for key in ("memory", "copy_bytes_per_s", "launch_s", "host_link_bytes_per_s",
+                    "host_copy_bytes_per_s", "  operation_s"):
+            self.assertRegex(hardware, f"(?m)^{key}: [0-9]")
+        # As they were run, but for their directory.
+        self.assertEqual(len(calls.splitlines()), 4)
+        self.assertRegex(calls.splitlines()[1],
+                         "train={steps: 3.*cpu_offload={optimizer: true} --world-size 1 ")
+
+    def test_predictions_need_the_rows_of_other_parts(self):
+        for changes, why in (({"products": {}}, "products tiny is not fine, or not there"),
+                             ({"ops": {}}, "ops bf16 is not fine, or not there")):
+            rows = self.predict(**changes)
+            self.assertEqual({one["status"] for one in rows}, {"refused"})
+            self.assertEqual((rows[0]["text"], rows[-1]["text"]), (why, "nothing was predicted"))
+        self.nvidia_smi()
+        rows = self.predict()
+        self.assertEqual({one["status"] for one in rows}, {"refused"})
+        self.assertIn("products tiny is of another GPU, ", rows[0]["text"])
+
+    def test_a_prediction_is_within_a_tenth(self):
+        sys.path.insert(0, str(KIT.parent))
+        import predict_parts  # Beside the kit, and nowhere else.
+        made = predict_parts.prediction
+        for predicted, status in ((1.09, "ok"), (0.91, "ok"), (1.11, "FAILED"), (0.89, "FAILED")):
+            self.assertEqual(made(2 * predicted, 2.0)["status"], status)
+        rows = [{"name": str(seconds), **made(seconds, 1.0)} for seconds in (1.05, 0.6, 1.01)]
+        closed = predict_parts.closing([{"name": "hardware file", "numbers": {}}, *rows])
+        self.assertEqual(closed["status"], "ok")
+        self.assertEqual(closed["text"], "error 5.0% in the median of 3 steps, at most 40.0%: 0.6")
+        self.assertEqual(predict_parts.closing(rows[1:2])["status"], "FAILED")
 
     def nvidia_smi(self, name="Grey Box"):
         self.wrapper(f'case "$1 $3" in\n"--query-gpu=name --id=0") echo "{name}" ;;\n'

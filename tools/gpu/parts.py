@@ -9,8 +9,10 @@ import shutil
 import statistics
 import time
 
-from rows import (BENCH, Ended, RELUS, Refused, TINY_OPS, losses_of, once, records, row, settings,
-                  sizes)
+from predict_parts import (LARGE_STEPS, PLACES, large_recipe, large_steps, offloaded_steps, predict,
+                           sizes_of_ops)
+from rows import (Ended, RELUS, Refused, TINY_OPS, fitting, losses_of, once, records, row, settings,
+                  shape_of, sizes)
 from torch_parts import ceilings, images, peers
 
 # Limits of the relative difference between losses on the GPU and on the CPU: 50 steps make this
@@ -34,12 +36,8 @@ WITHOUT_CALLS = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
 CLEAN = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
 
 LARGE_MICRO_BATCHES = 64  # A micro-batch is 8 rows of 1,024: 524,288 tokens a step.
-LARGE_STEPS = 2, 6  # The micro-batches of the steps that are timed.
-PLACES = {
-    "optimizer": "{optimizer: true}",
-    "half of it": "{optimizer: true, optimizer_share: 0.5}",
-    "parameters": "{optimizer: true, params: true}",
-}
+# The ops whose rates depend on a model's size: those with products. Each text is in their names.
+MULTIPLYING = ("linear", "attention, ", "head and loss")
 # Tests whose products cuBLASLt takes: of those that compare with an oracle, not bits with bits.
 WITH_PRODUCTS = ("HeadLossTest", "LinearTest", "LoraTest")
 BY_LIBRARY = ("cublaslt", "cublaslt-deterministic")
@@ -370,17 +368,22 @@ def ops(kit):
               "--vocab", 151936]
     if kit.small:
         shapes = TINY_OPS
+
+    def timed(dtype, shape, only=("",)):
+        found = [json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--dtype", dtype, "--json",
+                                     "--only", text, *shape())) for text in only]
+        all_ops = [op for one in found for op in one["ops"]]
+        shares = {op["name"]: op["share_of_limit"] for op in all_ops}
+        worst = sorted(shares, key=shares.get)[:5]
+        return row(True, "shares of the limit, worst first: " +
+                   "; ".join(f"{name} {shares[name]:.2f}" for name in worst),
+                   ops=all_ops, share_of_limit=shares,
+                   **{key: found[0][key] for key in ("dtype", "shapes", "gemm_gflops", "copy_gb_per_s")})
+
     for dtype in ("bf16", "fp32"):
-        def make(dtype=dtype):
-            all_ops = json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--dtype", dtype,
-                                          "--json", *shapes))
-            shares = {op["name"]: op["share_of_limit"] for op in all_ops["ops"]}
-            worst = sorted(shares, key=shares.get)[:5]
-            return row(True, "shares of the limit, worst first: " +
-                       "; ".join(f"{name} {shares[name]:.2f}" for name in worst),
-                       dtype=dtype, ops=all_ops["ops"], gemm_gflops=all_ops["gemm_gflops"],
-                       copy_gb_per_s=all_ops["copy_gb_per_s"], share_of_limit=shares)
-        yield dtype, make
+        yield dtype, functools.partial(timed, dtype, lambda: shapes)
+    for name, shape in sizes_of_ops(kit):
+        yield f"bf16, {name}", functools.partial(timed, "bf16", shape, MULTIPLYING)
 
 
 def rates_here(kit, flags):
@@ -388,31 +391,16 @@ def rates_here(kit, flags):
     have been timed, its attention by itself, a copy. Keys of a hardware file."""
     parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 3,
                                 "--json"))["parts"]
-    recipe = {name: int(value) for name, value in
-              re.findall(r"^  (\w+): (\d+)$", kit.fsdp("config", "print", *flags), re.MULTILINE)}
     dtype = parts[0]["dtype"]
-    shape = {"--batch": recipe["micro_batch_size"], "--seq": recipe["seq_len"],
-             "--heads": recipe["num_attention_heads"],
-             "--hidden": recipe["num_attention_heads"] * recipe["head_dim"]}
     timed = json.loads(kit.fsdp("bench", "ops", "--device", "cuda", "--dtype", dtype, "--only",
                                 "attention", "--json", *(["--seconds", 0] if kit.small else []),
-                                *(word for pair in shape.items() for word in pair)))
+                                *shape_of(kit, flags)))
     attention = {op["name"]: op["flops"] / op["seconds"] for op in timed["ops"]}
     return {f"{dtype}_flops": sum(part["flops"] for part in parts) /
             sum(part["seconds"] for part in parts),
             "attention_forward_flops": attention["attention, forward"],
             "attention_backward_flops": attention["attention, backward"],
             "copy_bytes_per_s": timed["copy_gb_per_s"] * 1e9}
-
-
-def fitting(work):
-    """The result of `work`. A run that has too little memory here is refused."""
-    try:
-        return work()
-    except Ended as error:
-        if error.code != 3:
-            raise
-        raise Refused(error.said[0]) from None
 
 
 def steps(kit):
@@ -461,16 +449,6 @@ def steps(kit):
         yield name + ", SM clock", clock
 
 
-def large_recipe(kit):
-    """The recipe whose offload docs/benchmarks/gpu_floor.md adds up, and the rows of a micro-batch."""
-    rows = 1 if kit.small else 8
-    flags = (["--config", kit.recipe("qwen2")] if kit.small else
-             ["--config", BENCH / "qwen2.5.yaml", "--set", "model.preset=qwen2.5-14b"])
-    return [*flags, *settings(["fsdp.cpu_offload.optimizer=true",
-                               f"train={{steps: 3, micro_batch_size: {rows}, global_batch_size: "
-                               f"{2 * rows}, activation_checkpointing: selective}}"])], rows
-
-
 def offload(kit):
     """updates, parameters and activations in host memory: losses, and what a step takes"""
     recipe = kit.recipe("gpt2")
@@ -490,20 +468,22 @@ def offload(kit):
         shutil.rmtree(run)
         return min(times)
 
-    for name, flags in sizes(kit, most=2):
-        whole = functools.cache(lambda flags=flags: seconds(flags))
-        for place, setting in PLACES.items():
-            def make(flags=flags, whole=whole, setting=setting):
-                ratio = seconds(flags, "fsdp.cpu_offload=" + setting) / whole()
-                return row(True, f"a step takes {ratio:.3f} of the time without", ratio=ratio)
-            yield f"{name}, {place}", make
+    without = {}  # Seconds of a step by its size.
+    for name, size, whole, flags in offloaded_steps(kit):
+        def make(size=size, whole=whole, flags=flags):
+            step = seconds(flags)
+            if size not in without:
+                without[size] = seconds(whole)
+            ratio = step / without[size]
+            return row(True, f"{step:.4g} s, {ratio:.3f} of the time without", ratio=ratio, seconds=step)
+        yield name, make
 
-    few, more = (f"qwen2.5-14b, {n} micro-batches" for n in LARGE_STEPS)
+    rows = large_recipe(kit)[1]
+    few = next(large_steps(kit))[0]
 
-    def large(n):
-        flags, rows = large_recipe(kit)
-        step = fitting(lambda: seconds(flags, f"train.global_batch_size={n * rows}"))
-        if n == LARGE_STEPS[0]:
+    def large(name, flags):
+        step = fitting(lambda: seconds(flags))
+        if name == few:
             return row(True, f"{step:.4g} s", seconds=step)
         first = kit.numbers_of(few)["seconds"]
         whole = first + (LARGE_MICRO_BATCHES - LARGE_STEPS[0]) * max(step - first, 0) / (
@@ -511,10 +491,10 @@ def offload(kit):
         rate = LARGE_MICRO_BATCHES * rows * kit.resolved(flags)["data"]["seq_len"] / whole
         return row(True, f"{step:.4g} s; from both, {rate:.4g} tokens/s of {LARGE_MICRO_BATCHES} "
                    "micro-batches; LLM.Q publishes 6.33k on an H100", tokens_per_s=rate, seconds=step)
-    for name, n in zip((few, more), LARGE_STEPS):
-        yield name, functools.partial(large, n)
+    for name, flags in large_steps(kit):
+        yield name, functools.partial(large, name, flags)
 
 
 # By what is lost where time runs out before them.
 PARTS = [devices, runtime, ceilings, op_tests, losses, ranks, nccl, sanitizer, peers, images, steps, products, ops,
-         memory, offload, checkpoints, races]
+         memory, offload, predict, checkpoints, races]

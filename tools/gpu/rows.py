@@ -182,6 +182,7 @@ class Kit:
         self.steps = 4 if args.small else 50
         self.runs = 0
         self.gpu = gpu_name()
+        self.parts = {}  # All parts that have begun, by name, in this call or before.
         self.rows = []  # The rows of the part that is at work.
 
     def begin_row(self):
@@ -241,12 +242,20 @@ class Kit:
             smi.kill()
             clock.take(smi.communicate()[0])
 
-    def numbers_of(self, name):
-        """Those of a row of this part. Throws Refused unless it is fine."""
-        for one in self.rows:
+    def rows_of(self, part):
+        """Those so far; none where the part has not begun."""
+        return self.parts.get(part, {}).get("rows", [])
+
+    def numbers_of(self, name, part=None):
+        """Those of a row of this part, or of another one. Throws Refused unless it is fine, and of this
+        GPU."""
+        of = name if part is None else f"{part} {name}"
+        for one in self.rows if part is None else self.rows_of(part):
             if one["name"] == name and one["status"] == "ok":
+                if one["gpu"] != self.gpu:
+                    raise Refused(f"{of} is of another GPU, {one['gpu']}")
                 return one["numbers"]
-        raise Refused(f"{name} is not fine")
+        raise Refused(f"{of} is not fine, or not there")
 
     def fsdp(self, *arguments, environment=None):
         return self.call(self.program, *arguments, environment=environment)
@@ -319,6 +328,26 @@ def losses_of(run):
 # "crashed", and what the machine has not "refused".
 def row(fine, text, **numbers):
     return {"status": "ok" if fine else "FAILED", "text": text, "numbers": numbers}
+
+
+def fitting(work):
+    """The result of `work`. A run that has too little memory here is refused."""
+    try:
+        return work()
+    except Ended as error:
+        if error.code != 3:
+            raise
+        raise Refused(error.said[0]) from None
+
+
+def shape_of(kit, flags):
+    """Flags of `bench ops`: the sizes of a recipe's micro-batch."""
+    recipe = {name: int(value) for name, value in
+              re.findall(r"^  (\w+): (\d+)$", kit.fsdp("config", "print", *flags), re.MULTILINE)}
+    heads = recipe["num_attention_heads"]
+    return ["--batch", recipe["micro_batch_size"], "--seq", recipe["seq_len"], "--heads", heads,
+            "--hidden", heads * recipe["head_dim"], "--intermediate", recipe["intermediate_size"],
+            "--vocab", recipe["vocab_size"]]
 
 
 def settings(pairs):
