@@ -66,9 +66,9 @@ class KitTest(unittest.TestCase):
         """Lines of a wrapper: so many seconds pass, and it never ends. The output wakes the kit."""
         return f"{self.later(jump)}; echo later >&2; exec sleep 1000\n"
 
-    def command(self, *arguments, program=PROGRAM, tests=TESTS):
-        return [KIT, "run", "--small", "--program", program, "--tests", tests, "--python", TORCH,
-                "--out", self.out, *arguments]
+    def command(self, *arguments, program=PROGRAM, tests=TESTS, small=True):
+        return [KIT, "run", *(["--small"] if small else []), "--program", program, "--tests", tests,
+                "--python", TORCH, "--out", self.out, *arguments]
 
     def run_kit(self, *arguments, environment=None, **options):
         # Nothing but what a shell script needs, and no compute-sanitizer of this machine.
@@ -184,9 +184,6 @@ class KitTest(unittest.TestCase):
         program = self.wrapper(f'[ "$1" != calibrate ] || cp "$3" {self.directory}/calibrated_on.json\n'
                                f'[ "$1" != simulate ] || echo "$@" >>{self.directory}/simulated\n'
                                f'exec {PROGRAM} "$@"\n')
-        code, out = self.run_kit("devices", program=program)
-        state = self.out / "state.json"
-        whole = json.loads(state.read_text())
         ops = {"copy_gb_per_s": 2.0, "shapes": {"batch": 1, "seq": 8, "hidden": 16, "intermediate": 24,
                                                 "heads": 2, "vocab": 40},
                "ops": [{"name": name, "flops": 1, "bytes": 1, "seconds": 1e-3}
@@ -197,15 +194,63 @@ class KitTest(unittest.TestCase):
                 "ops": {dtype: {"dtype": dtype, **ops} for dtype in ("bf16", "fp32")},
                 "offload": {"tiny, optimizer": taken, "tiny, half of it": taken,
                             "qwen2.5-14b, 2 micro-batches": taken}, **changes}
+        self.run_kit("devices", program=program)
+        self.make_up(rows)
+        code, out = self.run_kit("predict", program=program)
+        self.assertEqual(code, 1, out)  # Some step of `offload` is not there.
+        return self.rows()["predict"]
+
+    def make_up(self, rows):
+        """Adds parts to what the kit has done: part -> name -> numbers. `predict` is not done."""
+        state = self.out / "state.json"
+        whole = json.loads(state.read_text())
         for part, numbers in rows.items():
             whole["parts"][part] = {"done": True, "seconds": 0, "rows": [
                 {"name": name, "status": "ok", "text": "", "numbers": one, "gpu": ""}
                 for name, one in numbers.items()]}
         whole["parts"].pop("predict", None)
         state.write_text(json.dumps(whole))
-        code, out = self.run_kit("predict", program=program)
-        self.assertEqual(code, 1, out)  # Some step of `offload` is not there.
-        return self.rows()["predict"]
+
+    def test_every_size_of_a_gpu_is_predicted(self):
+        ops = ["linear up, forward", "linear up, backward", "linear down and residual, forward",
+               "attention, forward", "attention, backward", "head and loss"]
+        timed = ", ".join(f'{{\\"name\\": \\"{name}\\", \\"flops\\": 1, \\"bytes\\": 1, '
+                          '\\"seconds\\": 1e-3, \\"share_of_limit\\": 1}' for name in ops)
+        # Times no op, and copies little; this machine may have less memory than 14B wants.
+        program = self.wrapper(
+            f'if [ "$1" = calibrate ]; then\n  {PROGRAM} "$@" --small --rounds 1 &&'
+            f' exec sed -i /host_memory/d "$6"\nfi\n'
+            f'[ "$1 $2" = "bench ops" ] || exec {PROGRAM} "$@"\n'
+            'while [ $# -gt 0 ]; do case $1 in --dtype) dtype=$2 ;;\n'
+            '--batch|--seq|--heads|--hidden|--intermediate|--vocab) sizes+=", \\"${1#--}\\": $2" ;;\n'
+            'esac; shift; done\n'
+            'echo "{\\"dtype\\": \\"$dtype\\", \\"gemm_gflops\\": 1, \\"copy_gb_per_s\\": 3000, '
+            f'\\"shapes\\": {{${{sizes#, }}}}, \\"ops\\": [{timed}]}}"\n')
+        code, out = self.run_kit("devices", "ops", program=program, small=False)
+        self.assertEqual(code, 0, out)
+        sizes = [f"qwen2.5-{size}b" for size in ("0.5", "1.5", "3", "7")]
+        large = "qwen2.5-14b"
+        self.assertEqual({one["name"]: one["numbers"]["shapes"]["hidden"] for one in self.rows()["ops"]},
+                         {"bf16": 896, "fp32": 896, f"bf16, {sizes[1]}": 1536, f"bf16, {sizes[2]}": 2048,
+                          f"bf16, {sizes[3]}": 3584, f"bf16, {large}": 5120})
+        steps = {"steps": sizes, "offload": [f"{size}, {place}" for size in sizes[:2] for place in
+                                             ("optimizer", "half of it", "parameters")] +
+                 [f"{large}, {n} micro-batches" for n in (2, 6)]}
+        parts = [{"dtype": "bf16", "flops": 7e14, "seconds": 1.0}]
+        self.make_up({"products": {size: {"parts": parts} for size in sizes},
+                      **{part: {name: {"seconds": TAKEN} for name in names}
+                         for part, names in steps.items()}})
+        code, out = self.run_kit("predict", program=program, small=False)
+        self.assertEqual(code, 1, out)
+        hardware, *rows, median = self.rows()["predict"]
+        self.assertEqual([hardware["status"], median["status"]], ["ok", "FAILED"])
+        self.assertEqual([one["name"] for one in rows],
+                         [f"{part} {name}" for part, names in steps.items() for name in names])
+        # Nothing here takes as long as that.
+        self.assertEqual({one["status"] for one in rows}, {"FAILED"}, out)
+        predicted = [one["numbers"]["predicted"] for one in rows]
+        self.assertGreater(min(predicted), 0)
+        self.assertLess(predicted[-2], predicted[-1])  # 2 and 6 micro-batches.
 
     def test_predictions_know_products_ops_and_copies_alone(self):
         self.assertEqual({one["name"]: one["text"] for one in self.predict() if one["status"] != "ok"},
