@@ -43,8 +43,10 @@ int64_t Elements(const std::vector<ModelBuffer*>& buffers, DType dtype) {
 
 ModelBuffers::ModelBuffers(const Model& model) : buffers_(NamedBuffers(model)) {}
 
+int64_t ModelBuffers::statistics() const { return Elements(buffers_, DType::kFloat32); }
+
 View ModelBuffers::Place(PhasedAllocator& allocator, int64_t scalars) {
-  const int64_t statistics = Elements(buffers_, DType::kFloat32);
+  const int64_t statistics = this->statistics();
   const int64_t counts = Elements(buffers_, DType::kInt64);
   const auto take = [&](int64_t elements, MemoryKind kind, DType dtype) {
     View view(nullptr, dtype, Shape{elements});

@@ -29,6 +29,9 @@ class ModelBuffers {
   // right behind the statistics that forward writes, so one sum over ranks takes both.
   View Place(PhasedAllocator& allocator, int64_t scalars);
 
+  // fp32 values that a training step's sum of scalars over ranks has before them.
+  int64_t statistics() const;
+
   // In the order of the model's segments. Each value has its buffer's shape.
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   const std::vector<View>& values() const { return values_.parts; }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trainer/fsdp/executor_memory.h"
+#include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/quantized_gather.h"
 #include "trainer/fsdp/quantized_reduce.h"
 #include "trainer/fsdp/table_layout.h"
@@ -35,6 +37,22 @@ void AddQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quanti
   for (const Collective kind : {Collective::kAllToAll, Collective::kAllGather}) {
     add(Group::kReplicate, kind, DType::kUInt8, DType::kUInt8, part);
   }
+}
+
+// Elements of the largest sum of statistics over `world` ranks; 0: there is none. A step ends with
+// a sum of all running ones, and of its scalars. Batch norms over all ranks sum the parts of ranks
+// (ops/batch_norm.h): a norm has as many channels as its running mean has elements.
+int64_t LargestSumOfStatistics(const Model& model, const ExecutorOptions& options, int world) {
+  const int64_t running = ModelBuffers(model).statistics();
+  if (world == 1 || running == 0) return 0;
+  int64_t largest = running + kFound + 1;
+  for (const ModelSegment& segment : model.segments()) {
+    if (!options.batch_norm_sync || options.fake_reduce || segment.batch_norms == 0) continue;
+    for (const ModelBuffer* buffer : segment.buffers) {
+      largest = std::max(largest, world * (1 + 2 * buffer->shape().NumElements()));
+    }
+  }
+  return largest;
 }
 
 }  // namespace
@@ -95,6 +113,9 @@ void TryCollectives(Device& device, const Model& model, const ExecutorOptions& o
     add(Collective::kAllToAll, DType::kInt64, rows);
     add(Collective::kAllToAll, of_tables.dtype(), elements);
     add(Collective::kAllToAll, DType::kFloat32, elements);
+  }
+  if (const int64_t sum = LargestSumOfStatistics(model, options, mesh.world_size()); sum > 0) {
+    Add({Collective::kAllReduce, DType::kFloat32, DType::kFloat32, sum}, largest[Group::kWorld]);
   }
   for (Communicator* const communicator : communicators.all()) {
     std::vector<Communicator::Size> sizes;

@@ -15,12 +15,13 @@
 namespace fsdp {
 
 // By group: the largest call of each kind and dtypes, over all flat parameters. The step's scalars
-// are left out.
+// and a model's statistics are left out.
 std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
                                                                     const ExecutorOptions& options,
                                                                     const Mesh& mesh);
 
-// Makes each communicator try its groups' largest calls: see Communicator::Try().
+// Makes each communicator try its groups' largest calls, those of embedding tables and statistics
+// among them: see Communicator::Try().
 void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
                     const MeshCommunicators& communicators);
 

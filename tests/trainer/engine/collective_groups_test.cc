@@ -2,18 +2,23 @@
 // whoever charges them: by where those are, their links can be told apart.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
+#include "models/regnet/regnet.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/try_collectives.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp::testing {
@@ -51,10 +56,10 @@ SessionOptions OptionsOf(const Setting& s, int queues) {
 struct Found {
   Counts counts;
   int64_t units = 0;
+  int64_t largest_sum = 0;  // Elements of the largest all-reduce over all ranks.
 };
 
-Found FindCollectives(const SessionOptions& options, int rank, const Ranks& ranks) {
-  Gpt2 model(TinyRun::TinyConfig());
+Found FindCollectives(Model& model, const SessionOptions& options, int rank, const Ranks& ranks) {
   SimDevice device;
   PlanRecorder memory;
   Found found;
@@ -64,6 +69,9 @@ Found FindCollectives(const SessionOptions& options, int rank, const Ranks& rank
       ConnectSimAt([&](const Stream&, const RankGroup& group, const CollectiveCall& call) {
         EXPECT_EQ(group.NameOf(group.rank()), rank);
         ++found.counts[{Name(call.kind), group.ranks()}];
+        if (call.kind == Collective::kAllReduce && group.ranks() == ranks) {
+          found.largest_sum = std::max(found.largest_sum, call.n);
+        }
         return SimWork();
       }));
   Session session(device, memory, model, options, communicators);
@@ -113,7 +121,8 @@ void ExpectGroups(const Setting& s) {
   for (int p = 0; p < s.world; ++p) ranks.push_back((5 * p + 3) % s.world);
   for (const int queues : {1, 2}) {
     for (int position = 0; position < s.world; ++position) {
-      const Found found = FindCollectives(OptionsOf(s, queues), ranks[position], ranks);
+      Gpt2 model(TinyRun::TinyConfig());
+      const Found found = FindCollectives(model, OptionsOf(s, queues), ranks[position], ranks);
       EXPECT_EQ(found.counts, WantOf(s, position, ranks, found.units))
           << "position " << position << " of " << s.world << ", F " << s.shards << ", k " << s.k
           << ", " << s.inside << " inside, " << queues << " queues";
@@ -150,6 +159,82 @@ TEST(CollectiveGroups, EveryAxisAtOnce) {
                 .inside = 4,
                 .gather = Quantize::Gather::kInt8,
                 .reduce = Quantize::Reduce::kInt8});
+}
+
+// Remembers what it is made to try.
+class TryingCommunicator final : public Communicator {
+ public:
+  TryingCommunicator(const RankGroup& group, std::map<Ranks, std::vector<Size>>& tried)
+      : Communicator(group, DeviceType::kSim), tried_(tried[group.ranks()]) {}
+
+  void Try(Device&, const std::vector<Size>& sizes) override {
+    tried_.insert(tried_.end(), sizes.begin(), sizes.end());
+  }
+  void Abort(const std::string&) override {}
+
+ private:
+  void Enqueue(Stream&, Operation, const CollectiveCall&) override { ADD_FAILURE(); }
+
+  std::vector<Size>& tried_;
+};
+
+std::map<Ranks, std::vector<Communicator::Size>> TriedSizes(const Model& model,
+                                                            const ExecutorOptions& options,
+                                                            int rank, const Ranks& ranks) {
+  std::map<Ranks, std::vector<Communicator::Size>> tried;
+  SimDevice device;
+  const MeshCommunicators communicators(
+      MeshFor(options, rank, static_cast<int>(ranks.size()), ranks),
+      static_cast<int>(options.communicators), [&](const std::string&, const RankGroup& group) {
+        return std::make_unique<TryingCommunicator>(group, tried);
+      });
+  TryCollectives(device, model, options, communicators);
+  return tried;
+}
+
+// Two sums a norm and micro-batch, one of them in backward; none is made again. The largest of a
+// step's sums over all ranks is tried before the first step: that of the running statistics, or
+// where ranks are many that of a norm's parts.
+TEST(CollectiveGroups, BatchNormsSumOverAllRanks) {
+  RegNet model({.image_size = 11,
+                .num_labels = 7,
+                .embedding_size = 16,
+                .hidden_sizes = {16},
+                .depths = {1},
+                .groups_width = 8});
+  constexpr int64_t kNorms = 5, kRunning = 2 * kNorms * 16;
+  int64_t norms = 0;
+  for (const ModelSegment& segment : model.segments()) norms += segment.batch_norms;
+  ASSERT_EQ(norms, kNorms);
+  for (const auto& [world, shards, sync] : std::vector<std::tuple<int, int, bool>>{
+           {4, 4, true}, {4, 2, false}, {8, 8, false}, {8, 2, true}, {8, 8, true}}) {
+    const Setting s{.world = world, .shards = shards, .micro_batches = 3};
+    SCOPED_TRACE(std::to_string(world) + ", F " + std::to_string(shards));
+    SessionOptions options = OptionsOf(s, /*queues=*/2);
+    options.executor.batch_norm_sync = sync;
+    options.executor.recompute = Recompute::kFull;
+    Ranks ranks;
+    for (int p = 0; p < world; ++p) ranks.push_back((5 * p + 3) % world);
+    for (int position = 0; position < world; ++position) {
+      const Found found = FindCollectives(model, options, ranks[position], ranks);
+      Counts want = WantOf(s, position, ranks, found.units);
+      if (sync) want[{"all_reduce", ranks}] += 2 * kNorms * s.micro_batches;
+      EXPECT_EQ(found.counts, want);
+
+      const auto sizes = TriedSizes(model, options.executor, ranks[position], ranks);
+      int64_t tried = 0;
+      for (const Communicator::Size& size : sizes.at(ranks)) {
+        if (size.kind == Collective::kAllReduce) tried = std::max(tried, size.n);
+      }
+      if (sync && world == 8) {
+        EXPECT_EQ(found.largest_sum, world * (1 + 2 * 16));
+        EXPECT_EQ(tried, found.largest_sum);
+      } else {  // With the scalars, of which one is left out where no loss is scaled.
+        EXPECT_GT(found.largest_sum, kRunning);
+        EXPECT_EQ(tried, found.largest_sum + 1);
+      }
+    }
+  }
 }
 
 }  // namespace
