@@ -127,6 +127,12 @@ TinyRun Reference::TrainRun(const std::string& name) const {
   return run;
 }
 
+void SpreadBatchNorms(TinyRun& run) {
+  ExecutorOptions& executor = run.options.executor;
+  if (!executor.batch_norm_sync) return;
+  executor.micro_batch_size = (run.options.global_batch_size + run.world - 1) / run.world;
+}
+
 void Judge::Batch(const TinyResult& ours) {
   const double norm = reference_.Doubles("batch/grad_norm")[0];
   Tensor("batch/logits", ours.logits, Norm(reference_.Doubles("batch/logits")));
@@ -234,6 +240,7 @@ TinyResult ReferenceSuite::Run(TinyRun run) const {
   const auto [model, world, strategy, processes] = GetParam();
   run.world = world;
   run.options.executor.sharding_strategy = strategy;
+  SpreadBatchNorms(run);
   run.ranks = processes ? RunProcessRanks : RunThreadRanks;
   return Train(run);
 }

@@ -55,6 +55,9 @@ class Reference {
   std::vector<float> batch_weights_;
 };
 
+// Where batch norms are over all ranks: each rank gets its share of a step, in one micro-batch.
+void SpreadBatchNorms(TinyRun& run);
+
 // Compares differences with the accepted ones; prints the worst ratio, so that drift shows.
 class Judge {
  public:

@@ -49,7 +49,6 @@ class ScoredRegNet final : public RegNet, public Autoregressive {
 }  // namespace
 
 void SetRegNetShape(const nlohmann::json& config, TinyRun& run) {
-  run.options.executor.micro_batch_size = run.options.global_batch_size;
   run.options.executor.batch_norm_sync = true;
   run.model = [shape = ConfigOf(config)] { return std::make_unique<ScoredRegNet>(shape); };
 }

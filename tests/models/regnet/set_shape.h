@@ -12,7 +12,7 @@
 
 namespace fsdp::testing {
 
-// A step is one micro-batch of all ranks, whose batch norms are over all of it.
+// Batch norms are over the samples of all ranks: see SpreadBatchNorms().
 void SetRegNetShape(const nlohmann::json& config, TinyRun& run);
 // Each sample's pixels, which the model gets as (pixel - 128) / 64, and its label.
 std::shared_ptr<const RowSource> RegNetRows(const nlohmann::json& config,
