@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "trainer/fsdp/loss_scale.h"
@@ -19,12 +20,29 @@ void Set(const Precision& precision, int world, TinyRun& run) {
   mixed.param_dtype = precision.param;
   mixed.grad_dtype = precision.grad;
   mixed.reduce_dtype = precision.reduce;
+  SpreadBatchNorms(run);
 }
 
 std::vector<Precision> PrecisionsOf(DType param) {
   return {{param, DType::kFloat32, DType::kFloat32},
           {param, param, DType::kFloat32},
           {param, param, param}};
+}
+
+// A batch norm's count of batches is none: it has no error.
+bool IsStatistic(const std::string& name) {
+  return name.ends_with(".running_mean") || name.ends_with(".running_var");
+}
+
+Tensors StatisticsOf(const TinyResult& result) {
+  Tensors statistics = result.buffers;
+  std::erase_if(statistics, [](const auto& buffer) { return !IsStatistic(buffer.first); });
+  return statistics;
+}
+
+std::string WayOf(const std::string& frame, const Precision& precision, int world) {
+  return frame + "/" + std::string(Name(precision.param)) + "/" +
+         std::string(Name(precision.reduce)) + "/" + std::to_string(world);
 }
 
 // PyTorch's scales and skips; ours begin `ranks` times as high, as a power of two.
@@ -94,11 +112,14 @@ std::vector<double> PrecisionReference::Errors(const Precision& precision, int w
   TinyRun first = reference_.TrainRun("sgd");
   first.steps = 1;
   first.options.executor.max_norm = 0;
-  add("grad/", train(first).gradients);
+  const TinyResult of_step = train(first);
+  add("grad/", of_step.gradients);
+  add("step1/", StatisticsOf(of_step));
   for (const std::string name : {"sgd", "adamw"}) {
     const TinyResult result = train(reference_.TrainRun(name));
     got[name + "/loss"] = result.losses;
     add(name + "/", result.parameters);
+    add(name + "/", StatisticsOf(result));
   }
   Require(got.size() == names_.size(), "other tensors than PyTorch's");
   std::vector<double> errors;
@@ -108,14 +129,19 @@ std::vector<double> PrecisionReference::Errors(const Precision& precision, int w
   return errors;
 }
 
+std::vector<double> PrecisionReference::Theirs(const std::string& frame, const Precision& precision,
+                                               int world) const {
+  std::vector<double> theirs(names_.size());
+  file_.ReadDouble("error/" + WayOf(frame, precision, world), 0, theirs);
+  return theirs;
+}
+
 void PrecisionReference::Hold(const Precision& precision, int world) const {
   const std::vector<double> ours = Errors(precision, world);
   const double coin = 2 * reference_.TrainRun("adamw").options.lr.At(1);
   for (const std::string frame : {"fsdp1", "fsdp2"}) {
-    const std::string way = frame + "/" + std::string(Name(precision.param)) + "/" +
-                            std::string(Name(precision.reduce)) + "/" + std::to_string(world);
-    std::vector<double> theirs(names_.size());
-    file_.ReadDouble("error/" + way, 0, theirs);
+    const std::string way = WayOf(frame, precision, world);
+    const std::vector<double> theirs = Theirs(frame, precision, world);
     double worst = 0, mean = 0;
     std::string where;
     for (size_t i = 0; i < names_.size(); ++i) {
@@ -131,6 +157,35 @@ void PrecisionReference::Hold(const Precision& precision, int world) const {
     EXPECT_LE(mean, 0) << way;
     std::printf("%s, gradients in %s: %.2f of PyTorch's error, at most %.2f, %s\n", way.c_str(),
                 Name(precision.grad).data(), std::exp(mean), worst, where.c_str());
+  }
+}
+
+void PrecisionReference::HoldTogether(const Precision& precision, int world) const {
+  const auto together = [&](const std::vector<double>& errors) {
+    std::map<std::string, double> numbers;
+    for (size_t i = 0; i < errors.size(); ++i) {
+      const std::string& name = names_[i];
+      const std::string run = name.substr(0, name.find('/'));
+      const bool alone = run == "grad" || run == "step1" || name.ends_with("/loss");
+      double& number =
+          numbers[alone ? name : run + (IsStatistic(name) ? " statistics" : " weights")];
+      number = std::hypot(number, errors[i]);
+    }
+    return numbers;
+  };
+  const std::map<std::string, double> ours = together(Errors(precision, world));
+  for (const std::string frame : {"fsdp1", "fsdp2"}) {
+    const std::string way = WayOf(frame, precision, world);
+    double worst = 0;
+    for (const auto& [name, theirs] : together(Theirs(frame, precision, world))) {
+      EXPECT_LE(ours.at(name), 2 * theirs) << way << ": " << name;
+      worst = std::max(worst, ours.at(name) / theirs);
+      if (name.starts_with("grad/") || name.starts_with("step1/")) continue;
+      std::printf("%s, gradients in %s: %.2f of PyTorch's error, %s\n", way.c_str(),
+                  Name(precision.grad).data(), ours.at(name) / theirs, name.c_str());
+    }
+    std::printf("%s, gradients in %s: at most %.2f of PyTorch's error\n", way.c_str(),
+                Name(precision.grad).data(), worst);
   }
 }
 

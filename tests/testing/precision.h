@@ -38,6 +38,11 @@ class PrecisionReference {
   // one element's first update may go the other way: it is lr g / |g|, whatever g's own error.
   void Hold(const Precision& precision, int world) const;
 
+  // The same of a model with batch norms, and of each running statistic after step 1. Its tensors
+  // after 20 steps are luck (tools/reference/README.md): the errors of all weights after a run are
+  // one number here, those of all running statistics another. Each is at most twice PyTorch's.
+  void HoldTogether(const Precision& precision, int world) const;
+
   // Trains with fp16's scaler, and a target in some steps that overflows: every scale and every
   // skipped step is PyTorch's, and a skipped step changes nothing.
   void HoldScales(const Precision& precision, int world) const;
@@ -48,6 +53,8 @@ class PrecisionReference {
   void HoldFirstScales() const;
 
  private:
+  // PyTorch's, by names_; `frame`: fsdp1 or fsdp2.
+  std::vector<double> Theirs(const std::string& frame, const Precision& precision, int world) const;
   // ||ours - float64||_2 by names_; for losses the root of their mean square.
   std::vector<double> Errors(const Precision& precision, int world) const;
   double Error(const std::string& name, const std::vector<float>& ours) const;
@@ -62,12 +69,18 @@ class PrecisionReference {
 // The base of a family's tests: a model of tests/fixtures with one setting.
 class PrecisionSuite : public ::testing::TestWithParam<PrecisionWay> {
  protected:
-  PrecisionSuite(const std::string& folder, Reference::SetShape set_shape)
-      : reference_(folder, std::move(set_shape)), precision_(reference_, folder) {}
+  PrecisionSuite(const std::string& folder, Reference::SetShape set_shape,
+                 Reference::RowsOf rows_of = nullptr)
+      : reference_(folder, std::move(set_shape), std::move(rows_of)),
+        precision_(reference_, folder) {}
 
   void Hold() const {
     const auto& [precision, world] = GetParam();
     precision_.Hold(precision, world);
+  }
+  void HoldTogether() const {
+    const auto& [precision, world] = GetParam();
+    precision_.HoldTogether(precision, world);
   }
   void HoldScales() const {
     const auto& [precision, world] = GetParam();

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes precision.safetensors beside two of the models: what PyTorch's FSDP makes of them in bf16 and
+"""Writes precision.safetensors beside some of the models: what PyTorch's FSDP makes of them in bf16 and
 fp16, as errors against float64, and float64 itself.
 
-    python precision.py            writes the files (8 minutes)
-    python precision.py --check    computes them again and compares with the committed ones
+    python precision.py               writes the files (10 minutes)
+    python precision.py --check       computes them again and compares with the committed ones
+    python precision.py --model KEY   the file of one model alone, such as regnet/odd
     python precision.py --scaler   writes or, with --check, compares scaler.json alone (a minute)
     python precision.py --faults   what the rule sees: README.md's table
 
@@ -24,9 +25,11 @@ import common  # Before transformers: it keeps it off the network.
 import gpt2
 import llama
 import numpy as np
+import regnet
 import safetensors.numpy
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 import torch.nn.functional as F
 import transformers
 from torch.distributed.device_mesh import init_device_mesh
@@ -35,7 +38,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama}
+MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama, "regnet/odd": regnet}
 RUNS = ("sgd", "adamw")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # fp16's: far below an overflow, so that no step is skipped. Scripted skips are scaler.json's.
@@ -74,9 +77,14 @@ class Model:
         self.case = next(c for c in self.family.CASES if c.name == name)
         self.tokens = safetensors.numpy.load_file(self.folder / "reference.safetensors")["train/tokens"]
 
+    @property
+    def params(self) -> tuple[str, ...]:
+        return ("bf16",) if self.family is regnet else ("bf16", "fp16")
+
     def build(self) -> torch.nn.Module:
         model = self.family.build_model(self.case)
-        model.set_attn_implementation("sdpa")  # transformers' default.
+        if self.family is not regnet:
+            model.set_attn_implementation("sdpa")  # transformers' default.
         return model
 
     def exact(self) -> torch.nn.Module:
@@ -84,7 +92,36 @@ class Model:
 
 
 def blocks_of(model) -> list[torch.nn.Module]:
+    if hasattr(model, "regnet"):
+        return [block for stage in model.regnet.encoder.stages for block in stage.layers]
     return list(model.transformer.h if hasattr(model, "transformer") else model.model.layers)
+
+
+def batch_norms_of(model) -> dict[str, torch.nn.Module]:
+    return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.BatchNorm2d)}
+
+
+def in_batch_norms(model) -> set[str]:
+    """Names of parameters that stay fp32: FSDP1 leaves batch norms out of mixed precision."""
+    return {f"{n}.{p}" for n in batch_norms_of(model) for p in ("weight", "bias")}
+
+
+def statistics_of(model) -> dict[str, np.ndarray]:
+    return {clean(n): b.double().numpy().copy() for n, b in model.named_buffers()
+            if n.endswith(("running_mean", "running_var"))}
+
+
+def norm_over_ranks(self, x: torch.Tensor) -> torch.Tensor:
+    """BatchNorm2d.forward over the samples of all ranks. SyncBatchNorm is for GPUs alone."""
+    total = torch.distributed.nn.functional.all_reduce
+    each = lambda v: v[:, None, None]
+    n = dist.get_world_size() * x.numel() // x.shape[1]
+    mean = total(x.sum((0, 2, 3))) / n
+    var = total(((x - each(mean)) ** 2).sum((0, 2, 3))) / n
+    with torch.no_grad():
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(var * (n / (n - 1)), self.momentum)
+    return (x - each(mean)) * each(torch.rsqrt(var + self.eps) * self.weight) + each(self.bias)
 
 
 def clean(name: str) -> str:
@@ -95,7 +132,7 @@ def clean(name: str) -> str:
 def make_optimizer(named, dims: dict[str, int], run: str):
     """As common.train() has it. `dims` are the parameters' own: FSDP1 shows flat ones."""
     recipe = common.RUNS[run]
-    groups = [dict(params=[p for n, p in named if (dims[n] == 2) == matrices],
+    groups = [dict(params=[p for n, p in named if (dims[n] > 1) == matrices],
                    weight_decay=recipe["weight_decay"] if matrices else 0.0)
               for matrices in (True, False)]
     groups = [g for g in groups if g["params"]]
@@ -109,6 +146,12 @@ def shard(net: torch.nn.Module, way: Way, mesh):
     """The model as FSDP has it, what clips its gradients, and fp16's scaler."""
     param, reduce = DTYPES[way.param], DTYPES[way.reduce]
     settings = dict(init_scale=SCALE, enabled=way.param == "fp16")
+    for norm in batch_norms_of(net).values():
+        if way.world > 1:
+            norm.forward = types.MethodType(norm_over_ranks, norm)
+        if way.frame == "fsdp2":
+            fully_shard(norm, mesh=mesh, mp_policy=MixedPrecisionPolicy(
+                param_dtype=torch.float32, reduce_dtype=torch.float32, output_dtype=param))
     if way.frame == "fsdp2":
         policy = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
         for block in blocks_of(net):
@@ -118,7 +161,7 @@ def shard(net: torch.nn.Module, way: Way, mesh):
         return net, clip, torch.amp.GradScaler("cpu", **settings)
     net = FullyShardedDataParallel(
         net, device_id=torch.device("cpu"), use_orig_params=True,
-        auto_wrap_policy=ModuleWrapPolicy({type(blocks_of(net)[0])}),
+        auto_wrap_policy=ModuleWrapPolicy({type(block) for block in blocks_of(net)}),
         mixed_precision=MixedPrecision(param_dtype=param, reduce_dtype=reduce))
     return net, lambda: net.clip_grad_norm_(common.CLIP), ShardedGradScaler("cpu", **settings)
 
@@ -131,16 +174,28 @@ def set_rate(optimizer, step: int, run: str) -> None:
 def loss_of(model, tokens: np.ndarray, upcast: bool = True) -> torch.Tensor:
     """The mean over all targets. Logits are converted to fp32 first, as transformers' own loss does."""
     ids = torch.from_numpy(tokens.astype(np.int64))
-    logits = model(ids[:, :-1], use_cache=False).logits
+    if hasattr(model, "regnet"):
+        logits, targets = model.train()(pixels_of(model, ids)).logits, ids[:, -1]
+    else:
+        logits, targets = model(ids[:, :-1], use_cache=False).logits.flatten(0, 1), ids[:, 1:].flatten()
     if upcast and logits.dtype != torch.float64:
         logits = logits.float()
-    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    return F.cross_entropy(logits, targets)
+
+
+def pixels_of(model, ids: torch.Tensor) -> torch.Tensor:
+    """As regnet.Images.pixels(), by the model's own sizes."""
+    c = model.config
+    pixels = ids[:, :-1].reshape(-1, c.image_size, c.image_size, c.num_channels).permute(0, 3, 1, 2)
+    return (pixels - 128).to(model.dtype) / 64
 
 
 def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
-    """float64 on float64 masters; each step reads them rounded to `param`. `grad/` is step 1's."""
+    """float64 on float64 masters; each step reads them rounded to `param`, those of batch norms as they
+    are. `grad/` and `step1/` are step 1's."""
     exact = model.exact()
     named = list(exact.named_parameters())
+    kept = in_batch_norms(exact)
     masters = {n: p.detach().clone().requires_grad_() for n, p in named}
     optimizer = make_optimizer(list(masters.items()), {n: p.dim() for n, p in named}, run)
     results, losses = {}, []
@@ -148,7 +203,7 @@ def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
         set_rate(optimizer, step, run)
         with torch.no_grad():
             for n, p in named:
-                p.copy_(masters[n].to(DTYPES[param]))
+                p.copy_(masters[n] if n in kept else masters[n].to(DTYPES[param]))
         exact.zero_grad()
         loss = loss_of(exact, model.tokens[step - 1])
         loss.backward()
@@ -157,9 +212,12 @@ def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
             masters[n].grad = p.grad.clone()
             if step == 1:
                 results["grad/" + n] = p.grad.numpy().copy()
+        if step == 1:
+            results |= {"step1/" + n: b for n, b in statistics_of(exact).items()}
         torch.nn.utils.clip_grad_norm_(masters.values(), common.CLIP)
         optimizer.step()
     results |= {f"{run}/{n}": m.detach().numpy().copy() for n, m in masters.items()}
+    results |= {f"{run}/{n}": b for n, b in statistics_of(exact).items()}
     return results | {f"{run}/loss": np.array(losses)}
 
 
@@ -197,11 +255,13 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[st
         losses.append(mean.item() / way.world)
         if step == 1:
             results |= whole("grad/", grads=True)
+            results |= {"step1/" + n: b for n, b in statistics_of(net).items()}
         clip()
         scaler.step(optimizer)
         scaler.update()
     if scaler.is_enabled() and scaler.get_scale() != SCALE:
         raise SystemExit(f"{model.key}, {way.name}: a step overflowed")
+    results |= {f"{run}/{n}": b for n, b in statistics_of(net).items()}
     return results | whole(f"{run}/", grads=False) | {f"{run}/loss": np.array(losses)}
 
 
@@ -277,13 +337,13 @@ def file_of(folder, key: str, way: Way, order: int) -> pathlib.Path:
     return pathlib.Path(folder) / f"{key}/{way.name}/{order}".replace("/", "-")
 
 
-def rank_of_a_job(rank: int, world: int, store: str, out: str) -> None:
+def rank_of_a_job(rank: int, world: int, store: str, out: str, keys: list[str]) -> None:
     quiet()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
-    for key in MODELS:
+    for key in keys:
         model = Model(key)
-        for way in (w for w in WAYS if w.world == world):
+        for way in (w for w in WAYS if w.world == world and w.param in model.params):
             for order in range(ORDERS):
                 results = {}
                 for run in RUNS:
@@ -309,15 +369,16 @@ def exact_results(model: Model, param: str) -> dict[str, np.ndarray]:
     return exact
 
 
-def compute() -> dict[str, dict[str, np.ndarray]]:
+def compute(keys: list[str]) -> dict[str, dict[str, np.ndarray]]:
     """The tensors of each model's file."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         for world in sorted({w.world for w in WAYS}):
-            torch.multiprocessing.spawn(rank_of_a_job, (world, f"{folder}/store{world}", folder), world)
-        for key in MODELS:
+            torch.multiprocessing.spawn(rank_of_a_job, (world, f"{folder}/store{world}", folder, keys),
+                                        world)
+        for key in keys:
             model, tensors = Model(key), {}
-            for param in ("bf16", "fp16"):
+            for param in model.params:
                 exact = exact_results(model, param)
                 # float32 holds them 2^-16 times as exactly as what is compared with them.
                 tensors |= {f"{param}/{k}": v if k.endswith("/loss") else v.astype(np.float32)
@@ -333,7 +394,8 @@ def compute() -> dict[str, dict[str, np.ndarray]]:
 
 def save(tensors: dict, path: pathlib.Path) -> None:
     tensors = dict(tensors)
-    settings = dict(names=tensors.pop("names"), scale=SCALE, ways=[w.name for w in WAYS],
+    ways = [w.name for w in WAYS if f"error/{w.name}" in tensors]
+    settings = dict(names=tensors.pop("names"), scale=SCALE, ways=ways,
                     torch=torch.__version__, transformers=transformers.__version__)
     safetensors.numpy.save_file(tensors, path, metadata={"settings": json.dumps(settings)})
 
@@ -439,7 +501,7 @@ FAULTS = ("none", "fp32 logits", "micro-batches", "bf16 sums of micro-batches", 
 
 def show_faults() -> None:
     """For each fault, the worst ratio of a tensor's error to PyTorch's, and the geometric mean."""
-    models = [Model(key) for key in MODELS]
+    models = [Model(key) for key in MODELS if MODELS[key] is not regnet]
     exact = {model.key: exact_results(model, "bf16") for model in models}
     for fault in FAULTS:
         for model in models:
@@ -458,6 +520,7 @@ def show_faults() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
+    parser.add_argument("--model", choices=MODELS, help="the file of one model alone")
     parser.add_argument("--scaler", action="store_true", help="scaler.json alone")
     parser.add_argument("--faults", action="store_true", help="plant faults; the ratios of errors")
     arguments = parser.parse_args()
@@ -466,13 +529,15 @@ def main() -> int:
         show_faults()
         return 0
     problems = []
-    path = common.FIXTURES / "gpt2/odd_heads/scaler.json"
-    script = json.dumps(scaler_script()) + "\n"
-    if not arguments.check:
-        path.write_text(script)
-    elif path.read_text() != script:
-        problems.append("scaler.json differs")
-    for key, tensors in ({} if arguments.scaler else compute()).items():
+    if not arguments.model:
+        path = common.FIXTURES / "gpt2/odd_heads/scaler.json"
+        script = json.dumps(scaler_script()) + "\n"
+        if not arguments.check:
+            path.write_text(script)
+        elif path.read_text() != script:
+            problems.append("scaler.json differs")
+    keys = [arguments.model] if arguments.model else list(MODELS)
+    for key, tensors in ({} if arguments.scaler else compute(keys)).items():
         path = common.FIXTURES / key / "precision.safetensors"
         if arguments.check:
             problems += compare(key, tensors, path)

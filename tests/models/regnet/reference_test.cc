@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/models/regnet/set_shape.h"
+#include "tests/testing/precision.h"
 
 namespace fsdp::testing {
 namespace {
@@ -43,6 +44,22 @@ INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                          ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
                                                             /*processes=*/true)),
                          ReferenceCaseName);
+
+// Beside PyTorch's FSDP, which leaves batch norms out of mixed precision.
+void SetMixedShape(const nlohmann::json& config, TinyRun& run) {
+  SetRegNetShape(config, run);
+  run.options.executor.mixed_precision.keep_fp32 = {"*.normalization.*"};
+}
+
+class PrecisionTest : public PrecisionSuite {
+ protected:
+  PrecisionTest() : PrecisionSuite("tests/fixtures/regnet/odd", SetMixedShape, RegNetRows) {}
+};
+
+TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
+
+INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
+                         WayName);
 
 }  // namespace
 }  // namespace fsdp::testing

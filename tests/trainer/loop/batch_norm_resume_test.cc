@@ -32,7 +32,7 @@ using nlohmann::json;
 
 constexpr int kSteps = 6, kStop = 3;
 
-// Of 7 samples a step, micro-batches of 2: on one rank and on three the last rows are left over.
+// A step has 7 samples in micro-batches of 2: on one rank and on three the last rows are left over.
 Recipe Load(const std::string& run, const Strings& more) {
   Strings all = {"run.dir=" + run};
   all.insert(all.end(), more.begin(), more.end());
