@@ -107,7 +107,22 @@ class TestSummary(unittest.TestCase):
         self.assertEqual((code, out.getvalue().splitlines()[-1]),
                          (1, "1 passed, 1 failed, 1 skipped"))
 
-    def test_part_whose_time_was_over_is_no_success(self):
+    def test_part_whose_time_was_over_is_skipped_but_for_what_it_found(self):
+        self.target("//a:passed", "PASSED", PASSING)
+        self.target("//a:missing")
+        self.target("//a:cut_off", "INCOMPLETE")
+        self.assertEqual(self.close("skipped"), (0, ["1 passed, 0 failed, 1 skipped"]))
+        self.target("//a:failed", "FAILED", GTEST)
+        code, lines = self.close("skipped")
+        self.assertEqual((code, lines[-1]), (1, "2 passed, 1 failed, 2 skipped"))
+        events = (self.directory / "opt.json").read_text()
+        (self.directory / "opt.json").write_text(events + '\n{"id": {"testRes')
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(test_summary.main(self.directory, ["opt"]), 1)
+        self.assertTrue(out.getvalue().endswith("2 passed, 1 failed, 2 skipped\n"))
+
+    def test_part_that_did_not_begin_is_no_success(self):
         (self.directory / "tidy.status").write_text("skipped")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
