@@ -91,14 +91,14 @@ bool SolvePositive(std::vector<std::vector<double>> a, std::vector<double>& x) {
   return true;
 }
 
-// The fit for which the sum of ((said - seconds) / seconds)^2 is smallest and nothing is negative.
+// The fit for which the sum of ((said - seconds) / seconds)^2 is smallest and nothing is negative;
+// where neither terms nor sides fit, all FLOPs over all seconds.
 ProductFit FitProducts(const std::vector<TimedWork>& works) {
   Sum all;
   for (const TimedWork& work : works) all.Add(work);
   ProductFit best{.rate = all.flops / all.seconds};
   double least = std::numeric_limits<double>::infinity();
-  for (const auto& [terms, sides] :
-       {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
+  for (const auto& [terms, sides] : {std::pair(true, true), {true, false}, {false, true}}) {
     std::vector<double TimedWork::*> parts{&TimedWork::flops};
     if (terms) parts.push_back(&TimedWork::ends);
     if (sides) parts.push_back(&TimedWork::sides);

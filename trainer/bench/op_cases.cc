@@ -226,8 +226,7 @@ void AddActivations(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
   }
 }
 
-// What mixes feature vectors of `width`: 16 of a sample, or the most that the rows can be dealt
-// into.
+// Operations that mix feature vectors of `width`: 16 of a sample, or as many as divide the rows.
 void AddVectors(std::vector<OpCase>& cases, int64_t rows, int64_t width) {
   const int64_t vectors = std::gcd(rows, int64_t{16}), samples = rows / vectors;
   if (vectors < 2) return;

@@ -58,7 +58,7 @@ TEST(OwnRates, OfProductsAreOfAllThatTheirOperationDoes) {
   // The ends of a sum of k terms count as three quarters of k more.
   machine.op_terms = {{"linear", 0.75 * static_cast<double>(Multiplies().product.k)}};
   EXPECT_DOUBLE_EQ(Price(machine, "linear", {Multiplies(), Moves(80)}).seconds, 35);
-  // Of a [5, 10] result, 2 rows and columns more: 2 / 5 + 2 / 10.
+  // A [5, 10] result with 2 rows and columns more: 2 / 5 + 2 / 10.
   machine.op_sides = {{"linear", 2}};
   EXPECT_DOUBLE_EQ(Price(machine, "linear", {Multiplies(), Moves(80)}).seconds, 47);
   EXPECT_DOUBLE_EQ(Price(machine, "other", {Multiplies()}).seconds, 10);
