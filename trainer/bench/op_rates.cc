@@ -118,7 +118,9 @@ std::vector<TimedWork> MeasureOperations(const OpBenchOptions& options) {
     call(*stream);  // Touches the memory.
     stream->Synchronize();
     std::optional<OtherMemory> other;
-    if (options.device == DeviceType::kCpu) other.emplace(*device, tensors, options.threads);
+    if (options.device == DeviceType::kCpu && options.seconds > 0) {
+      other.emplace(*device, tensors, options.threads);
+    }
     const double start = device->Now();
     for (int i = 0; i < 2 || device->Now() - start < options.seconds; ++i) {
       if (other) other->Write();

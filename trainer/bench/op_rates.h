@@ -27,7 +27,8 @@ bool IsUsual(const OpCase& op, DType dtype);
 
 // Calls each usual case for options.seconds, and twice at the least, and takes the shortest time of
 // each operation from the device's trace. On a CPU a call finds its operands where a step does: not
-// in the caches nearest to the cores. Blocks. Throws DeviceError, MemoryError.
+// in the caches nearest to the cores, unless options.seconds is 0. Blocks. Throws DeviceError,
+// MemoryError.
 std::vector<TimedWork> MeasureOperations(const OpBenchOptions& options);
 
 }  // namespace fsdp
