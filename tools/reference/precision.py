@@ -2,7 +2,7 @@
 """Writes precision.safetensors beside some of the models: what PyTorch's FSDP makes of them in bf16 and
 fp16, as errors against float64, and float64 itself.
 
-    python precision.py               writes the files (10 minutes)
+    python precision.py               writes the files (over 8 minutes)
     python precision.py --check       computes them again and compares with the committed ones
     python precision.py --model KEY   the file of one model alone, such as regnet/odd
     python precision.py --scaler   writes or, with --check, compares scaler.json alone (a minute)
