@@ -3,10 +3,11 @@
     test_summary.py DIR PART...
 
 DIR holds, for each part, PART.status (exit status of its command) and either PART.json (Bazel's
-build events), PART.xml (JUnit), or neither: then the part counts as one case. A part whose time
-was over has the status "skipped", and counts with what it found before. Every case of a test.xml counts. A target whose XML shows no failure although it failed (a crash, a timeout), a
-target that was not built, and a part that failed in no other way count as one failure. Exit status
-1 if anything failed or nothing ran.
+build events), PART.xml (JUnit), or neither: then the part counts as one case. A part that was
+cut off has the status "skipped", and counts with what it found before. Every case of a test.xml
+counts. A target whose XML shows no failure although it failed (a crash, a timeout), a target that
+was not built, and a part that failed in no other way count as one failure. Exit status 1 if
+anything failed or nothing ran.
 """
 
 import json
