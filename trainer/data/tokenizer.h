@@ -17,8 +17,8 @@ namespace fsdp {
 inline constexpr size_t kLookAhead = 1 << 12;
 
 // Tokens, and the byte of the text that the first character of each comes from, through normal
-// forms, prefixes and added tokens. So the parts of a text are found again that was tokenised
-// whole: by themselves they would be other tokens.
+// forms, prefixes and added tokens. A part of a text is found by these bytes after the whole is
+// tokenised; tokenised by itself, the part could have other tokens.
 struct PlacedIds {
   std::vector<int32_t> ids;
   std::vector<size_t> begins;  // As many; none is before the one in front of it.

@@ -114,7 +114,8 @@ recipe::Section<Hardware> ComputeKeys() {
       Key("op_terms", &H::op_terms, recipe::Named(Number({.above = 0})),
           "By the same names: the terms of a sum that its begin and end take as long as."),
       Key("op_sides", &H::op_sides, recipe::Named(Number({.above = 0})),
-          "By the same names: the rows and columns that each column and row of a product adds."),
+          "By the same names: how many more columns each row of a product costs, and each column "
+          "rows."),
       Share("reached", &H::reached, "Share of their rates that kernels reach in a whole step."),
       Key("unfused_bytes", &H::unfused_bytes, Number({.above = 0}),
           "Bytes of kernels other than products, as a multiple of ours."),

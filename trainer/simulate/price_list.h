@@ -29,7 +29,8 @@
 
 namespace fsdp {
 
-// 1 / m + 1 / n of a product: what a row and a column more would add to it. 0 for other kernels.
+// The share of a product that one more row and one more column would add: 1 / m + 1 / n. 0 for
+// other kernels.
 double SidesOf(const KernelCost& kernel);
 
 class PriceList {
