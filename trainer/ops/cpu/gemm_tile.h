@@ -4,7 +4,10 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_TILE_H_
 
+#include <immintrin.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "trainer/ops/cpu/gemm_strip.h"
 #include "trainer/ops/cpu/vector_math.h"
@@ -31,6 +34,26 @@ FSDP_ALWAYS_INLINE Vector Load(const void* from) {  // Not aligned.
 }
 
 FSDP_ALWAYS_INLINE void Store(float* to, Vector v) { __builtin_memcpy(to, &v, sizeof(v)); }
+
+// The first `lanes` of a vector, 0 < lanes <= kLanes; the memory behind them is not touched.
+#ifdef __AVX512F__
+FSDP_ALWAYS_INLINE Vector LoadFirst(const float* from, int64_t lanes) {
+  return (Vector)_mm512_maskz_loadu_ps((1u << lanes) - 1, from);
+}
+FSDP_ALWAYS_INLINE void StoreFirst(float* to, Vector v, int64_t lanes) {
+  _mm512_mask_storeu_ps(to, (1u << lanes) - 1, (__m512)v);
+}
+#else
+FSDP_ALWAYS_INLINE __m256i First(int64_t lanes) {
+  return (__m256i)(Bits{0, 1, 2, 3, 4, 5, 6, 7} < (static_cast<int>(lanes) - Bits{}));
+}
+FSDP_ALWAYS_INLINE Vector LoadFirst(const float* from, int64_t lanes) {
+  return (Vector)_mm256_maskload_ps(from, First(lanes));
+}
+FSDP_ALWAYS_INLINE void StoreFirst(float* to, Vector v, int64_t lanes) {
+  _mm256_maskstore_ps(to, First(lanes), (__m256)v);
+}
+#endif
 
 // Factor defines the 4 bytes of a factor: MulAdd() is sum + left right, one step of k.
 //
@@ -81,29 +104,26 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
   add_terms(s.k - steps * kLine);
   float* c = s.c + col;
   const float* bias = s.bias == nullptr ? nullptr : s.bias + col;
-  if (cols == kVectors_ * kLanes) {
+  // LastTile() leaves no vector empty, but the last one of a row may be cut.
+  const int64_t last = cols - (kVectors_ - 1) * kLanes;
+  const auto store = [&](auto cut) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r, c += s.c_row) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors_; ++v) {
+        const bool part = cut.value && v == kVectors_ - 1;
+        const auto load = [&](const float* from) __attribute__((always_inline)) {
+          return part ? LoadFirst(from, last) : Load(from);
+        };
         Vector value = s.alpha * sum[r][v];
         asm("" : "+v"(value));  // Rounded here, not fused with the additions below.
-        if (s.add) value += Load(c + v * kLanes);
-        if (bias != nullptr) value += Load(bias + v * kLanes);
-        Store(c + v * kLanes, value);
+        if (s.add) value += load(c + v * kLanes);
+        if (bias != nullptr) value += load(bias + v * kLanes);
+        part ? StoreFirst(c + v * kLanes, value, last) : Store(c + v * kLanes, value);
       }
     }
-    return;
-  }
-  for (int r = 0; r < kRows; ++r, c += s.c_row) {
-    for (int64_t j = 0; j < cols; ++j) {
-      float value = s.alpha * sum[r][j / kLanes][j % kLanes];
-      asm("" : "+v"(value));
-      if (s.add) value += c[j];
-      if (bias != nullptr) value += bias[j];
-      c[j] = value;
-    }
-  }
+  };
+  last == kLanes ? store(std::false_type()) : store(std::true_type());
 }
 
 // The last columns, with as few vectors as they need.
