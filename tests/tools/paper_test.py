@@ -45,6 +45,12 @@ class Reproduce(unittest.TestCase):
         self.assertEqual(len(points.judged((points.SEEN,))), 25)
         self.assertEqual(len(points.judged(points.SEEN_MORE)), 23)
 
+    def test_what_the_papers_program_keeps_beside_counts(self):
+        memory = {"memory": {f"{kind}_peak": 40e9 for kind in points.KINDS}}
+        for recipe, gb in (("mingpt-175b", 41.610612736), ("t5-11b", 40)):
+            value = points.Value("8b", "", 128, points.Run(recipe, 128, 1), "active", ())
+            self.assertAlmostEqual(machine.value_of(value, memory), gb)
+
     def test_predictions_read_no_number_of_the_paper(self):
         with tempfile.TemporaryDirectory() as scratch:
             result, report = reproduce(pathlib.Path(scratch) / "a", "--figures", "2b,6b")

@@ -7,6 +7,8 @@ import pathlib
 import re
 import subprocess
 
+import points
+
 GB = 1e9
 
 
@@ -56,8 +58,8 @@ class Program:
 
 def value_of(value, result):
     """The number of the figure; None where the run does not fit, or is not timed."""
-    if value.what in ("allocated", "active", "reserved"):
-        return result["memory"][value.what + "_peak"] / GB
+    if value.what in points.KINDS:
+        return (result["memory"][value.what + "_peak"] + points.KEPT_BESIDE.get(value.run.recipe, 0)) / GB
     if not result["fits"] or not result["step_time_s"]:
         return None
     return {"tflops": result["hardware_tflops_per_device"], "seconds": result["step_time_s"],
@@ -120,7 +122,6 @@ FITTED = {"7b batch_2 256": ("reached", 0.3, 1.0, +1),
 
 def fit(binary, root, text, seen, paper, folder, tell, rounds=None):
     """Sets a number by each seen point in turn until all meet. Returns {key: (number, point)}."""
-    import points
     numbers = {}
     path = pathlib.Path(folder) / "fitted.yaml"
 
