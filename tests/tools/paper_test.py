@@ -70,6 +70,20 @@ class Reproduce(unittest.TestCase):
                     self.assertNotEqual(mine["paper"], theirs["paper"])
                     self.assertAlmostEqual(mine["error"], mine["ours"] / mine["paper"] - 1)
 
+    def test_the_first_bar_of_2a_sets_its_size(self):
+        for scale in (1, 2):
+            paper = json.loads(json.dumps(PAPER))
+            base = paper["fig2a_all_gather_ms"]["even_base"] = PAPER["fig2a_all_gather_ms"]["even_base"] * scale
+            with tempfile.TemporaryDirectory() as scratch:
+                other = pathlib.Path(scratch) / "paper.json"
+                other.write_text(json.dumps(paper))
+                _, report = reproduce(pathlib.Path(scratch) / "out", "--figures", "2a", "--paper", other)
+            ours = {p["x"]: p["ours"] for p in report["figures"]["2a"]["points"]}
+            self.assertEqual(set(ours), {"even_list", "uneven_1_element", "uneven_1e6_elements"})
+            for bar in ours.values():  # A list costs a copy, broadcasts a start for each rank.
+                self.assertGreater(bar, base)
+                self.assertLess(bar, 1.2 * base)
+
     def test_a_fit_reads_the_seen_point_alone(self):
         seen = points.named(points.SEEN)
         text = CLUSTER.read_text()

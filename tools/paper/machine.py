@@ -41,10 +41,10 @@ class Program:
                 *(word for setting in settings for word in ("--set", setting)))
         return self.known[key]
 
-    def all_gather(self, world, elements):
-        """Seconds of one, of fp32; `elements` in the result."""
+    def collective(self, call, world, elements):
+        """Seconds of one, of fp32; `elements` of the whole tensor."""
         return self.call("collective", "--hardware", self.hardware, "--world-size", str(world),
-                         "--call", "all_gather", "--elements", str(elements), "--dtype", "fp32",
+                         "--call", call, "--elements", str(elements), "--dtype", "fp32",
                          "--json")["seconds"]
 
     def simulate_all(self, runs, tell):

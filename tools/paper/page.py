@@ -129,7 +129,6 @@ def page(report):
         body.append("<h2>What the paper's numbers say before anything is fitted</h2><ul>" + facts + "</ul>")
     body += [figure(key, f) for key, f in report["figures"].items()]
     body.append(limit(report))
-    body.append("<h2>Not reproduced</h2>" + table(("figure", "why"), report["not_reproduced"].items()))
     body.append("<h2>Assumptions</h2><p>Numbers of the cluster without a publication. Recipes state theirs in "
                 "their heads.</p>" + table(("number", "source"), report["assumptions"].items()))
     return ("<!doctype html><html lang=en><meta charset=utf-8><title>The FSDP paper, simulated</title>"

@@ -49,6 +49,10 @@ FIG2_WORLD = 16  # Assumed: the paper does not say.
 KEPT_BESIDE = {"mingpt-175b": 96 * 2048 * 2048 * 4}
 
 FIGURES = (
+    Figure("2a", "2a: one all-gather of even and uneven shards", "ms",
+           "The paper does not give the size: the first bar sets it. The others are PyTorch's other call, which ours "
+           "has no counterpart of: with even shards the same all-gather and a copy into a list, with uneven ones a "
+           "broadcast by each rank (ProcessGroupNCCL.cpp), one behind another."),
     Figure("2b", "2b: 2^30 fp32 elements in all-gathers of ever fewer", "ms",
            "The rate is set by the first point. The knee does not come out: below 33 million elements the "
            "paper's calls take some 0.8 ms longer each, whatever their size, a hundred times NCCL's own "
