@@ -29,6 +29,12 @@ class ActionList {
   // already order all that it waits for.
   void Settle(int wait, int held);
 
+  // The last action on a stream so far; -1: none.
+  int LastOn(StreamId stream) const {
+    const auto lane = static_cast<int>(stream);
+    return streams_[lane][lane] - 1;
+  }
+
   // Begins the second step, which has the same actions.
   void NextStep();
 

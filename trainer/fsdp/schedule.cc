@@ -206,7 +206,7 @@ class Builder {
     }
     UseActivations(run, action);
     tables_.Before(run, action);
-    const int index = last_run_ = list_.Add(std::move(action));
+    const int index = list_.Add(std::move(action));
     AddBatchSums(o_, run, list_);
     tables_.Behind(run);
     if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
@@ -272,11 +272,11 @@ class Builder {
                             Resource::kHostActivations, {});
   }
 
-  // Behind all that the compute stream has.
+  // Behind all that the compute stream has, runs and copies: either may give memory back to it.
   void FetchActivations(int segment, int m) {
     if (!IsOffloaded(segment)) return;
     MoveActivations(StreamId::kFetch, segment, m, Resource::kHostActivations,
-                    Resource::kActivations, {last_run_});
+                    Resource::kActivations, {list_.LastOn(StreamId::kCompute)});
   }
 
   int MoveActivations(StreamId stream, int segment, int m, Resource from, Resource to,
@@ -355,7 +355,7 @@ class Builder {
     const Use staging{Resource::kStaging};
     const bool staged = slotted_gradients_ && m > 0;
     if (staged && IsOnHost(u)) FetchGradient(u, m, shard);
-    const Use gradient = o_.concat_gradients && !IsOnHost(u) ? Join(u, m) : Gradient(u);
+    const Use gradient = o_.concat_gradients ? Join(u, m) : Gradient(u);
     Uses uses{.reads = {gradient}, .writes = {staged ? staging : shard}, .gives = {gradient}};
     if (staged || IsOnHost(u)) uses.takes = uses.writes;
     int index = Add(ActionKind::kReduce, StreamId::kReduce, u, m, std::move(uses));
@@ -367,7 +367,7 @@ class Builder {
     return index;
   }
 
-  // For a unit that the device updates: copies its gradient, and gives back what backward added to.
+  // Copies the unit's gradient into memory of its own, and gives back what backward added to.
   Use Join(int u, int m) {
     const Use joined{Resource::kJoinedGradient, u};
     Add(ActionKind::kMove, StreamId::kCompute, u, m,
@@ -454,7 +454,7 @@ class Builder {
   const bool slotted_gradients_;  // So do their gradients.
   int gather_slots_ = 0, free_slots_ = 0, next_slot_ = 0;
   int gradient_slots_ = 0, next_gradient_slot_ = 0;
-  int last_run_ = -1, left_ = -1;  // The actions; of activations.
+  int left_ = -1;  // The action with which activations have left last.
   int shard_slots_ = 0, next_shard_slot_ = 0;
   std::vector<int> slot_of_;
   std::vector<bool> resident_;

@@ -135,8 +135,7 @@ void Storage::AddInUse(int unit, int f, const ScheduleOptions& train) {
                                         Resource::kGradientShard, ShardExtent::kShard);
   if (ReducesQuantized(flat, train.quantize)) AddQuantizedReduce(f, train);
   if (!sharded) return;
-  if (train.concat_gradients && !on_host)
-    Row(Resource::kJoinedGradient, f) = Row(Resource::kGradient, f);
+  if (train.concat_gradients) Row(Resource::kJoinedGradient, f) = Row(Resource::kGradient, f);
   Row(Resource::kStaging, f) = in_use(DType::kFloat32, ShardExtent::kShard);
   if (on_host) Row(Resource::kShard, f) = Row(Resource::kStaging, f);
 }

@@ -313,8 +313,7 @@ Type<FsdpOptions> FsdpType() {
           "last one, which takes memory for the whole gradient."),
       Key("concat_gradients", &R::concat_gradients, Boolean(),
           "true: when a unit's backward is over, its gradients are copied into one more buffer, "
-          "and reduced from there, as PyTorch's FSDP1 does it. Needs buffers `caching`. "
-          "Gradients of units that the host updates are not copied."),
+          "and reduced from there, as PyTorch's FSDP1 does it. Needs buffers `caching`."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
       Key("cpu_offload", &R::cpu_offload, cpu_offload,
           "State that is kept in host memory or on a disk."),

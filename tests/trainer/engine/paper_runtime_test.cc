@@ -178,9 +178,10 @@ TEST(PaperRuntime, PlannedStatisticsAreInOrder) {
 }
 
 // Backward's own memory is given back before the reduction, which reads a copy.
-TEST(PaperRuntime, ConcatenatedGradientsAreReducedFromACopy) {
+void ExpectReducedFromACopy(const FsdpOptions::CpuOffload& offload) {
   TinyRun run = Wide();
   run.options.executor.concat_gradients = true;
+  run.options.executor.cpu_offload = offload;
   const auto model = MakeModel(run.shape());
   const Mesh mesh = MeshFor(run.options.executor, /*rank=*/0, run.world);
   const Schedule schedule = ScheduleFor(run.options.executor, *model, mesh, Mode::kTrain);
@@ -201,6 +202,10 @@ TEST(PaperRuntime, ConcatenatedGradientsAreReducedFromACopy) {
     ++reduced;
   }
   EXPECT_GT(reduced, 4);
+}
+
+TEST(PaperRuntime, ConcatenatedGradientsAreReducedFromACopy) {
+  for (const FsdpOptions::CpuOffload& offload : Offloads()) ExpectReducedFromACopy(offload);
 }
 
 // Reserved by steps and evaluations by turns, where the device is as late or as quick as it can be.

@@ -484,6 +484,7 @@ TEST(WaitDeletion, Spill) { CheckOffload(SpillRanks(Strategy::kHybridShard), 48,
 ExecutorOptions FromACachingAllocator(ExecutorOptions o, int bits) {
   o.limiter = FsdpOptions::Limiter::kHost;
   o.buffers = FsdpOptions::Buffers::kCaching;
+  o.concat_gradients = bits % 5 > 2;
   o.limit_all_gathers = bits % 5 % 4;
   o.forward_prefetch = bits % 3 > 0;
   o.poison = bits % 2 == 0;
@@ -503,12 +504,14 @@ TEST(WaitDeletion, SpillFromACachingAllocator) {
 }
 
 // Activations leave, and come back to, the compute stream's memory, which it may use again at once:
-// the list knows no use of that memory, so these waits are `pacing` to it.
+// the list knows no use of that memory, so these waits are `pacing` to it. A gradient that has been
+// copied gives such memory back behind the run.
 TEST(WaitDeletion, ActivationsAreWaitedForWhereMemoryIsReused) {
   for (const ActivationOffload offload : {ActivationOffload::kHost, ActivationOffload::kSpill}) {
-    for (const int world : {1, 2}) {
+    for (const auto& [world, concat] : {std::pair{1, false}, {2, false}, {2, true}, {3, true}}) {
       ExecutorOptions o = FromACachingAllocator({}, 1);
       o.activation_offload = offload;
+      o.concat_gradients = concat;
       o.micro_batches = 2;
       Runner runner(SmallConfig(), o, world, {});
       const Schedule schedule = runner.Of(Mode::kTrain);
@@ -526,6 +529,36 @@ TEST(WaitDeletion, ActivationsAreWaitedForWhereMemoryIsReused) {
         }
       }
       EXPECT_EQ(waits, 8);  // Two segments leave, once each way, twice.
+    }
+  }
+}
+
+// Where a gradient is copied behind its run, the copy gives back memory that activations may come
+// back to. Whether they do depends on sizes: these are some at which they did before the copy was
+// waited for, and sizes and settings beside them.
+TEST(WaitDeletion, ActivationsComeBackBehindCopiedGradients) {
+  constexpr std::pair<int64_t, int64_t> kHiddenAndInner[] = {{16, 64}, {32, 100}, {16, 40}};
+  for (const auto& [hidden, inner] : kHiddenAndInner) {
+    for (int bits = 0; bits < 96; ++bits) {
+      if (kUnderAsan && bits % 8 > 0) continue;
+      ExecutorOptions o = FromACachingAllocator({}, 1);
+      o.auto_wrap.outside = WrapPolicy::Outside::kUnits;
+      o.activation_offload = ActivationOffload::kHost;
+      o.concat_gradients = true;
+      o.micro_batches = 1 + bits % 2;
+      o.recompute = static_cast<Recompute>(bits / 2 % 3);
+      if (bits / 6 % 2 > 0) o.gradient_accumulation = Accumulation::kUnsharded;
+      if (bits / 12 % 2 > 0) o.sharding_strategy = Strategy::kShardGradOp;
+      if (bits / 24 % 2 > 0) o.mixed_precision.param_dtype = DType::kFloat16;
+      if (bits / 48 > 0) o.cpu_offload = {.params = bits % 3 > 0, .optimizer = true};
+      Gpt2Config config = SmallConfig();
+      config.hidden_size = hidden;
+      config.intermediate_size = inner;
+      Runner runner(config, o, /*world=*/3, {});
+      const Schedule schedule = runner.Of(Mode::kTrain);
+      ASSERT_EQ(runner.FirstRace(Mode::kTrain, schedule), "")
+          << hidden << " " << inner << " " << bits << "\n"
+          << schedule.ToString();
     }
   }
 }
