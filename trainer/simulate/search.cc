@@ -25,6 +25,14 @@ namespace {
 // Micro-batches whose step's middle is like that of any longer one.
 constexpr int kFew = 4;
 
+// The shares of the budget after which no further group gets a bound, and no further candidate is
+// timed.
+constexpr double kBoundsEnd = 0.5, kTimingEnds = 0.8;
+
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 void SetMicroBatches(ResolvedRun& run, int count) {
   const ExecutorOptions& executor = run.options.executor;
   run.options.executor.micro_batches = count;
@@ -130,7 +138,9 @@ class Searching {
         world_(world),
         local_world_(local_world),
         hardware_(hardware),
-        options_(options) {}
+        options_(options),
+        clock_(options.clock ? options.clock : WallSeconds),
+        begin_(clock_()) {}
 
   SearchResult Run() {
     Enumerate();
@@ -141,7 +151,7 @@ class Searching {
       for (const size_t member : groups_[group].members) {
         if (groups_[group].bounded && IsCut(groups_[group].bound)) {
           Lose(LostBy::kBound, member);
-        } else if (!groups_[group].bounded || Spent(1)) {
+        } else if (!groups_[group].bounded || Spent(kTimingEnds)) {
           Lose(LostBy::kNotTried, member);
         } else {
           Consider(member);
@@ -170,10 +180,11 @@ class Searching {
     size_t candidate = 0;
   };
 
-  double Seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
+  double Seconds() const { return clock_() - begin_; }
 
+  bool IsOver() const { return Seconds() >= options_.budget_s; }
+
+  // Whether this share of the budget is spent. Something is then left out.
   bool Spent(double share) {
     if (Seconds() < options_.budget_s * share) return false;
     result_.all = false;
@@ -215,19 +226,24 @@ class Searching {
     }
   }
 
-  // Keeps half of the budget for the search that the bounds are for.
+  // False: there is no time left for it.
+  bool FindBound(Group& group) {
+    for (const size_t member : group.members) {
+      if (Spent(kBoundsEnd)) return false;
+      std::optional<ResolvedRun> run = Resolve(member);
+      if (!run) continue;
+      group.bound = StepBound(*run, hardware_);
+      break;
+    }
+    group.bounded = true;
+    ++progress_.bounded;
+    Say();
+    return true;
+  }
+
   void FindBounds() {
     for (Group& group : groups_) {
-      if (Spent(0.5)) break;
-      for (const size_t member : group.members) {
-        std::optional<ResolvedRun> run = Resolve(member);
-        if (!run) continue;
-        group.bound = StepBound(*run, hardware_);
-        break;
-      }
-      group.bounded = true;
-      ++progress_.bounded;
-      Say();
+      if (!FindBound(group)) break;
     }
     std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
       return std::pair(!groups_[a].bounded, groups_[a].bound) <
@@ -335,6 +351,10 @@ class Searching {
   void ShowBest() {
     for (const size_t index : best_) {
       const size_t candidate = timed_[index].candidate;
+      if (!result_.best.empty() && Spent(1)) {
+        lost_.push_back({LostBy::kNotTried, candidate});
+        continue;
+      }
       ResolvedRun run = *Resolve(candidate);
       run.plan = PlanRun(*run.model, run.options, world_, local_world_, run.target);
       const std::optional<Simulation> simulation = SimulateAndPlan(run, hardware_, {});
@@ -371,7 +391,7 @@ class Searching {
       Count(lost.by, lost.candidate, group.bounded ? group.bound : 0, 0);
     }
     Loser& misfit = result_.lost[static_cast<size_t>(LostBy::kMemory)];
-    if (misfit.count > 0) {
+    if (misfit.count > 0 && !IsOver()) {
       const Misfit found = PlanOf(nearest_[static_cast<size_t>(LostBy::kMemory)]);
       misfit.bytes = found.bytes;
       misfit.room = found.room;
@@ -406,11 +426,11 @@ class Searching {
     };
     look(0);
     for (const Group& group : groups_) {
-      if (!Spent(2)) look(group.members[0]);
+      if (!IsOver()) look(group.members[0]);
     }
     const std::vector<size_t> members = groups_[candidates_[at].group].members;
     for (const size_t member : members) {
-      if (!Spent(2)) look(member);
+      if (!IsOver()) look(member);
     }
     std::string text = "does not fit: none of " +
                        Counted(static_cast<int64_t>(candidates_.size() - conflicts_), "recipe") +
@@ -427,7 +447,8 @@ class Searching {
   const int world_, local_world_;
   const Hardware& hardware_;
   const SearchOptions& options_;
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const std::function<double()> clock_;
+  const double begin_;
   std::vector<Candidate> candidates_;
   std::vector<bool> done_;
   std::vector<Group> groups_;

@@ -8,6 +8,9 @@
 //   Memory  A plan ends as soon as it takes more than there is.
 //   Time    A step of many micro-batches goes on at the pace of its middle ones: steps of 3 and of
 //           4 are simulated and the rest is added. The best are then simulated whole.
+//   Budget  Once it is spent, the candidate in work ends and, where none has been shown yet, one
+//           more is simulated whole, or planned to say that none fits. Bounds take half of the
+//           budget at most, a fifth is left for the best. The recipe itself is always tried.
 // Tests: tests/trainer/simulate/search_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_SEARCH_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_SEARCH_H_
@@ -39,7 +42,8 @@ struct SearchProgress {
 
 struct SearchOptions {
   size_t best = 10;
-  double budget_s = std::numeric_limits<double>::infinity();  // Seconds of wall time.
+  double budget_s = std::numeric_limits<double>::infinity();  // Seconds that `clock` counts.
+  std::function<double()> clock = nullptr;                    // Seconds. Null: wall time.
   bool cut = true;  // False: all that fit are timed, whatever their bounds.
   std::function<void(const SearchProgress& progress)> progress = nullptr;
 };
@@ -54,7 +58,7 @@ enum class LostBy {
   kHost,
   kComputation,
   kEqual,     // It does what one of the best does in the same time.
-  kNotTried,  // The budget was spent.
+  kNotTried,  // The budget was spent before it was tried, or as one of the best simulated whole.
 };
 inline constexpr int kNumLostBy = 9;
 
@@ -64,7 +68,7 @@ struct Loser {
   std::vector<std::string> overrides;
   double step_s = 0;   // Its step, or the bound.
   double seconds = 0;  // Those that the part adds to the best step's.
-  int64_t bytes = 0;   // kMemory: planned.
+  int64_t bytes = 0;   // kMemory: planned. 0: the budget left no time to add them up.
   int64_t room = 0;    // kMemory: bytes that there are.
 };
 
@@ -83,7 +87,7 @@ struct SearchResult {
   std::optional<double> own_s =
       std::nullopt;    // A step of the recipe itself. Empty: it does not fit.
   bool all = true;     // False: the budget was spent.
-  double seconds = 0;  // Wall time of the search.
+  double seconds = 0;  // The search took, by its clock.
 };
 
 // `local_world`: ranks of a host. Throws ConfigError where the recipe itself is wrong or the file

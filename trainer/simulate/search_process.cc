@@ -75,7 +75,7 @@ LostWords WordsOf(LostBy by) {
     case LostBy::kEqual:
       return {"equal", "take as long as one of these and do the same, with as many bytes or more"};
     case LostBy::kNotTried:
-      return {"not_tried", "were not tried, because the budget was spent"};
+      return {"not_tried", "were not tried, or not simulated whole, because the budget was spent"};
   }
   return {"", ""};
 }
@@ -97,6 +97,7 @@ std::string Example(LostBy by, const Loser& loser) {
   std::string text = "    the nearest: " + Flags(loser.overrides) + "\n      ";
   switch (by) {
     case LostBy::kMemory:
+      if (loser.bytes == 0) return text + "takes more bytes than are free\n";
       return text + HumanBytes(loser.bytes) + " a rank, and " + HumanBytes(loser.room) +
              " are free\n";
     case LostBy::kBound:
@@ -135,7 +136,7 @@ std::string LoserToJson(LostBy by, const Loser& loser) {
   if (by == LostBy::kNotTried || by == LostBy::kEqual) return object.Text();
   object.AddRaw("set", FlagsJson(loser.overrides));
   if (by == LostBy::kMemory) {
-    object.Add("bytes", loser.bytes).Add("room", loser.room);
+    if (loser.bytes > 0) object.Add("bytes", loser.bytes).Add("room", loser.room);
   } else if (by == LostBy::kBound) {
     object.Add("bound_s", loser.step_s);
   } else {

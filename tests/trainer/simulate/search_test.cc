@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -235,6 +236,71 @@ TEST(Search, EndsWithItsBudgetAndSaysSo) {
   EXPECT_EQ(result.lost[static_cast<size_t>(LostBy::kNotTried)].count, result.candidates - 1);
   EXPECT_THAT(SearchToText(result, 4, job.hardware), HasSubstr("the budget was spent"));
   EXPECT_TRUE(job.Search().all);
+}
+
+// A search on a clock that counts what it loads: each candidate that it looks at takes a second, or
+// some random ones.
+struct Clocked {
+  double now = 0;
+  size_t loads = 0, late = 0;  // late: begun when the budget was spent.
+  std::optional<SearchResult> result = std::nullopt;
+  std::string error;
+
+  Clocked(const Job& job, double budget_s, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const LoadWith load = [&, loader = job.Loader()](const Strings& overrides) {
+      ++loads;
+      if (now >= budget_s) ++late;
+      now += seed == 0 ? 1 : static_cast<double>(random() % 8);
+      return loader(overrides);
+    };
+    SearchOptions options{.budget_s = budget_s};
+    options.clock = [&] { return now; };
+    try {
+      result = fsdp::Search(load, job.world, job.local_world, job.hardware, options);
+    } catch (const MemoryError& none_fits) {
+      error = none_fits.what();
+    }
+  }
+};
+
+// Once the budget is spent a search begins one candidate more at most: the first that it shows.
+TEST(Search, BeginsNoMoreOnceItsBudgetIsSpent) {
+  // All fit; those that take no more than the recipe do; none does. Steps of many micro-batches are
+  // simulated whole at the end.
+  Job all{.overrides = {"train.global_batch_size=48"}, .hardware = Cluster(), .world = 4};
+  Job some = all, none = all;
+  const int64_t planned = all.Resolved().plan.planned();
+  some.overrides.push_back("run.memory_limit=" + std::to_string(planned));
+  none.overrides.emplace_back("run.memory_limit=1000");
+  const struct {
+    Job job;
+    bool fits;
+    std::vector<double> budgets_s;
+  } cases[] = {{all, true, {20, 60, 200}}, {some, true, {20, 200}}, {none, false, {20, 200}}};
+  size_t ended_early = 0, shown = 0;
+  for (const auto& [job, fits, budgets_s] : cases) {
+    for (const double budget_s : budgets_s) {
+      for (const uint64_t seed : {0, 1}) {
+        const Clocked search(job, budget_s, seed);
+        EXPECT_LE(search.late, 1u) << budget_s << ", seed " << seed << ", " << search.error;
+        EXPECT_GT(search.loads, 3u);
+        ASSERT_EQ(search.result.has_value(), fits) << budget_s << ": " << search.error;
+        if (!fits) {
+          EXPECT_THAT(search.error, HasSubstr("The least that was found is "));
+          continue;
+        }
+        const SearchResult& found = *search.result;
+        size_t lost = 0;
+        for (const Loser& loser : found.lost) lost += loser.count;
+        EXPECT_EQ(lost + found.best.size(), found.candidates) << budget_s << ", seed " << seed;
+        shown += found.best.size();
+        ended_early += !found.all;
+      }
+    }
+  }
+  EXPECT_GE(ended_early, 4u);
+  EXPECT_GT(shown, 2 * ended_early);
 }
 
 TEST(Search, SaysWhyTheOthersLost) {
