@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/e2e/run_binary.h"
 
@@ -71,6 +74,49 @@ TEST(Picture, ASimulatedStepIsDrawnBesideARealOne) {
   EXPECT_NE(text.find("<h3>" + out + "</h3>"), std::string::npos);
   EXPECT_NE(text.find("<h3>" + job.run_dir() + "</h3>"), std::string::npos);
   EXPECT_NE(text.find("<h2>Curves</h2>"), std::string::npos);
+}
+
+// The bytes of a trace's counter of memory, by name.
+std::vector<int64_t> MemoryIn(const std::string& trace, const std::string& name) {
+  std::vector<int64_t> bytes;
+  const Json events = Json::parse(FileOf(trace)).at("traceEvents");
+  for (const Json& event : events) {
+    if (event["ph"] == "C") bytes.push_back(event["args"][name].get<int64_t>());
+  }
+  return bytes;
+}
+
+TEST(Picture, PlannedMemoryIsDrawnUpToThePlan) {
+  Job job;
+  const std::string out = job.dir() / "simulated";
+  const Outcome simulated = Call(Simulate(job, {"--world-size", "2", "--out", out, "--json"}));
+  ASSERT_EQ(simulated.code, 0) << simulated.Text();
+  ASSERT_EQ(job.Train({"log.trace_steps=[2]"}).code, 0);
+  const Outcome plan = Call({"plan", "--config", job.recipe(), "--world-size", "1", "--json"});
+  ASSERT_EQ(plan.code, 0) << plan.Text();
+  int64_t most = 0;
+  for (const auto& [trace, planned] :
+       {std::pair(out + "/traces/step_3.json", Json::parse(simulated.out)),
+        std::pair(job.run_dir() + "/traces/step_2.json", Json::parse(plan.out))}) {
+    const auto peak = planned["memory"]["allocated_peak"].get<int64_t>();
+    const std::vector<int64_t> used = MemoryIn(trace, "allocated");
+    ASSERT_GT(used.size(), 10u) << trace;
+    const auto [least, highest] = std::minmax_element(used.begin(), used.end());
+    EXPECT_LE(*highest, peak) << trace;
+    EXPECT_LT(*least, *highest) << trace;
+    EXPECT_GT(*highest, peak / 2) << trace;
+    for (const int64_t bytes : MemoryIn(trace, "reserved")) EXPECT_EQ(bytes, peak) << trace;
+    most = std::max(most, peak);
+  }
+  const std::string page = job.dir() / "both.html";
+  const Outcome report = Call({"report", job.run_dir(), out, "--out", page});
+  ASSERT_EQ(report.code, 0) << report.Text();
+  std::ostringstream scale;  // One for both.
+  scale << "memory, up to " << static_cast<double>(most) * 1e-9 << " GB";
+  const std::string text = FileOf(page);
+  const size_t first = text.find(scale.str());
+  ASSERT_NE(first, std::string::npos) << scale.str();
+  EXPECT_NE(text.find(scale.str(), first + 1), std::string::npos);
 }
 
 TEST(Sweep, APointThatDoesNotFitIsARow) {

@@ -19,7 +19,6 @@
 #include "trainer/core/utf8.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/build_info.h"
-#include "trainer/observe/chrome_trace.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -344,9 +343,8 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
   console_.Progress(step, steps, result.loss, meter_->TimeLeft(left));
 }
 
-void Recorder::WriteTrace(int64_t step, std::vector<Span> spans,
-                          std::function<StepPart(uint64_t tag)> part) {
-  const RankTrace trace{job_.rank, std::move(spans), std::move(part)};
+void Recorder::WriteTrace(int64_t step, RankTrace trace) {
+  trace.rank = job_.rank;
   std::string path = directory_->trace(step);
   if (job_.world > 1) path.insert(path.rfind('.'), "_rank_" + std::to_string(job_.rank));
   // Makes traces/ alone: a run directory that was removed is not made again.

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "trainer/core/file_prefix.h"
-#include "trainer/core/span.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/run_words.h"
+#include "trainer/observe/chrome_trace.h"
 #include "trainer/observe/console.h"
 #include "trainer/observe/log.h"
 #include "trainer/observe/metrics.h"
@@ -73,10 +73,7 @@ class Recorder {
   // rank. Writes a record at every log.every and moves the console's bar.
   void Step(int64_t step, const StepScalars& result, const StepAccount& account, int64_t tokens,
             double lr);
-  // Writes the spans of this rank's streams in a step. `part` says which part of the step a span's
-  // tag stands for.
-  void WriteTrace(int64_t step, std::vector<Span> spans,
-                  std::function<StepPart(uint64_t tag)> part);
+  void WriteTrace(int64_t step, RankTrace trace);  // Writes this rank's trace of a step.
   // Writes everything to the disk. Rank 0 returns what metrics.jsonl then holds, the others
   // nothing.
   std::optional<FilePrefix> Sync();

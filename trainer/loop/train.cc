@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/utf8.h"
+#include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/checkpointer.h"
@@ -30,6 +31,7 @@
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/observe/chrome_trace.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -182,6 +184,10 @@ class Trainer {
     throughput.devices = job_.world;
     throughput.peak_flops =
         PeakFlops(job_.device.name, run_.options.executor.mixed_precision.param_dtype);
+    const bool planned = recipe_.fsdp.buffers == FsdpOptions::Buffers::kSlots;
+    if (planned && !recipe_.log.trace_steps.empty()) {
+      traced_memory_.emplace(*run_.model, run_.options, job_.world, run_.target.device);
+    }
     recorder_.StartClock(throughput, step_, tokens_);
     const int64_t last = recipe_.train.steps;
     if (evaluate_first_) TakeUpEvaluation();
@@ -403,10 +409,13 @@ class Trainer {
   void WriteTrace(int64_t step) {
     Drain();
     executor().Synchronize();
-    recorder_.WriteTrace(step, rank_.device().TakeTrace(), [this](uint64_t tag) {
+    RankTrace trace{.spans = rank_.device().TakeTrace()};
+    trace.part = [this](uint64_t tag) {
       const StepPosition at = PositionOf(tag);
       return PartOf(at, executor().schedule(at.mode), executor().layout());
-    });
+    };
+    if (traced_memory_) trace.memory = traced_memory_->Over(trace.spans, run_.plan.planned());
+    recorder_.WriteTrace(step, std::move(trace));
   }
 
   ExitCode Finish(const char* reason, ExitCode code) {
@@ -432,6 +441,7 @@ class Trainer {
   Recorder recorder_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<Evaluator> evaluator_;
+  std::optional<StepMemory> traced_memory_;  // Empty: no step is traced, or memory is not planned.
 
   std::string stage_ = "the start";  // The host's present work, for messages.
   int64_t step_ = 0;                 // Issued.

@@ -9,15 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/memory_point.h"
 #include "trainer/core/span.h"
 
 namespace fsdp {
-
-// Device memory of a caching allocator, in bytes.
-struct MemoryPoint {
-  double at_s = 0;
-  int64_t allocated = 0, active = 0, reserved = 0;
-};
 
 struct RankTrace {
   int rank = 0;

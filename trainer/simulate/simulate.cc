@@ -9,6 +9,7 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/session.h"
+#include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/step_position.h"
@@ -164,6 +165,12 @@ class SimulatedRank {
                                 PartOf(at, executor.schedule(at.mode), executor.layout()));
       }
       found.spans.push_back(std::move(span));
+    }
+    if (memory_->caching() == nullptr) {
+      found.memory_points =
+          StepMemory(*run_.model, run_.options, run_.place.world, run_.target.device)
+              .Over(found.spans, run_.plan.planned());
+      return;
     }
     std::vector<MemoryPoint> points;
     for (MemoryPoint& point : found.memory_points) {

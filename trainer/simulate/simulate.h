@@ -41,8 +41,8 @@ struct Simulation {
   double samples = 0, targets = 0;  // The job's step's.
   double device_s = 0, link_s = 0;  // Seconds that kernels and collectives would take alone.
   std::vector<Span> spans = {};     // Seconds from the begin of the step.
-  // A caching allocator's memory where each operation is enqueued: on the host's clock, as are the
-  // allocator's blocks.
+  // Planned memory: that in use over the step (engine/step_memory.h). A caching allocator's where
+  // each operation is enqueued: on the host's clock, as are the allocator's blocks.
   std::vector<MemoryPoint> memory_points = {};
   std::map<uint64_t, StepPart> parts = {};  // The meaning of the spans' tags.
 };

@@ -141,14 +141,20 @@ std::string MemoryOf(const Step& step, double y, double scale, double most) {
                      Number(most * 1e-9) + " GB</text>";
   for (const auto& [name, points] : step.memory) {
     std::string path;
-    double last = -1;
-    for (const Point& point : points) {
-      const double x = point.x * scale;
-      if (last >= 0 && x - last < kGap) continue;
-      last = x;
-      const double height = y + kMemory - point.y / most * (kMemory - 16);
+    const auto draw = [&](double x, double bytes) {
+      const double height = y + kMemory - bytes / most * (kMemory - 16);
       path += (path.empty() ? "M" : "H") + Number(x) + (path.empty() ? " " : "V") + Number(height);
+    };
+    for (size_t i = 0; i < points.size();) {  // Points that are one: their highest, then the last.
+      const double x = points[i].x * scale;
+      double highest = 0;
+      for (; i < points.size() && points[i].x * scale - x < kGap; ++i) {
+        highest = std::max(highest, points[i].y);
+      }
+      draw(x, highest);
+      if (points[i - 1].y < highest) draw(x + kGap, points[i - 1].y);
     }
+    if (!points.empty()) path += "H" + Number(step.seconds * scale);
     const bool reserved = name == "reserved";
     html += "<path fill=\"none\" stroke=\"" + std::string(reserved ? "#999" : "#2b5f9e") +
             "\" d=\"" + path + "\"><title>" + EscapeHtml(name) + "</title></path>";

@@ -11,9 +11,10 @@ namespace fsdp {
 // Whether `fsdp-train simulate --out` made it: it has simulate.json, and none of a run's records.
 bool IsSimulated(const std::string& directory);
 
-// The last step that each directory has a trace of, all on one scale of seconds, as HTML. Points of
-// memory are drawn where the trace has them: a simulated caching allocator's. Directories without a
-// trace say so. Throws CheckpointError where a simulated one cannot be read.
+// The last step that each directory has a trace of, all on one scale of seconds and one of bytes,
+// as HTML. Points of memory (core/memory_point.h) are drawn where the trace has them: real runs
+// have those of planned memory alone. Directories without a trace say so. Throws CheckpointError
+// where a simulated one cannot be read.
 std::string StepPictures(const std::vector<std::string>& directories);
 
 }  // namespace fsdp
