@@ -8,6 +8,7 @@
 #include "trainer/ops/cudnn/attention_plan.h"
 #include "trainer/ops/cudnn/attention_workspace.h"
 #include "trainer/ops/cudnn/cudnn_api.h"
+#include "trainer/ops/cudnn/thread_handle.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
@@ -16,20 +17,7 @@ namespace {
 using cudnn::AttentionPlan;
 using cudnn::AttentionProblem;
 
-const cudnn::Api& TheApi() {
-  const cudnn::FoundApi& found = cudnn::FindApi();
-  if (found.api == nullptr) throw DeviceError("attention by cuDNN: " + found.why_not);
-  return *found.api;
-}
-
-cudnn::Handle NewHandle(const cudnn::Api& api) {
-  cudnn::Handle handle = nullptr;
-  Check(api, api.create(&handle), "cudnnCreate");
-  return handle;
-}
-
-// A rank is a thread, and has one GPU as long as it lives, so nothing here is shared. The handle is
-// never closed, because a thread may end after the GPU's context.
+// A thread's plans, for its handle.
 class Cudnn {
  public:
   static Cudnn& OfThisThread() {
@@ -40,24 +28,21 @@ class Cudnn {
   void Run(CudaStreamHandle stream, const AttentionProblem& problem,
            const AttentionPlan::Operands& operands, float scale, std::byte* workspace) {
     const AttentionPlan& plan = PlanFor(problem);
-    Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
-    stream.WillPut(kOperationsOfALibraryCall);
-    plan.Execute(handle_, operands, scale, workspace);
+    plan.Execute(handle_.On(stream), operands, scale, workspace);
   }
 
   const AttentionPlan& PlanFor(const AttentionProblem& problem) {
     auto at = plans_.find(problem);
-    if (at == plans_.end()) at = plans_.try_emplace(problem, api_, gpu_, problem).first;
+    if (at == plans_.end()) {
+      at = plans_.try_emplace(problem, handle_.api(), handle_.gpu(), problem).first;
+    }
     return at->second;
   }
 
  private:
-  Cudnn()
-      : api_(TheApi()), handle_(NewHandle(api_)), gpu_(cudnn::DevicePropertiesOf(api_, handle_)) {}
+  Cudnn() : handle_(cudnn::ThreadHandle::Get()) {}
 
-  const cudnn::Api& api_;
-  const cudnn::Handle handle_;
-  const cudnn::Descriptor gpu_;
+  const cudnn::ThreadHandle& handle_;
   std::map<AttentionProblem, AttentionPlan> plans_;
 };
 

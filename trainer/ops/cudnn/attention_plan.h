@@ -4,20 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "trainer/ops/cudnn/attention_graph.h"
-#include "trainer/ops/cudnn/descriptor.h"
+#include "trainer/ops/cudnn/execution_plan.h"
 
 namespace fsdp::cudnn {
-
-// The GPU that plans are for: the handle's, the host's `gpu`-th, or one that this host lacks, by a
-// description that cuDNN wrote (JSON). All throw DeviceError.
-Descriptor DevicePropertiesOf(const Api& api, Handle handle);
-Descriptor DevicePropertiesOf(const Api& api, int gpu);
-Descriptor DevicePropertiesOf(const Api& api, const std::string& description);
 
 class AttentionPlan {
  public:
@@ -32,22 +25,16 @@ class AttentionPlan {
   using Operands = std::vector<std::pair<AttentionTensor, const std::byte*>>;
   void Execute(Handle handle, const Operands& operands, float scale, std::byte* workspace) const;
 
-  int64_t workspace_bytes() const { return workspace_bytes_; }
-  int64_t engine() const { return engine_; }  // cuDNN's number of the engine.
+  int64_t workspace_bytes() const { return plan_.workspace_bytes(); }
+  int64_t engine() const { return plan_.engine(); }  // cuDNN's number of the engine.
 
  private:
-  bool Take(const Descriptor& gpu, const Descriptor& config);
-
-  const Api& api_;
-  const bool backward_, deterministic_;
-  const int64_t planned_bytes_;
+  const bool backward_;
   const OperationGraph operations_;
   const Descriptor graph_;
-  std::vector<Descriptor> plan_;  // One.
-  int64_t workspace_bytes_ = 0, engine_ = -1;
-  std::string refusals_;
+  const ExecutionPlan plan_;
   const bool masked_;
-  float negative_infinity_, one_ = 1;
+  const float negative_infinity_, one_ = 1;
 };
 
 }  // namespace fsdp::cudnn

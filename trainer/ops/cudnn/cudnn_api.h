@@ -1,6 +1,7 @@
-// The part of cuDNN 9's backend API that attention needs. It is declared here because the library
-// is looked up when the program runs: a build needs neither it nor its header. Names and values are
-// those of cudnn_graph.h, 9.19; tests/trainer/ops/cudnn/cudnn_header_test.cc compares them.
+// The part of cuDNN 9's backend API that attention and convolutions need. It is declared here
+// because the library is looked up when the program runs: a build needs neither it nor its header.
+// Names and values are those of cudnn_graph.h, 9.19;
+// tests/trainer/ops/cudnn/cudnn_header_test.py compares them.
 // Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_CUDNN_API_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_CUDNN_API_H_
@@ -21,10 +22,14 @@ inline constexpr Status kSuccess = 0;
 
 enum class DescriptorType : int {  // CUDNN_BACKEND_..._DESCRIPTOR.
   kPointwise = 0,
+  kConvolution = 1,
   kEngine = 2,
   kEngineCfg = 3,
   kEngineHeur = 4,
   kExecutionPlan = 5,
+  kOperationConvolutionForward = 10,
+  kOperationConvolutionBackwardFilter = 11,
+  kOperationConvolutionBackwardData = 12,
   kOperationPointwise = 13,
   kOperationGraph = 15,
   kVariantPack = 16,
@@ -41,6 +46,13 @@ enum class Attribute : int {  // CUDNN_ATTR_...
   kPointwiseMode = 0,
   kPointwiseMathPrec = 1,
   kPointwiseAxis = 9,
+  kConvolutionCompType = 100,
+  kConvolutionConvMode = 101,
+  kConvolutionDilations = 102,
+  kConvolutionFilterStrides = 103,
+  kConvolutionPostPaddings = 104,
+  kConvolutionPrePaddings = 105,
+  kConvolutionSpatialDims = 106,
   kEngineHeurMode = 200,
   kEngineHeurOperationGraph = 201,
   kEngineHeurResults = 202,
@@ -49,6 +61,24 @@ enum class Attribute : int {  // CUDNN_ATTR_...
   kExecutionPlanEngineConfig = 401,
   kExecutionPlanWorkspaceSize = 402,
   kExecutionPlanDeviceProp = 407,
+  kOperationConvolutionForwardAlpha = 700,
+  kOperationConvolutionForwardBeta = 701,
+  kOperationConvolutionForwardConvDesc = 702,
+  kOperationConvolutionForwardW = 703,
+  kOperationConvolutionForwardX = 704,
+  kOperationConvolutionForwardY = 705,
+  kOperationConvolutionBwdDataAlpha = 706,
+  kOperationConvolutionBwdDataBeta = 707,
+  kOperationConvolutionBwdDataConvDesc = 708,
+  kOperationConvolutionBwdDataW = 709,
+  kOperationConvolutionBwdDataDx = 710,
+  kOperationConvolutionBwdDataDy = 711,
+  kOperationConvolutionBwdFilterAlpha = 712,
+  kOperationConvolutionBwdFilterBeta = 713,
+  kOperationConvolutionBwdFilterConvDesc = 714,
+  kOperationConvolutionBwdFilterDw = 715,
+  kOperationConvolutionBwdFilterX = 716,
+  kOperationConvolutionBwdFilterDy = 717,
   kOperationPointwisePwDescriptor = 750,
   kOperationPointwiseXDesc = 751,
   kOperationPointwiseBDesc = 752,
@@ -89,7 +119,9 @@ enum class AttributeType : int {  // CUDNN_TYPE_...
   kDataType = 1,
   kBoolean = 2,  // bool.
   kInt64 = 3,
+  kFloat = 4,
   kVoidPtr = 6,
+  kConvolutionMode = 7,
   kHeurMode = 8,
   kNumericalNote = 11,
   kPointwiseMode = 14,
@@ -114,9 +146,22 @@ enum class PointwiseMode : int {
   kBinarySelect = 601,  // x where t, b elsewhere.
 };
 
+enum class ConvolutionMode : int { kCrossCorrelation = 1 };
 enum class ReduceTensorOp : int { kAdd = 0, kMax = 3 };
 enum class HeurMode : int { kFallback = 2, kA = 3 };
-enum class NumericalNote : int { kNondeterministic = 4 };
+// What an engine does to numbers. cuDNN calls each product by tensor cores so; of fp32 that is
+// TF32.
+enum class NumericalNote : int {
+  kTensorCore = 0,
+  kDownConvertInputs = 1,
+  kReducedPrecisionReduction = 2,
+  kFft = 3,
+  kNondeterministic = 4,
+  kWinograd = 5,
+  kWinogradTile4x4 = 6,
+  kWinogradTile6x6 = 7,
+  kWinogradTile13x13 = 8,
+};
 
 struct Api {
   int version = 0;  // As gpu_libraries.h counts.

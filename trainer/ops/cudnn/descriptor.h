@@ -17,9 +17,11 @@ template <typename T>
 constexpr AttributeType TypeOf() {
   if constexpr (std::is_same_v<T, int64_t>) return AttributeType::kInt64;
   if constexpr (std::is_same_v<T, int32_t>) return AttributeType::kInt32;
+  if constexpr (std::is_same_v<T, float>) return AttributeType::kFloat;
   if constexpr (std::is_same_v<T, bool>) return AttributeType::kBoolean;
   if constexpr (std::is_same_v<T, char>) return AttributeType::kChar;
   if constexpr (std::is_same_v<T, DataType>) return AttributeType::kDataType;
+  if constexpr (std::is_same_v<T, ConvolutionMode>) return AttributeType::kConvolutionMode;
   if constexpr (std::is_same_v<T, PointwiseMode>) return AttributeType::kPointwiseMode;
   if constexpr (std::is_same_v<T, ReduceTensorOp>) return AttributeType::kReductionOperatorType;
   if constexpr (std::is_same_v<T, HeurMode>) return AttributeType::kHeurMode;

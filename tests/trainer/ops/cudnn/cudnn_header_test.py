@@ -17,6 +17,7 @@ AROUND = {
     "AttributeType": ("CUDNN_TYPE_", ""),
     "DataType": ("CUDNN_DATA_", ""),
     "PointwiseMode": ("CUDNN_POINTWISE_", ""),
+    "ConvolutionMode": ("CUDNN_", ""),
     "ReduceTensorOp": ("CUDNN_REDUCE_TENSOR_", ""),
     "HeurMode": ("CUDNN_HEUR_MODE_", ""),
     "NumericalNote": ("CUDNN_NUMERICAL_NOTE_", ""),
