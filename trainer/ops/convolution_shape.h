@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_OPS_CONVOLUTION_SHAPE_H_
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 
 namespace fsdp {
@@ -14,7 +15,7 @@ struct ConvolutionWindow {
   int64_t padding_height = 0, padding_width = 0;
   int64_t groups = 1;  // Groups of channels. An output sees the inputs of its group alone.
 
-  bool operator==(const ConvolutionWindow&) const = default;
+  auto operator<=>(const ConvolutionWindow&) const = default;
 };
 
 // Pixels of an output side for an input side `size`. Less than 1: the kernel does not fit.
@@ -27,6 +28,8 @@ struct ConvolutionShape {
   int64_t samples, height, width, in, out;
   int64_t kernel_height, kernel_width;
   ConvolutionWindow window;
+
+  auto operator<=>(const ConvolutionShape&) const = default;
 
   int64_t out_height() const {
     return ConvolvedSide(height, kernel_height, window.stride, window.padding_height);

@@ -1,6 +1,48 @@
 #include "trainer/ops/cudnn/operation_graph.h"
 
 namespace fsdp::cudnn {
+namespace {
+
+struct ConvolutionNames {
+  DescriptorType type;
+  const char* name;
+  Attribute alpha, beta, rule, x, w, y;
+};
+ConvolutionNames NamesOf(OperationGraph::ConvolutionPass pass) {
+  using Pass = OperationGraph::ConvolutionPass;
+  using A = Attribute;
+  switch (pass) {
+    case Pass::kForward:
+      return {DescriptorType::kOperationConvolutionForward,
+              "operation convolution forward",
+              A::kOperationConvolutionForwardAlpha,
+              A::kOperationConvolutionForwardBeta,
+              A::kOperationConvolutionForwardConvDesc,
+              A::kOperationConvolutionForwardX,
+              A::kOperationConvolutionForwardW,
+              A::kOperationConvolutionForwardY};
+    case Pass::kBackwardData:
+      return {DescriptorType::kOperationConvolutionBackwardData,
+              "operation convolution backward data",
+              A::kOperationConvolutionBwdDataAlpha,
+              A::kOperationConvolutionBwdDataBeta,
+              A::kOperationConvolutionBwdDataConvDesc,
+              A::kOperationConvolutionBwdDataDx,
+              A::kOperationConvolutionBwdDataW,
+              A::kOperationConvolutionBwdDataDy};
+    default:
+      return {DescriptorType::kOperationConvolutionBackwardFilter,
+              "operation convolution backward filter",
+              A::kOperationConvolutionBwdFilterAlpha,
+              A::kOperationConvolutionBwdFilterBeta,
+              A::kOperationConvolutionBwdFilterConvDesc,
+              A::kOperationConvolutionBwdFilterX,
+              A::kOperationConvolutionBwdFilterDw,
+              A::kOperationConvolutionBwdFilterDy};
+  }
+}
+
+}  // namespace
 
 Tensor OperationGraph::Make(int64_t id, const Dims& dims, const Dims& strides, DataType type,
                             Kind kind) {
@@ -99,6 +141,30 @@ Tensor OperationGraph::Reshape(const Tensor& x, const Tensor& y) {
       .Set(Attribute::kOperationReshapeYDesc, *y.descriptor)
       .Finalize();
   return y;
+}
+
+void OperationGraph::Convolve(ConvolutionPass pass, const ConvolutionSteps& steps, const Tensor& x,
+                              const Tensor& w, const Tensor& y) {
+  const auto spatial = static_cast<int64_t>(steps.stride.size());
+  const std::array<int64_t, 2> dilations = {1, 1};
+  Descriptor& rule = rules_.emplace_back(api_, DescriptorType::kConvolution, "convolution");
+  rule.Set(Attribute::kConvolutionSpatialDims, spatial)
+      .Set(Attribute::kConvolutionCompType, DataType::kFloat)
+      .Set(Attribute::kConvolutionConvMode, ConvolutionMode::kCrossCorrelation)
+      .Set(Attribute::kConvolutionFilterStrides, steps.stride.data(), spatial)
+      .Set(Attribute::kConvolutionPrePaddings, steps.padding.data(), spatial)
+      .Set(Attribute::kConvolutionPostPaddings, steps.padding.data(), spatial)
+      .Set(Attribute::kConvolutionDilations, dilations.data(), spatial)
+      .Finalize();
+  const ConvolutionNames names = NamesOf(pass);
+  operations_.emplace_back(api_, names.type, names.name)
+      .Set(names.rule, rule)
+      .Set(names.x, *x.descriptor)
+      .Set(names.w, *w.descriptor)
+      .Set(names.y, *y.descriptor)
+      .Set(names.alpha, 1.0f)
+      .Set(names.beta, 0.0f)
+      .Finalize();
 }
 
 Descriptor OperationGraph::Finish() const {

@@ -46,6 +46,16 @@ class OperationGraph {
   // y has the elements of x.
   Tensor Reshape(const Tensor& x, const Tensor& y);
 
+  // A convolution over the last two dimensions, which does not turn its kernel round. x, y: images
+  // [samples, channels, height, width]; w: [out, in / groups, height, width]. kForward writes y,
+  // kBackwardData x, kBackwardFilter w; the result is overwritten.
+  enum class ConvolutionPass { kForward, kBackwardData, kBackwardFilter };
+  struct ConvolutionSteps {
+    std::array<int64_t, 2> stride, padding;  // Down, right.
+  };
+  void Convolve(ConvolutionPass pass, const ConvolutionSteps& steps, const Tensor& x,
+                const Tensor& w, const Tensor& y);
+
   // The graph of the operations so far. It is valid while this object lives.
   Descriptor Finish() const;
 
