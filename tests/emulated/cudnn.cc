@@ -1,5 +1,5 @@
-// cuDNN's backend API for an emulated GPU. It has cuDNN's descriptors, recognises attention
-// (cudnn_graph.h), and refuses all that a caller might get wrong.
+// cuDNN's backend API for an emulated GPU. It has cuDNN's descriptors, recognises attention and
+// convolutions (cudnn_graph.h), and refuses all that a caller might get wrong.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/emulated/cudart.h"
+#include "tests/emulated/cudnn_attributes.h"
 #include "tests/emulated/cudnn_graph.h"
 #include "tests/emulated/gpu_libraries.h"
 #include "trainer/ops/cudnn/cudnn_api.h"
@@ -30,9 +32,6 @@ constexpr Status kBadParam = 2000, kNotSupported = 3000, kNoDeviceMemory = 4004;
 constexpr int64_t kBytesOfAHandle = 4 << 20;
 // For EmulatedCalls().
 constexpr const char *kPlan = "a plan of cuDNN's", *kExecution = "a graph of cuDNN's";
-
-// Engines, in the order of their speed: the first uses more memory than there need be.
-constexpr int64_t kLarge = 4, kEngine = 6;
 
 struct Object {
   DescriptorType type;
@@ -65,76 +64,6 @@ Status Refuse(Status status, const std::string& why) {
   return status;
 }
 
-size_t SizeOf(AttributeType type) {
-  switch (type) {
-    case AttributeType::kBoolean:
-    case AttributeType::kChar:
-      return 1;
-    case AttributeType::kHandle:
-    case AttributeType::kInt64:
-    case AttributeType::kVoidPtr:
-    case AttributeType::kBackendDescriptor:
-      return 8;
-    default:
-      return 4;
-  }
-}
-
-// The descriptor type that has an attribute, and the attribute's type.
-using Kind = std::pair<DescriptorType, AttributeType>;
-const std::map<Attribute, Kind>& Kinds() {
-  using A = Attribute;
-  using D = DescriptorType;
-  using T = AttributeType;
-  static const std::map<Attribute, Kind> kinds = {
-      {A::kPointwiseMode, {D::kPointwise, T::kPointwiseMode}},
-      {A::kPointwiseMathPrec, {D::kPointwise, T::kDataType}},
-      {A::kPointwiseAxis, {D::kPointwise, T::kInt64}},
-      {A::kEngineHeurMode, {D::kEngineHeur, T::kHeurMode}},
-      {A::kEngineHeurOperationGraph, {D::kEngineHeur, T::kBackendDescriptor}},
-      {A::kEngineHeurResults, {D::kEngineHeur, T::kBackendDescriptor}},
-      {A::kEngineHeurDeviceProp, {D::kEngineHeur, T::kBackendDescriptor}},
-      {A::kEngineCfgEngine, {D::kEngineCfg, T::kBackendDescriptor}},
-      {A::kExecutionPlanEngineConfig, {D::kExecutionPlan, T::kBackendDescriptor}},
-      {A::kExecutionPlanWorkspaceSize, {D::kExecutionPlan, T::kInt64}},
-      {A::kExecutionPlanDeviceProp, {D::kExecutionPlan, T::kBackendDescriptor}},
-      {A::kOperationPointwisePwDescriptor, {D::kOperationPointwise, T::kBackendDescriptor}},
-      {A::kOperationPointwiseXDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
-      {A::kOperationPointwiseBDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
-      {A::kOperationPointwiseYDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
-      {A::kOperationPointwiseTDesc, {D::kOperationPointwise, T::kBackendDescriptor}},
-      {A::kOperationGraphOps, {D::kOperationGraph, T::kBackendDescriptor}},
-      {A::kTensorByteAlignment, {D::kTensor, T::kInt64}},
-      {A::kTensorDataType, {D::kTensor, T::kDataType}},
-      {A::kTensorDimensions, {D::kTensor, T::kInt64}},
-      {A::kTensorStrides, {D::kTensor, T::kInt64}},
-      {A::kTensorUniqueId, {D::kTensor, T::kInt64}},
-      {A::kTensorIsVirtual, {D::kTensor, T::kBoolean}},
-      {A::kTensorIsByValue, {D::kTensor, T::kBoolean}},
-      {A::kVariantPackUniqueIds, {D::kVariantPack, T::kInt64}},
-      {A::kVariantPackDataPointers, {D::kVariantPack, T::kVoidPtr}},
-      {A::kVariantPackWorkspace, {D::kVariantPack, T::kVoidPtr}},
-      {A::kEngineGlobalIndex, {D::kEngine, T::kInt64}},
-      {A::kEngineNumericalNote, {D::kEngine, T::kNumericalNote}},
-      {A::kMatmulCompType, {D::kMatmul, T::kDataType}},
-      {A::kOperationMatmulADesc, {D::kOperationMatmul, T::kBackendDescriptor}},
-      {A::kOperationMatmulBDesc, {D::kOperationMatmul, T::kBackendDescriptor}},
-      {A::kOperationMatmulCDesc, {D::kOperationMatmul, T::kBackendDescriptor}},
-      {A::kOperationMatmulDesc, {D::kOperationMatmul, T::kBackendDescriptor}},
-      {A::kReductionOperator, {D::kReduction, T::kReductionOperatorType}},
-      {A::kReductionCompType, {D::kReduction, T::kDataType}},
-      {A::kOperationReductionXDesc, {D::kOperationReduction, T::kBackendDescriptor}},
-      {A::kOperationReductionYDesc, {D::kOperationReduction, T::kBackendDescriptor}},
-      {A::kOperationReductionDesc, {D::kOperationReduction, T::kBackendDescriptor}},
-      {A::kOperationReshapeXDesc, {D::kOperationReshape, T::kBackendDescriptor}},
-      {A::kOperationReshapeYDesc, {D::kOperationReshape, T::kBackendDescriptor}},
-      {A::kDevicePropDeviceId, {D::kDeviceProp, T::kInt32}},
-      {A::kDevicePropHandle, {D::kDeviceProp, T::kHandle}},
-      {A::kDevicePropJsonRepresentation, {D::kDeviceProp, T::kChar}},
-  };
-  return kinds;
-}
-
 CudnnTensor TensorOf(const Object& object) {
   CudnnTensor t;
   t.id = object.Get<int64_t>(Attribute::kTensorUniqueId, 0);
@@ -145,6 +74,61 @@ CudnnTensor TensorOf(const Object& object) {
   t.is_virtual = object.Get(Attribute::kTensorIsVirtual, false);
   t.by_value = object.Get(Attribute::kTensorIsByValue, false);
   return t;
+}
+
+// The attributes of an operation that is a convolution: 6, all of which it needs.
+struct ConvolutionAttributes {
+  Attribute alpha, beta, rule, x, w, y;
+};
+std::optional<ConvolutionAttributes> ConvolutionAttributesOf(DescriptorType type) {
+  using A = Attribute;
+  switch (type) {
+    case DescriptorType::kOperationConvolutionForward:
+      return ConvolutionAttributes{
+          A::kOperationConvolutionForwardAlpha,    A::kOperationConvolutionForwardBeta,
+          A::kOperationConvolutionForwardConvDesc, A::kOperationConvolutionForwardX,
+          A::kOperationConvolutionForwardW,        A::kOperationConvolutionForwardY};
+    case DescriptorType::kOperationConvolutionBackwardData:
+      return ConvolutionAttributes{
+          A::kOperationConvolutionBwdDataAlpha,    A::kOperationConvolutionBwdDataBeta,
+          A::kOperationConvolutionBwdDataConvDesc, A::kOperationConvolutionBwdDataDx,
+          A::kOperationConvolutionBwdDataW,        A::kOperationConvolutionBwdDataDy};
+    case DescriptorType::kOperationConvolutionBackwardFilter:
+      return ConvolutionAttributes{
+          A::kOperationConvolutionBwdFilterAlpha,    A::kOperationConvolutionBwdFilterBeta,
+          A::kOperationConvolutionBwdFilterConvDesc, A::kOperationConvolutionBwdFilterX,
+          A::kOperationConvolutionBwdFilterDw,       A::kOperationConvolutionBwdFilterDy};
+    default:
+      return std::nullopt;
+  }
+}
+
+CudnnConvolution RuleOf(const Object& object) {
+  CudnnConvolution rule;
+  rule.math = object.Get(Attribute::kConvolutionCompType, rule.math);
+  rule.stride = object.Get(Attribute::kConvolutionFilterStrides, rule.stride);
+  rule.before = object.Get(Attribute::kConvolutionPrePaddings, rule.before);
+  rule.after = object.Get(Attribute::kConvolutionPostPaddings, rule.after);
+  rule.dilation = object.Get(Attribute::kConvolutionDilations, rule.dilation);
+  return rule;
+}
+
+// Seven attributes, those of two dimensions with as many values.
+Status FinalizeConvolution(const Object& object) {
+  if (object.values.size() != 7) return Refuse(kBadParam, "an attribute of a convolution");
+  if (object.Get<int64_t>(Attribute::kConvolutionSpatialDims, 0) != 2) {
+    return Refuse(kBadParam, "no convolution of two dimensions");
+  }
+  for (const Attribute a :
+       {Attribute::kConvolutionFilterStrides, Attribute::kConvolutionPrePaddings,
+        Attribute::kConvolutionPostPaddings, Attribute::kConvolutionDilations}) {
+    if (object.values.at(a).n != 2) return Refuse(kBadParam, "two values are wanted");
+  }
+  if (object.Get(Attribute::kConvolutionConvMode, cudnn::ConvolutionMode{}) !=
+      cudnn::ConvolutionMode::kCrossCorrelation) {
+    return Refuse(kNotSupported, "a convolution that turns its kernel round");
+  }
+  return cudnn::kSuccess;
 }
 
 Status FinalizeGraph(Object& object) {
@@ -162,6 +146,17 @@ Status FinalizeGraph(Object& object) {
     std::memcpy(&operation, all.bytes.data() + i * sizeof(operation), sizeof(operation));
     CudnnOperation o;
     o.type = operation->type;
+    if (const auto pass = ConvolutionAttributesOf(o.type)) {
+      if (operation->values.size() != 6 || all.n != 1) return Refuse(kBadParam, "a convolution");
+      o.x = take(*operation, pass->x);
+      o.b = take(*operation, pass->w);
+      o.y = take(*operation, pass->y);
+      graph.convolution = RuleOf(*operation->Of(pass->rule));
+      graph.convolution->alpha = operation->Get(pass->alpha, 0.0f);
+      graph.convolution->beta = operation->Get(pass->beta, 0.0f);
+      graph.operations.push_back(o);
+      continue;
+    }
     switch (o.type) {
       case DescriptorType::kOperationMatmul:
         o.x = take(*operation, Attribute::kOperationMatmulADesc);
@@ -240,8 +235,7 @@ Status cudnnBackendDestroyDescriptor(cudnn::DescriptorHandle descriptor) {
 Status cudnnBackendSetAttribute(cudnn::DescriptorHandle descriptor, Attribute attribute,
                                 AttributeType type, int64_t count, const void* values) {
   Object& object = *static_cast<Object*>(descriptor);
-  const auto kind = Kinds().find(attribute);
-  if (object.finalized || kind == Kinds().end() || kind->second != Kind(object.type, type)) {
+  if (object.finalized || !IsCudnnAttribute(object.type, attribute, type)) {
     return Refuse(kBadParam, "attribute " + std::to_string(static_cast<int>(attribute)));
   }
   if (type == AttributeType::kBackendDescriptor) {
@@ -252,7 +246,7 @@ Status cudnnBackendSetAttribute(cudnn::DescriptorHandle descriptor, Attribute at
     }
   }
   const auto* const bytes = static_cast<const std::byte*>(values);
-  object.values[attribute] = {count, {bytes, bytes + count * SizeOf(type)}};
+  object.values[attribute] = {count, {bytes, bytes + count * CudnnSizeOf(type)}};
   return cudnn::kSuccess;
 }
 
@@ -265,6 +259,9 @@ Status cudnnBackendFinalize(cudnn::DescriptorHandle descriptor) {
       if (t.id == 0 || t.Elements() <= 0 || t.alignment <= 0) status = Refuse(kBadParam, "tensor");
       break;
     }
+    case DescriptorType::kConvolution:
+      status = FinalizeConvolution(object);
+      break;
     case DescriptorType::kOperationGraph:
       status = FinalizeGraph(object);
       break;
@@ -304,8 +301,7 @@ Status cudnnBackendGetAttribute(cudnn::DescriptorHandle descriptor, Attribute at
                                 AttributeType type, int64_t requested, int64_t* count,
                                 void* values) {
   const Object& object = *static_cast<const Object*>(descriptor);
-  const auto kind = Kinds().find(attribute);
-  if (kind == Kinds().end() || kind->second != Kind(object.type, type)) {
+  if (!IsCudnnAttribute(object.type, attribute, type)) {
     return Refuse(kBadParam, "attribute " + std::to_string(static_cast<int>(attribute)));
   }
   *count = 1;
@@ -313,27 +309,34 @@ Status cudnnBackendGetAttribute(cudnn::DescriptorHandle descriptor, Attribute at
     case Attribute::kEngineHeurResults: {
       const bool first =
           object.Get(Attribute::kEngineHeurMode, cudnn::HeurMode::kFallback) == cudnn::HeurMode::kA;
-      *count = first ? 2 : 0;
+      const std::vector<CudnnEngine> engines = object.graph->Engines();
+      *count = first ? static_cast<int64_t>(engines.size()) : 0;
       for (int64_t i = 0; i < std::min(requested, *count); ++i) {
         Object& config = *static_cast<Object* const*>(values)[i];
         config.graph = object.graph;
-        config.engine = i == 0 ? kLarge : kEngine;
+        config.engine = engines[static_cast<size_t>(i)].number;
         config.finalized = true;
       }
       return cudnn::kSuccess;
     }
-    case Attribute::kEngineCfgEngine:
-      (*static_cast<Object* const*>(values))->engine = object.engine;
+    case Attribute::kEngineCfgEngine: {
+      Object& engine = **static_cast<Object* const*>(values);
+      engine.engine = object.engine;
+      engine.graph = object.graph;
       return cudnn::kSuccess;
+    }
     case Attribute::kEngineGlobalIndex:
       *static_cast<int64_t*>(values) = object.engine;
       return cudnn::kSuccess;
-    case Attribute::kEngineNumericalNote:
-      *count = 0;
+    case Attribute::kEngineNumericalNote: {
+      const std::vector<cudnn::NumericalNote> notes = object.graph->Engine(object.engine).notes;
+      *count = static_cast<int64_t>(notes.size());
+      std::copy_n(notes.begin(), std::min(requested, *count),
+                  static_cast<cudnn::NumericalNote*>(values));
       return cudnn::kSuccess;
+    }
     case Attribute::kExecutionPlanWorkspaceSize:
-      *static_cast<int64_t*>(values) =
-          object.graph->WorkspaceBytes() * (object.engine == kLarge ? 2 : 1);
+      *static_cast<int64_t*>(values) = object.graph->Engine(object.engine).bytes;
       return cudnn::kSuccess;
     default:
       return Refuse(kBadParam, "attribute " + std::to_string(static_cast<int>(attribute)));
@@ -349,16 +352,18 @@ struct Place {
 // its own, and so does the workspace. q, k, v and their gradients may be interleaved: rows of one
 // may lie between those of another.
 std::string OverlapOf(const CudnnGraph& graph, const std::map<int64_t, void*>& memory,
-                      const std::byte* workspace) {
+                      const std::byte* workspace, int64_t bytes) {
   const auto place = [](std::string name, const void* begin, int64_t bytes) {
     const auto first = reinterpret_cast<uintptr_t>(begin);
     return Place{std::move(name), first, first + static_cast<uintptr_t>(bytes)};
   };
-  std::vector<Place> all = {place("the workspace", workspace, graph.WorkspaceBytes())};
+  std::vector<Place> all = {place("the workspace", workspace, bytes)};
   for (const auto& [id, address] : memory) {
     const CudnnTensor& t = graph.tensors.at(id);
-    if (t.type != cudnn::DataType::kFloat || t.by_value) continue;
-    all.push_back(place("tensor " + std::to_string(id), address, 4 * t.Elements()));
+    const bool is_float = t.type == cudnn::DataType::kFloat;
+    if (t.by_value || (!is_float && !graph.convolution)) continue;
+    all.push_back(
+        place("tensor " + std::to_string(id), address, (is_float ? 4 : 2) * t.Elements()));
   }
   for (const Place& a : all) {
     for (const Place& b : all) {
@@ -397,19 +402,19 @@ Status cudnnBackendExecute(cudnn::Handle handle, cudnn::DescriptorHandle plan,
     memory[id] = address;
     if (t.by_value) scalars[id] = *static_cast<const float*>(address);
   }
-  const int64_t bytes = graph->WorkspaceBytes();
+  const int64_t engine = made.engine, bytes = graph->Engine(engine).bytes;
   auto* const workspace = pack.Get<std::byte*>(Attribute::kVariantPackWorkspace, nullptr);
   if (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0) {
     return Refuse(kBadParam, "the workspace");
   }
-  if (const std::string why = OverlapOf(*graph, memory, workspace); !why.empty()) {
+  if (const std::string why = OverlapOf(*graph, memory, workspace, bytes); !why.empty()) {
     return Refuse(kBadParam, why);
   }
   const bool wrong = graph->IsWrongIn(TheEmulatedGpus().cudnn);
-  const auto run = [graph, memory, scalars, workspace, bytes, wrong]() mutable {
+  const auto run = [graph, memory, scalars, workspace, engine, bytes, wrong]() mutable {
     std::memset(workspace, 0xff, static_cast<size_t>(bytes));  // All of it is cuDNN's to use.
     for (auto& [id, value] : scalars) memory[id] = &value;
-    graph->Run(memory);
+    graph->Run(memory, engine);
     if (wrong) graph->Spoil(memory);
   };
   const fsdp::EmulatedLibraryCall call;

@@ -80,36 +80,7 @@ void ForEach(const CudnnTensor& tensor, const Body& body) {
   }
 }
 
-// A tensor with memory: the program's, or its own where the tensor is virtual.
-struct Placed {
-  const CudnnTensor* tensor = nullptr;
-  void* data = nullptr;
-
-  float Load(const Index& at) const {
-    const int64_t i = tensor->Offset(at);
-    switch (tensor->type) {
-      case DataType::kBFloat16:
-        return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-      case DataType::kHalf:
-        return __half2float(static_cast<const __half*>(data)[i]);
-      default:
-        return static_cast<const float*>(data)[i];
-    }
-  }
-  void Store(const Index& at, float value) const {
-    const int64_t i = tensor->Offset(at);
-    switch (tensor->type) {
-      case DataType::kBFloat16:
-        static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16(value);
-        break;
-      case DataType::kHalf:
-        static_cast<__half*>(data)[i] = __float2half(value);
-        break;
-      default:
-        static_cast<float*>(data)[i] = value;
-    }
-  }
-};
+using Placed = CudnnPlaced;
 
 float Apply(PointwiseMode mode, float x, float b, float t) {
   switch (mode) {
@@ -176,7 +147,47 @@ void Matmul(const Placed& a, const Placed& b, const Placed& y) {
 
 }  // namespace
 
+float CudnnPlaced::Load(const Index& at) const {
+  const int64_t i = tensor->Offset(at);
+  switch (tensor->type) {
+    case DataType::kBFloat16:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+    case DataType::kHalf:
+      return __half2float(static_cast<const __half*>(data)[i]);
+    default:
+      return static_cast<const float*>(data)[i];
+  }
+}
+
+void CudnnPlaced::Store(const Index& at, float value) const {
+  const int64_t i = tensor->Offset(at);
+  switch (tensor->type) {
+    case DataType::kBFloat16:
+      static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16(value);
+      break;
+    case DataType::kHalf:
+      static_cast<__half*>(data)[i] = __float2half(value);
+      break;
+    default:
+      static_cast<float*>(data)[i] = value;
+  }
+}
+
+// The first uses more memory than there need be.
+std::vector<CudnnEngine> CudnnGraph::Engines() const {
+  if (convolution) return ConvolutionEngines();
+  return {{.number = 4, .bytes = 2 * WorkspaceBytes()}, {.number = 6, .bytes = WorkspaceBytes()}};
+}
+
+CudnnEngine CudnnGraph::Engine(int64_t number) const {
+  for (const CudnnEngine& engine : Engines()) {
+    if (engine.number == number) return engine;
+  }
+  return {};
+}
+
 std::string CudnnGraph::Refusal() const {
+  if (convolution) return ConvolutionRefusal();
   const std::string names = Names(*this);
   if (!IsAttention(names)) return "no attention: " + names;
   for (const auto& [id, t] : tensors) {
@@ -204,12 +215,13 @@ bool CudnnGraph::backward() const {
 
 std::string CudnnGraph::RefusalOf(int version) const {
   if (version == 91000 || version == 91001) return "known bugs of 9.10.0 and 9.10.1";
+  if (convolution) return "";
   if (backward() && Scores().dims[2] * Scores().dims[3] == 1) return "s_q = s_kv = 1";
   return "";
 }
 
 bool CudnnGraph::IsWrongIn(int version) const {
-  return backward() && version <= 91500 && Scores().dims[3] % 128 != 0;
+  return !convolution && backward() && version <= 91500 && Scores().dims[3] % 128 != 0;
 }
 
 void CudnnGraph::Spoil(const std::map<int64_t, void*>& memory) const {
@@ -245,7 +257,8 @@ int64_t CudnnGraph::WorkspaceBytes() const {
   return bytes;
 }
 
-void CudnnGraph::Run(const std::map<int64_t, void*>& memory) const {
+void CudnnGraph::Run(const std::map<int64_t, void*>& memory, int64_t engine) const {
+  if (convolution) return Convolve(memory, engine);
   std::map<int64_t, std::vector<float>> own;  // A float has room for each type.
   std::map<int64_t, Placed> placed;
   for (const auto& [id, t] : tensors) {

@@ -1,10 +1,12 @@
-// A graph of cuDNN's operations as a program: a CPU runs it operation by operation.
+// A graph of cuDNN's operations as a program: a CPU runs it operation by operation. A convolution
+// is a graph of its own (cudnn_convolution.cc).
 #ifndef FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_
 #define FSDP_TRAIN_TESTS_EMULATED_CUDNN_GRAPH_H_
 
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,30 @@ struct CudnnTensor {
   }
 };
 
-// The ids of its operands; 0 where it has none.
+// A tensor with memory: the program's, or its own where the tensor is virtual.
+struct CudnnPlaced {
+  const CudnnTensor* tensor = nullptr;
+  void* data = nullptr;
+
+  float Load(const std::array<int64_t, 4>& at) const;
+  void Store(const std::array<int64_t, 4>& at, float value) const;
+};
+
+// A kernel that computes a graph.
+struct CudnnEngine {
+  int64_t number = 0, bytes = 0;  // bytes: its workspace.
+  std::vector<cudnn::NumericalNote> notes = {};
+};
+
+// The rule of a convolution: steps and zeros down and to the right.
+struct CudnnConvolution {
+  std::array<int64_t, 2> stride = {}, before = {}, after = {}, dilation = {};
+  cudnn::DataType math = cudnn::DataType::kHalf;
+  float alpha = 0, beta = 0;
+};
+
+// The ids of its operands; 0 where it has none. Of a convolution x is x or dx, b is w or dw, and y
+// is y or dy.
 struct CudnnOperation {
   cudnn::DescriptorType type = cudnn::DescriptorType::kOperationPointwise;
   cudnn::PointwiseMode mode = cudnn::PointwiseMode::kIdentity;
@@ -37,9 +62,14 @@ struct CudnnOperation {
 struct CudnnGraph {
   std::map<int64_t, CudnnTensor> tensors;
   std::vector<CudnnOperation> operations;
+  std::optional<CudnnConvolution> convolution;
 
-  // Whether it is attention, causal or full, forward or backward, in the form that cuDNN
-  // recognises, on an emulated GPU. Empty: it is; otherwise why not.
+  // Those that there are, in the order of their speed. Not all of them compute what is wanted.
+  std::vector<CudnnEngine> Engines() const;
+  CudnnEngine Engine(int64_t number) const;
+
+  // Whether it is a convolution, or attention, causal or full, forward or backward, in the form
+  // that cuDNN recognises, on an emulated GPU. Empty: it is; otherwise why not.
   std::string Refusal() const;
   // The same for a version in the form of gpu_libraries.h, after cudnn-frontend 3929da2
   // (include/cudnn_frontend/node/). 9.10.0 and 9.10.1 refuse it (sdpa_support_surface.h:201 and
@@ -51,12 +81,18 @@ struct CudnnGraph {
   const CudnnTensor& Scores() const;
   bool backward() const;
   bool deterministic() const;
-  int64_t WorkspaceBytes() const;
+  int64_t WorkspaceBytes() const;  // Attention's.
 
   // `memory`: for all tensors that are not virtual. Math is fp32; stored values are rounded.
-  void Run(const std::map<int64_t, void*>& memory) const;
+  // `engine`: its number.
+  void Run(const std::map<int64_t, void*>& memory, int64_t engine) const;
   // Writes NaN to all that Run() stores in bf16 or fp16.
   void Spoil(const std::map<int64_t, void*>& memory) const;
+
+ private:
+  std::vector<CudnnEngine> ConvolutionEngines() const;
+  std::string ConvolutionRefusal() const;
+  void Convolve(const std::map<int64_t, void*>& memory, int64_t engine) const;
 };
 
 }  // namespace fsdp

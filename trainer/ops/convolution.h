@@ -15,6 +15,12 @@
 // with stride > 1 it is a product of the pixels that the kernel reads. Other kernels are products
 // on the CPU, too, of a MiB of unfolded pixels at a time, in memory that each thread keeps to
 // itself. On CUDA one kernel unfolds while it multiplies.
+//
+// A backend lets a CUDA device run cuDNN's kernels (cudnn/convolution_plan.h says which of them)
+// instead of that one, where x and w have one dtype and images begin at multiples of 16 bytes.
+// They sum in fp32, in an order of their own, which is the same in each run. Their sums for dw are
+// rounded to the dtype of x before they are added to dw. No GPU has run them yet: a fake of cuDNN
+// has, and the real one makes plans of them.
 // Cost: 2 out_pixels out in / groups kernel_height kernel_width FLOPs a product.
 // Throws std::invalid_argument before anything is enqueued: dtypes, shapes, overlapping results, a
 // kernel that does not fit, groups that do not divide the channels.
@@ -25,6 +31,7 @@
 #include <optional>
 
 #include "trainer/core/view.h"
+#include "trainer/ops/convolution_backend.h"
 #include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
@@ -33,7 +40,7 @@ namespace fsdp {
 
 // Overwrites y, which overlaps nothing else.
 void ConvolutionForward(Stream& stream, ConstView x, ConstView w, const ConvolutionWindow& window,
-                        View y, View workspace);
+                        View y, View workspace, const ConvolutionBackend& backend = {});
 
 //   dx  = the gradient of x   overwritten
 //   dw += the gradient of w   added to, so that micro-batches accumulate
@@ -41,7 +48,7 @@ void ConvolutionForward(Stream& stream, ConstView x, ConstView w, const Convolut
 // read only for dw, w only for dx. The results overlap nothing else.
 void ConvolutionBackward(Stream& stream, ConstView x, ConstView w, const ConvolutionWindow& window,
                          ConstView dy, std::optional<View> dx, std::optional<View> dw,
-                         View workspace);
+                         View workspace, const ConvolutionBackend& backend = {});
 
 // The shape of a convolution of x [samples, height, width, in] by w. Throws as above; the message
 // names the op `name`, a literal.
@@ -50,12 +57,13 @@ ConvolutionShape ShapeOfConvolution(const char* name, const Shape& x, const Shap
 
 // Bytes of `workspace` with x and w of these dtypes, for the kernels of `device` (never kSim). A
 // pointwise kernel with a stride needs the pixels that it reads. The CPU also needs the weights in
-// another order, and fp32 parts of dw; CUDA also needs the parts of dw. The workspace starts at a
-// multiple of 16.
+// another order, and fp32 parts of dw; CUDA also needs the parts of dw. cuDNN's bytes are in
+// cudnn/convolution_workspace.h. The workspace starts at a multiple of 16.
 int64_t ConvolutionForwardWorkspaceBytes(const ConvolutionShape& shape, DType x, DType w,
-                                         DeviceType device);
+                                         DeviceType device, const ConvolutionBackend& backend = {});
 int64_t ConvolutionBackwardWorkspaceBytes(const ConvolutionShape& shape, DType x, DType w, bool dx,
-                                          bool dw, DeviceType device);
+                                          bool dw, DeviceType device,
+                                          const ConvolutionBackend& backend = {});
 
 }  // namespace fsdp
 

@@ -1,7 +1,9 @@
 #include "trainer/ops/convolution.h"
 
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/harness.h"
@@ -92,11 +94,14 @@ Wanted Oracle(const ConvolutionShape& s, const Operands& given) {
 
 class ConvolutionTest : public OpTest {
  protected:
-  View ForwardWorkspace(const ConvolutionShape& s, DType w) {
-    return Workspace(ConvolutionForwardWorkspaceBytes(s, dtype(), w, kernel_type()));
+  View ForwardWorkspace(const ConvolutionShape& s, DType w,
+                        const ConvolutionBackend& backend = {}) {
+    return Workspace(ConvolutionForwardWorkspaceBytes(s, dtype(), w, kernel_type(), backend));
   }
-  View BackwardWorkspace(const ConvolutionShape& s, DType w, bool dx, bool dw) {
-    return Workspace(ConvolutionBackwardWorkspaceBytes(s, dtype(), w, dx, dw, kernel_type()));
+  View BackwardWorkspace(const ConvolutionShape& s, DType w, bool dx, bool dw,
+                         const ConvolutionBackend& backend = {}) {
+    return Workspace(
+        ConvolutionBackwardWorkspaceBytes(s, dtype(), w, dx, dw, kernel_type(), backend));
   }
 };
 FSDP_INSTANTIATE_OP_TEST(ConvolutionTest, kF32, kBF16, kF16);
@@ -209,6 +214,133 @@ TEST_P(ConvolutionTest, EitherGradientMayBeLeftOut) {
     EXPECT_TRUE(AllNear(Get(dw), want.dw, Tolerance(dtype(), s.out_pixels())));
     Clear();
   }
+}
+
+// Images of these shapes begin at multiples of 16 bytes in every dtype.
+std::vector<ConvolutionShape> ShapesOfCudnn() {
+  return {
+      Of(2, 5, 7, 16, 8, 3, 1, 1, 2),       // As in a block.
+      Of(1, 9, 7, 8, 16, 3, 2, 1, 1),       // One image, with a stride and odd sides.
+      Of(1, 7, 5, 24, 8, 3, 1, 0, 1),       // Without padding.
+      Of(2, 6, 5, 16, 32, 3, 2, 0, 2),      // A stride that leaves pixels out.
+      Of(8, 5, 7, 3, 5, 3, 1, 1, 1),        // Odd channels, as at the network's begin.
+      Of(2, 6, 6, 16, 16, 1, 2, 0, 2),      // Groups of one pixel.
+      Of(1, 9, 9, 8, 8, 3, 1, 1, 8),        // A group for each channel.
+      {2, 6, 1, 8, 8, 3, 1, {1, 1, 0, 1}},  // One dimension.
+  };
+}
+
+// cuDNN's sums for dw are rounded to the images' dtype, and then added to what is there.
+double ToleranceOfDw(const ConvolutionShape& s, DType images, DType dw) {
+  return Tolerance(dw, s.out_pixels()) + (images == kF32 ? 0 : Tolerance(images, 0));
+}
+
+TEST_P(ConvolutionTest, CudnnMatchesSums) {
+  const ConvolutionBackend cudnn{.cudnn = true};
+  for (const ConvolutionShape& s : ShapesOfCudnn()) {
+    const Operands given = Draw(s, dtype(), dtype());
+    const Wanted want = Oracle(s, given);
+    const View x = Input(XOf(s), given.x), w = Input(WOf(s), given.w), dy = Input(YOf(s), given.dy);
+    const View y = Output(YOf(s)), forward = ForwardWorkspace(s, dtype(), cudnn);
+    Run([&](Stream& t) { ConvolutionForward(t, x, w, s.window, y, forward, cudnn); });
+    EXPECT_EQ(costs()[0].gpu.launches, 2);  // One of ours, one of cuDNN's.
+    EXPECT_TRUE(AllNear(Get(y), want.y, Tolerance(dtype(), s.terms())));
+    for (const DType sums : {kF32, kBF16, kF16}) {
+      const View dx = Output(XOf(s)), dw = Accumulated(WOf(s), kBefore, sums);
+      const View backward = BackwardWorkspace(s, dtype(), true, true, cudnn);
+      Run([&](Stream& t) { ConvolutionBackward(t, x, w, s.window, dy, dx, dw, backward, cudnn); });
+      EXPECT_EQ(costs()[0].gpu.launches, 2);
+      EXPECT_EQ(costs()[1].gpu.launches, 2);
+      EXPECT_TRUE(AllNear(Get(dx), want.dx, Tolerance(dtype(), s.taps() * s.group_out())));
+      EXPECT_TRUE(AllNear(Get(dw), want.dw, ToleranceOfDw(s, dtype(), sums)));
+    }
+    Clear();
+  }
+}
+
+// Either gradient may be cuDNN's and the other our own, and either may be left out.
+TEST_P(ConvolutionTest, CudnnComputesPartOfTheGradients) {
+  using Pass = ConvolutionCall::Pass;
+  const ConvolutionShape s = Of(2, 5, 7, 16, 8, 3, 1, 1, 2);
+  const Operands given = Draw(s, dtype(), dtype());
+  const Wanted want = Oracle(s, given);
+  const View x = Input(XOf(s), given.x), w = Input(WOf(s), given.w), dy = Input(YOf(s), given.dy);
+  for (const std::optional<Pass> refused :
+       {std::optional<Pass>(), std::optional(Pass::kDx), std::optional(Pass::kDw)}) {
+    ConvolutionBackend backend{.cudnn = true};
+    if (refused) backend.refused.push_back({*refused, s, dtype(), dtype()});
+    for (const auto& [with_dx, with_dw] : {std::pair{true, true}, {true, false}, {false, true}}) {
+      const View dx = Output(XOf(s)), dw = Accumulated(WOf(s), kBefore);
+      const View workspace = BackwardWorkspace(s, dtype(), with_dx, with_dw, backend);
+      const auto if_wanted = [](bool wanted, const View& view) {
+        return wanted ? std::optional(view) : std::nullopt;
+      };
+      Run([&](Stream& t) {
+        ConvolutionBackward(t, x, w, s.window, dy, if_wanted(with_dx, dx), if_wanted(with_dw, dw),
+                            workspace, backend);
+      });
+      if (with_dx) {
+        EXPECT_EQ(costs()[0].gpu.launches, refused == Pass::kDx ? 1 : 2);
+        EXPECT_TRUE(AllNear(Get(dx), want.dx, Tolerance(dtype(), s.taps() * s.group_out())));
+      }
+      if (with_dw) {
+        EXPECT_TRUE(AllNear(Get(dw), want.dw, ToleranceOfDw(s, dtype(), dtype())));
+      }
+    }
+  }
+}
+
+// Our own kernels take the calls that are not for cuDNN: products, factors of two dtypes, images
+// that begin elsewhere than at multiples of 16 bytes.
+TEST_P(ConvolutionTest, CudnnIsNotGivenAllCalls) {
+  std::set<ConvolutionCall> asked;
+  const ConvolutionBackend cudnn{.cudnn = true, .asked = &asked};
+  struct Case {
+    ConvolutionShape shape;
+    DType weights;
+    bool shifted;
+  };
+  const ConvolutionShape block = Of(2, 5, 7, 16, 8, 3, 1, 1, 2);
+  for (const Case& c : {Case{Of(2, 3, 5, 8, 16, 1, 1, 0, 1), dtype(), false},
+                        Case{Of(2, 5, 4, 8, 16, 1, 2, 0, 1), dtype(), false},
+                        Case{block, kF32, false}, Case{block, dtype(), true}}) {
+    asked.clear();
+    const ConvolutionShape& s = c.shape;
+    const Operands given = Draw(s, dtype(), c.weights);
+    const Wanted want = Oracle(s, given);
+    Values with_ends = given.x;
+    with_ends.insert(with_ends.begin(), 0.0);
+    with_ends.push_back(0.0);
+    const View all = Input({XOf(s).NumElements() + 2}, with_ends);
+    const View images = Input(XOf(s), given.x), w = Input(WOf(s), given.w, c.weights);
+    const View x = c.shifted ? all.Slice(1, XOf(s).NumElements()).Reshape(XOf(s)) : images;
+    const View y = Output(YOf(s)), forward = ForwardWorkspace(s, c.weights, cudnn);
+    Run([&](Stream& t) { ConvolutionForward(t, x, w, s.window, y, forward, cudnn); });
+    EXPECT_TRUE(AllNear(Get(y), want.y, Tolerance(dtype(), s.terms())));
+    const bool may = c.weights == dtype() && !s.is_pointwise();
+    EXPECT_EQ(asked.size(), may ? 1u : 0u);
+    if (c.shifted) {
+      EXPECT_EQ(costs()[0].gpu.launches, 1);
+    }
+    Clear();
+  }
+}
+
+// The order of sums is the same in each run, which the harness compares, and in others.
+TEST_P(ConvolutionTest, CudnnLeavesTheSameBits) {
+  const ConvolutionBackend cudnn{.cudnn = true};
+  const ConvolutionShape s = Of(2, 9, 7, 16, 8, 3, 2, 1, 2);
+  const Operands given = Draw(s, dtype(), dtype());
+  const View x = Input(XOf(s), given.x), w = Input(WOf(s), given.w), dy = Input(YOf(s), given.dy);
+  const View y = Output(YOf(s)), dx = Output(XOf(s)), dw = Accumulated(WOf(s), kBefore);
+  const View forward = ForwardWorkspace(s, dtype(), cudnn);
+  const View backward = BackwardWorkspace(s, dtype(), true, true, cudnn);
+  ExpectSameBits(
+      [&](Stream& t) {
+        ConvolutionForward(t, x, w, s.window, y, forward, cudnn);
+        ConvolutionBackward(t, x, w, s.window, dy, dx, dw, backward, cudnn);
+      },
+      {y, dx, dw});
 }
 
 TEST_P(ConvolutionTest, RefusesWrongArguments) {
