@@ -87,7 +87,7 @@ void CudnnGraph::Convolve(const std::map<int64_t, void*>& memory, int64_t engine
   std::vector<float> sums(static_cast<size_t>(packed.Elements()));
   const Index &of_w = w.tensor->dims, &of_x = x.tensor->dims, &of_y = y.tensor->dims;
   const int64_t group_out = of_w[0] / (of_x[1] / of_w[1]);
-  Index at;  // Of y.
+  Index at;  // In y.
   for (at[0] = 0; at[0] < of_y[0]; ++at[0]) {
     for (at[1] = 0; at[1] < of_y[1]; ++at[1]) {
       for (at[2] = 0; at[2] < of_y[2]; ++at[2]) {

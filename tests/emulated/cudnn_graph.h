@@ -49,8 +49,8 @@ struct CudnnConvolution {
   float alpha = 0, beta = 0;
 };
 
-// The ids of its operands; 0 where it has none. Of a convolution x is x or dx, b is w or dw, and y
-// is y or dy.
+// The ids of its operands; 0 where it has none. A convolution has x or dx as x, w or dw as b, and y
+// or dy as y.
 struct CudnnOperation {
   cudnn::DescriptorType type = cudnn::DescriptorType::kOperationPointwise;
   cudnn::PointwiseMode mode = cudnn::PointwiseMode::kIdentity;

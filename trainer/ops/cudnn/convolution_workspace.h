@@ -24,7 +24,7 @@ struct CudnnConvolutionWorkspace {
 
 // plan: room for copies of images and weights with more channels to a group, which cuDNN's kernels
 // for tensor cores make, and for 32 parts of dw, at most 32 MiB. It holds the plan that cuDNN 9.19
-// names first for an H100, in bf16, for every published RegNet's width of a group.
+// names first for an H100, in bf16, for groups of 8 to 1010 channels.
 CudnnConvolutionWorkspace CudnnWorkspaceOf(const ConvolutionCall& call);
 
 }  // namespace fsdp

@@ -149,8 +149,7 @@ enum class PointwiseMode : int {
 enum class ConvolutionMode : int { kCrossCorrelation = 1 };
 enum class ReduceTensorOp : int { kAdd = 0, kMax = 3 };
 enum class HeurMode : int { kFallback = 2, kA = 3 };
-// What an engine does to numbers. cuDNN calls each product by tensor cores so; of fp32 that is
-// TF32.
+// An engine's effects on numbers. kTensorCore with fp32 is TF32.
 enum class NumericalNote : int {
   kTensorCore = 0,
   kDownConvertInputs = 1,
