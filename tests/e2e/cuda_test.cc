@@ -393,6 +393,41 @@ TEST(Cuda, TakesAttentionFromCudnn) {
   }
 }
 
+// Convolutions are cuDNN's where there is one; a line says which. The same losses to rounding, from
+// run to run the same bits. Every plan is made before the first step.
+TEST(Cuda, TakesConvolutionsFromCudnn) {
+  const std::string recipe =
+      "run: {device: cuda, threads: 1}\n"
+      "model: {family: regnet, image_size: 12, num_labels: 10, embedding_size: 16,\n"
+      "        hidden_sizes: [32], depths: [2], groups_width: 16}\n"
+      "data: {train: {source: synthetic}, valid: {source: synthetic}}\n"
+      "train: {steps: 3, micro_batch_size: 2, global_batch_size: 4}\n"
+      "eval: {every: 3, steps: 1}\n"
+      "fsdp: {mixed_precision: {param_dtype: bf16}}\n"
+      "optimizer: {name: sgd, lr: 0.01}\n"
+      "log: {every: 1}\n";
+  const std::string own = "convolutions: own kernels (";
+  std::vector<double> by_cudnn, first;
+  for (const auto& [machine, line] : std::vector<std::pair<std::string, std::string>>{
+           {"cudnn=91900 cudnn_late_plans=0", "convolutions: cuDNN 9.19.0\n"},
+           {"cudnn=91900", "convolutions: cuDNN 9.19.0\n"},
+           {"cudnn=0", own + "no cuDNN: libcudnn.so.9 is not there"},
+           {"cudnn_plans=0", own + "cuDNN: convolution of 2 x 3 x 3 x 32 by 3 x 3 to 32, "}}) {
+    SCOPED_TRACE(machine);
+    const Job job(recipe);
+    const Outcome run = OnGpu(job.Flags(), {{"FSDP_TRAIN_EMULATED_GPUS", machine}});
+    ASSERT_EQ(run.code, 0) << run.Text();
+    EXPECT_NE(run.out.find(line), std::string::npos) << run.Text();
+    const std::vector<double> losses = LossesOf(job);
+    ASSERT_EQ(losses.size(), 3u);
+    if (first.empty()) first = losses;
+    for (size_t s = 0; s < first.size(); ++s) EXPECT_NEAR(losses[s], first[s], 0.05) << s;
+    if (line.starts_with(own)) continue;
+    if (by_cudnn.empty()) by_cudnn = losses;
+    EXPECT_EQ(losses, by_cudnn);
+  }
+}
+
 // Recomputation uses the same kernels: no bit depends on it, but for the library's GELU of
 // unrounded input, which a deterministic run does without.
 TEST(Cuda, RecomputesAttentionByCudnn) {

@@ -51,6 +51,7 @@ Tape::Tape(const Tape& outer, bool record, bool again)
   again_ = again;
   attention_ = outer.attention_;
   documents_ = outer.documents_;
+  convolution_ = outer.convolution_;
   tables_ = outer.tables_;
   loss_scale_ = outer.loss_scale_;
 }

@@ -22,6 +22,7 @@
 #include "trainer/autograd/table_vectors.h"
 #include "trainer/autograd/var.h"
 #include "trainer/ops/attention_backend.h"
+#include "trainer/ops/convolution_backend.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
 
@@ -61,6 +62,12 @@ class Tape {
   }
   AttentionBackend attention() const { return attention_; }
   bool documents() const { return documents_; }
+
+  // The kernels that convolutions use on CUDA. Null: our own. The tape keeps the address.
+  void ConvolveWith(const ConvolutionBackend* backend) { convolution_ = backend; }
+  ConvolutionBackend convolution() const {
+    return convolution_ == nullptr ? ConvolutionBackend() : *convolution_;
+  }
 
   // Looks up the micro-batch's ids in these tables. Null: the model has no tables.
   void LookUpIn(TableVectors* tables) { tables_ = tables; }
@@ -154,6 +161,7 @@ class Tape {
   KvCache* cache_ = nullptr;
   AttentionBackend attention_ = AttentionBackend::kOwn;
   bool documents_ = true;
+  const ConvolutionBackend* convolution_ = nullptr;
   TableVectors* tables_ = nullptr;
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;

@@ -26,6 +26,34 @@ void ObserveStreams(Model& model, const SessionOptions& options, int world, Devi
   device.Observe(nullptr);
 }
 
+std::set<ConvolutionCall> StepConvolutions(Model& model, const SessionOptions& options) {
+  std::set<ConvolutionCall> calls;
+  // Alone, without offload or recomputation: neither changes the calls.
+  SessionOptions alone;
+  ExecutorOptions& e = alone.executor;
+  e.sharding_strategy = Strategy::kNoShard;
+  e.mixed_precision = options.executor.mixed_precision;
+  e.micro_batch_size = options.executor.micro_batch_size;
+  e.sample_length = options.executor.sample_length;
+  e.attention = AttentionBackend::kMath;
+  e.convolution = {.cudnn = true, .asked = &calls};
+  alone.global_batch_size = e.micro_batch_size;
+  alone.train = options.train;
+  alone.eval = !options.train;
+  SimDevice device({}, /*checker=*/nullptr, DeviceType::kCuda);
+  const std::unique_ptr<PhasedAllocator> memory = MakeSimulatedMemory(device, e);
+  const MeshCommunicators communicators(MeshFor(e, /*rank=*/0, /*world=*/1), e.communicators,
+                                        ConnectSim);
+  Session session(device, *memory, model, alone, communicators);
+  const auto load = [](int, const Batch&) {};
+  if (alone.train) {
+    session.Train(1, session.FullTargets(), {}, load);
+  } else {
+    session.Eval(1, load);
+  }
+  return calls;
+}
+
 double FlopsPerSample(Model& model, int64_t length) {
   SessionOptions options;
   options.executor.sharding_strategy = Strategy::kNoShard;

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 
 #include "trainer/engine/session.h"
 #include "trainer/engine/step_resource.h"
+#include "trainer/ops/convolution_backend.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
@@ -20,6 +22,10 @@ void ObserveStep(Model& model, const SessionOptions& options, int world, DeviceT
 // ObserveStep() with the stream that each operation is enqueued on.
 void ObserveStreams(Model& model, const SessionOptions& options, int world, DeviceType kernels,
                     const std::function<void(const Operation&, const Stream&)>& seen);
+
+// The products of convolutions in a step and in an evaluation that cuDNN can compute
+// (ops/cudnn/convolution_workspace.h). Empty where the model has none.
+std::set<ConvolutionCall> StepConvolutions(Model& model, const SessionOptions& options);
 
 // FLOPs of one sample's forward and backward, as MFU counts them: the products of one pass on the
 // simulated device, without recomputation and without gradients of frozen parameters. `length` as

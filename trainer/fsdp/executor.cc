@@ -303,6 +303,7 @@ void Executor::Run(const Step& step) {
               options_.mixed_precision.param_dtype);
     tape_ = &tape;
     tape.AttendWith(options_.attention, options_.documents);
+    tape.ConvolveWith(&options_.convolution);
     if (tables_) tables_->Bind(m);
     tape.LookUpIn(tables_.get());
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));

@@ -18,6 +18,7 @@
 #include "trainer/fsdp/storage.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/attention_backend.h"
+#include "trainer/ops/convolution_backend.h"
 
 namespace fsdp {
 
@@ -36,6 +37,7 @@ struct ExecutorOptions : FsdpOptions {
   int64_t sample_length = 1;                            // Argument of Model::Inputs().
   bool documents = true;                                // Rows of a batch may have several.
   AttentionBackend attention = AttentionBackend::kOwn;  // On a CUDA device.
+  ConvolutionBackend convolution = {};                  // The same.
   int micro_batches = 1;                                // Per training step.
   float max_norm = 0;                                   // Clipping; 0 = off.
   bool batch_norm_sync = false;                         // Over all ranks' micro-batches.

@@ -5,6 +5,7 @@
 #include "trainer/comm/store.h"
 #include "trainer/comm/together.h"
 #include "trainer/loop/attention_choice.h"
+#include "trainer/loop/convolution_choice.h"
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/products.h"
 #include "trainer/loop/share_choice.h"
@@ -19,6 +20,8 @@ const char* Name(ChoiceId id) {
       return "transport";
     case ChoiceId::kAttention:
       return "attention";
+    case ChoiceId::kConvolution:
+      return "convolution";
     case ChoiceId::kShare:
       return "share";
     case ChoiceId::kAlgorithms:
@@ -28,9 +31,9 @@ const char* Name(ChoiceId id) {
 }
 
 const std::vector<const Choice*>& AllChoices() {
-  static const std::vector<const Choice*> all = {&LibraryChoice(), &TransportChoice(),
-                                                 &AttentionChoice(), &ShareChoice(),
-                                                 &AlgorithmsChoice()};
+  static const std::vector<const Choice*> all = {&LibraryChoice(),   &TransportChoice(),
+                                                 &AttentionChoice(), &ConvolutionChoice(),
+                                                 &ShareChoice(),     &AlgorithmsChoice()};
   return all;
 }
 

@@ -8,6 +8,7 @@
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
+#include "trainer/ops/cudnn/convolution_cudnn.h"
 #include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
@@ -54,6 +55,7 @@ void RankSession::Connect() {
 
 void RankSession::Remeasure() {
   PrepareAttention(run_.recipe, run_.shape, run_.options.executor.attention);
+  PrepareConvolutionsCudnn(run_.convolutions);
   if (job_.device.type != DeviceType::kCuda) return;
   const auto look = [this] {
     run_.target = RoomNow(job_.device, run_.sharers);

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/convolution_backend.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/gpu_libraries.h"
 
@@ -26,11 +28,12 @@ namespace fsdp {
 
 // A run takes these by asking its machine (choice.h).
 enum class ChoiceId {
-  kLibrary,     // cuBLASLt, which multiplies on a GPU.
-  kTransport,   // The way of collectives: NCCL, or the host's memory.
-  kAttention,   // cuDNN, or kernels of our own.
-  kShare,       // fsdp.cpu_offload.optimizer_share.
-  kAlgorithms,  // The library's, for the step's products.
+  kLibrary,      // cuBLASLt, which multiplies on a GPU.
+  kTransport,    // The way of collectives: NCCL, or the host's memory.
+  kAttention,    // cuDNN, or kernels of our own.
+  kConvolution,  // The same.
+  kShare,        // fsdp.cpu_offload.optimizer_share.
+  kAlgorithms,   // The library's, for the step's products.
 };
 
 struct Chosen {
@@ -57,6 +60,7 @@ struct ResolvedRun {
   int sharers = 1;                                    // Ranks that compute on this rank's GPU.
   FoundGpuLibrary library = {};                       // cuBLASLt, for a GPU.
   std::shared_ptr<const NcclLibrary> nccl = nullptr;  // Null: the host's memory.
+  std::set<ConvolutionCall> convolutions = {};        // By cuDNN.
   std::vector<Chosen> chosen = {};                    // In the order of AllChoices().
 
   std::optional<RunData> data = std::nullopt;  // Empty where the place opens none.

@@ -61,8 +61,10 @@ Var Convolution(Tape& tape, const Var& x, const Parameter& weight,
   Var y = tape.NewVar(Shape{s.samples, s.out_height(), s.out_width(), s.out}, x.dtype);
   {
     const Workspace workspace(
-        tape, ConvolutionForwardWorkspaceBytes(s, x.dtype, weight.value().dtype, KernelsOf(tape)));
-    ConvolutionForward(tape.stream(), x.view(), weight.value(), window, y.view(), workspace.view());
+        tape, ConvolutionForwardWorkspaceBytes(s, x.dtype, weight.value().dtype, KernelsOf(tape),
+                                               tape.convolution()));
+    ConvolutionForward(tape.stream(), x.view(), weight.value(), window, y.view(), workspace.view(),
+                       tape.convolution());
   }
   tape.Push([&tape, &weight, window, s, x, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
@@ -70,11 +72,12 @@ Var Convolution(Tape& tape, const Var& x, const Parameter& weight,
     TensorPtr dx = x.grad ? tape.New(x.shape, x.dtype) : nullptr;
     if (!dx && !dw) return;
     {
-      const Workspace workspace(
-          tape, ConvolutionBackwardWorkspaceBytes(s, x.dtype, weight.value().dtype, dx != nullptr,
-                                                  dw.has_value(), KernelsOf(tape)));
+      const Workspace workspace(tape, ConvolutionBackwardWorkspaceBytes(
+                                          s, x.dtype, weight.value().dtype, dx != nullptr,
+                                          dw.has_value(), KernelsOf(tape), tape.convolution()));
       ConvolutionBackward(tape.stream(), x.view(), weight.value(), window, dy->view(),
-                          dx ? std::optional(dx->view()) : std::nullopt, dw, workspace.view());
+                          dx ? std::optional(dx->view()) : std::nullopt, dw, workspace.view(),
+                          tape.convolution());
     }
     if (dx) tape.Add(x.grad, std::move(dx));
   });

@@ -94,20 +94,21 @@ Var ConvolveVectors(Tape& tape, const Var& x, const Parameter& weight, int64_t r
   Var y = tape.NewVar(Shape{x.shape[0], w.shape[0]}, x.dtype);
   {
     const Workspace workspace(
-        tape, ConvolutionForwardWorkspaceBytes(shape, x.dtype, w.dtype, KernelsOf(tape)));
+        tape, ConvolutionForwardWorkspaceBytes(shape, x.dtype, w.dtype, KernelsOf(tape),
+                                               tape.convolution()));
     ConvolutionForward(tape.stream(), Image(x.view(), rows), w, window, Image(y.view(), rows),
-                       workspace.view());
+                       workspace.view(), tape.convolution());
   }
   tape.Push([&tape, &weight, rows, window, shape, x, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
     TensorPtr dx = tape.New(x.shape, x.dtype);
     const ConstView w = weight.value();
     const std::optional<View> dw = GradOf(weight);
-    const Workspace workspace(
-        tape, ConvolutionBackwardWorkspaceBytes(shape, x.dtype, w.dtype, /*dx=*/true,
-                                                dw.has_value(), KernelsOf(tape)));
+    const Workspace workspace(tape, ConvolutionBackwardWorkspaceBytes(
+                                        shape, x.dtype, w.dtype, /*dx=*/true, dw.has_value(),
+                                        KernelsOf(tape), tape.convolution()));
     ConvolutionBackward(tape.stream(), Image(x.view(), rows), w, window, Image(dy->view(), rows),
-                        Image(dx->view(), rows), dw, workspace.view());
+                        Image(dx->view(), rows), dw, workspace.view(), tape.convolution());
     tape.Add(x.grad, std::move(dx));
   });
   return y;

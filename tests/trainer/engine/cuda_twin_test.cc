@@ -191,11 +191,21 @@ TEST(CudaTwin, LearnsFromImages) {
   }
 }
 
-// Convolutions and batch norms over both ranks' images, 32 channels wide.
+// Convolutions and batch norms over both ranks' images, 32 channels wide. By our own kernels and
+// by cuDNN's, all of whose memory was planned.
 TEST(CudaTwin, LearnsFromConvolutions) {
-  for (const auto& [y, dtype] :
-       {std::pair(true, DType::kFloat32), {true, DType::kBFloat16}, {false, DType::kFloat16}}) {
+  struct Case {
+    bool y;
+    DType dtype;
+    bool cudnn;
+  };
+  for (const auto& [y, dtype, cudnn] : {Case{true, DType::kFloat32, true},
+                                        {true, DType::kBFloat16, false},
+                                        {true, DType::kBFloat16, true},
+                                        {false, DType::kFloat16, false},
+                                        {false, DType::kFloat16, true}}) {
     if (std::size(kWorlds) == 1 && dtype != DType::kBFloat16) continue;
+    SCOPED_TRACE(std::string(Name(dtype)) + (cudnn ? " by cuDNN" : ""));
     const RegNetConfig config{.image_size = 12,
                               .num_labels = 10,
                               .embedding_size = 16,
@@ -213,6 +223,7 @@ TEST(CudaTwin, LearnsFromConvolutions) {
     run.options.executor.batch_norm_sync = true;
     run.options.executor.mixed_precision.scaler.init_scale = 1024;  // Nothing overflows.
     run.steps = 3;
+    run.options.executor.convolution.cudnn = cudnn;
     run.device = DeviceType::kCuda;
     LearnsWhatTheCpuLearns(run, /*kinks=*/dtype == DType::kFloat32 ? 0 : 8);
   }

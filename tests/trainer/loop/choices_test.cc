@@ -14,6 +14,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/loop/attention_choice.h"
+#include "trainer/loop/convolution_choice.h"
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
@@ -107,7 +108,8 @@ TEST(Choices, AreOneListInOrder) {
     const bool on_the_device = choice->when() == Choice::When::kOnTheDevice;
     EXPECT_EQ(on_the_device, choice->id() == ChoiceId::kAlgorithms) << names.back();
   }
-  EXPECT_EQ(names, (Words{"library", "transport", "attention", "share", "algorithms"}));
+  EXPECT_EQ(names,
+            (Words{"library", "transport", "attention", "convolution", "share", "algorithms"}));
 }
 
 // A run of this machine's CPU, as it is before its choices.
@@ -124,7 +126,7 @@ TEST(Choices, OnTheCpuAreOurOwn) {
   Choosing choosing{run};
   MakeAll(Choice::When::kBeforeThePlan, choosing);
   MakeAll(Choice::When::kOnTheDevice, choosing);
-  EXPECT_EQ(run.chosen.size(), 4u);  // No algorithms.
+  EXPECT_EQ(run.chosen.size(), 5u);  // No algorithms.
   Labels labels;
   for (const Chosen& one : run.chosen) {
     EXPECT_EQ(one.value, "") << Name(one.id);
@@ -152,6 +154,36 @@ TEST(AttentionChoice, IsNotAskedOfAMachineThatIsNotHere) {
     EXPECT_EQ(run.options.executor.attention, backend);
     EXPECT_EQ(run.Of(ChoiceId::kAttention).value, "");
   }
+}
+
+// Convolutions are planned as cuDNN's on a GPU that is not here, and as our own elsewhere.
+TEST(ConvolutionChoice, IsNotAskedOfAMachineThatIsNotHere) {
+  for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+    ResolvedRun run = OnTheCpu(Tiny());
+    run.place.device.reset();
+    run.target.device = device;
+    Choosing choosing{run};
+    Make(ConvolutionChoice(), choosing);
+    EXPECT_EQ(run.options.executor.convolution.cudnn, device == DeviceType::kCuda);
+    EXPECT_TRUE(run.convolutions.empty());
+    EXPECT_EQ(run.Of(ChoiceId::kConvolution).value, "");
+  }
+}
+
+// The name that a rank has found is compared, but for the reason why it has no cuDNN.
+TEST(ConvolutionChoice, IsComparedByName) {
+  ResolvedRun run = OnTheCpu(Tiny());
+  Choosing choosing{run};
+  EXPECT_FALSE(ConvolutionChoice().meets());
+  EXPECT_EQ(ConvolutionChoice().Record("", choosing).labels, Labels());
+  run.options.executor.convolution.cudnn = true;
+  const Chosen cudnn = ConvolutionChoice().Record("cuDNN 9.19.0", choosing);
+  EXPECT_EQ(cudnn.line, "convolutions: cuDNN 9.19.0");
+  EXPECT_EQ(cudnn.labels, (Labels{{"convolutions", "cuDNN 9.19.0"}}));
+  run.options.executor.convolution.cudnn = false;
+  const Chosen own = ConvolutionChoice().Record("own kernels (there is no cuDNN)", choosing);
+  EXPECT_EQ(own.value, "own kernels (there is no cuDNN)");
+  EXPECT_EQ(own.labels, (Labels{{"convolutions", "own kernels"}}));
 }
 
 // Math is our own kernels' on every machine, and never cuDNN's.
