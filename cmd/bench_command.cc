@@ -223,6 +223,8 @@ void RunOps(const OpsFlags& flags) {
     }
     const FoundAttention attention = BenchedAttention(options);
     options.attention = attention.backend;
+    const FoundConvolutions convolutions = BenchedConvolutions(options);
+    options.convolution = convolutions.backend;
     const OpLimits limits = MeasureLimits(options);
     std::vector<std::string> ops;
     if (!flags.json) {
@@ -233,6 +235,7 @@ void RunOps(const OpsFlags& flags) {
                   what.c_str(), flags.dtype.c_str(), limits.flops_per_s * 1e-9,
                   limits.bytes_per_s * 1e-9);
       if (!attention.name.empty()) std::printf("attention: %s\n", attention.name.c_str());
+      if (!convolutions.name.empty()) std::printf("convolutions: %s\n", convolutions.name.c_str());
     }
     MeasureOps(options, [&](const OpTime& op) {
       if (flags.json) {
@@ -242,18 +245,20 @@ void RunOps(const OpsFlags& flags) {
       }
     });
     if (flags.json) {
-      std::printf("%s\n",
-                  JsonObject()
-                      .Add("device", device.name)
-                      .Add("dtype", flags.dtype)
-                      .Add("threads", options.threads)
-                      .AddRaw("shapes", ShapesToJson(options.shapes))
-                      .Add("attention", attention.name.empty() ? "own kernels" : attention.name)
-                      .Add("gemm_gflops", limits.flops_per_s * 1e-9)
-                      .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)
-                      .AddRaw("ops", JsonArray(ops))
-                      .Text()
-                      .c_str());
+      std::printf(
+          "%s\n",
+          JsonObject()
+              .Add("device", device.name)
+              .Add("dtype", flags.dtype)
+              .Add("threads", options.threads)
+              .AddRaw("shapes", ShapesToJson(options.shapes))
+              .Add("attention", attention.name.empty() ? "own kernels" : attention.name)
+              .Add("convolutions", convolutions.name.empty() ? "own kernels" : convolutions.name)
+              .Add("gemm_gflops", limits.flops_per_s * 1e-9)
+              .Add("copy_gb_per_s", limits.bytes_per_s * 1e-9)
+              .AddRaw("ops", JsonArray(ops))
+              .Text()
+              .c_str());
     }
   } catch (const std::invalid_argument& error) {
     throw FlagError("bench ops", error);

@@ -384,6 +384,8 @@ def ops(kit):
         yield dtype, functools.partial(timed, dtype, lambda: shapes)
     for name, shape in sizes_of_ops(kit):
         yield f"bf16, {name}", functools.partial(timed, "bf16", shape, MULTIPLYING)
+    yield "bf16, convolutions by our kernels", functools.partial(
+        timed, "bf16", lambda: [*shapes, "--own-kernels"], ("convolution",))
 
 
 def rates_here(kit, flags):

@@ -246,6 +246,7 @@ void Measure(const CalibrateOptions& options,
                            .device = options.device,
                            .gpu = options.gpu};
         ops.attention = BenchedAttention(ops).backend;
+        ops.convolution = BenchedConvolutions(ops).backend;
         for (const TimedWork& work : MeasureOperations(ops)) KeepFastest(measured.ops, op, work);
       }
     }

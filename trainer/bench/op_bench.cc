@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -55,7 +56,7 @@ double FastestCall(const OpBenchOptions& options, const Device& device, Stream& 
 std::vector<OpCase> Selected(const OpBenchOptions& options) {
   std::vector<OpCase> selected;
   std::string names;
-  for (OpCase& op : OpCases(options.shapes, options.attention)) {
+  for (OpCase& op : OpCases(options.shapes, options.attention, options.convolution)) {
     names += (names.empty() ? "" : "; ") + op.name;
     if (op.name.find(options.only) != std::string::npos) selected.push_back(std::move(op));
   }
@@ -87,6 +88,17 @@ FoundAttention BenchedAttention(const OpBenchOptions& options) {
                        options.dtype);
 }
 
+FoundConvolutions BenchedConvolutions(const OpBenchOptions& options) {
+  if (options.device != DeviceType::kCuda || options.own_kernels) return {};
+  std::set<ConvolutionCall> calls;
+  OpBenchOptions asking = options;
+  asking.convolution = {.cudnn = true, .asked = &calls};
+  for (const OpCase& op : Selected(asking)) {
+    if (op.name.starts_with("convolution")) (void)Simulated(asking, op, {});
+  }
+  return FindConvolutions(options.gpu, calls);
+}
+
 std::vector<std::string> BenchedOps(const OpBenchOptions& options) {
   std::vector<std::string> names;
   for (const OpCase& op : Selected(options)) names.push_back(op.name);
@@ -94,7 +106,7 @@ std::vector<std::string> BenchedOps(const OpBenchOptions& options) {
 }
 
 OpCost CostOfOp(const OpBenchOptions& options, const std::string& name) {
-  for (const OpCase& op : OpCases(options.shapes, options.attention)) {
+  for (const OpCase& op : OpCases(options.shapes, options.attention, options.convolution)) {
     if (op.name == name) return CostOf(options, op);
   }
   throw std::invalid_argument("[bench ops] there is no op " + name);

@@ -12,6 +12,7 @@
 #include "trainer/core/dtype.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
+#include "trainer/ops/cudnn/convolution_cudnn.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -26,6 +27,7 @@ struct OpBenchOptions {
   int gpu = 0;                           // Among the visible ones.
   bool own_kernels = false;  // On a GPU: products by kernels of ours, not by the library of a run.
   AttentionBackend attention = AttentionBackend::kOwn;  // That of BenchedAttention().
+  ConvolutionBackend convolution = {};                  // That of BenchedConvolutions().
 };
 
 // The cost that one call states to its stream.
@@ -53,6 +55,9 @@ struct OpLimits {
 // The attention that a run on this device would take at these shapes, or ours where the options say
 // so: for OpBenchOptions::attention, and by name.
 FoundAttention BenchedAttention(const OpBenchOptions& options);
+
+// The same for the convolutions among the ops that are asked for: for OpBenchOptions::convolution.
+FoundConvolutions BenchedConvolutions(const OpBenchOptions& options);
 
 // The names of the ops that are asked for, in the order in which they are measured. Throws
 // std::invalid_argument where there is none, or the shapes are not an attention's.

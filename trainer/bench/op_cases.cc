@@ -227,7 +227,8 @@ void AddActivations(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
 }
 
 // Operations that mix feature vectors of `width`: 16 of a sample, or as many as divide the rows.
-void AddVectors(std::vector<OpCase>& cases, int64_t rows, int64_t width) {
+void AddVectors(std::vector<OpCase>& cases, int64_t rows, int64_t width,
+                const ConvolutionBackend& convolution) {
   const int64_t vectors = std::gcd(rows, int64_t{16}), samples = rows / vectors;
   if (vectors < 2) return;
   cases.push_back(
@@ -263,16 +264,18 @@ void AddVectors(std::vector<OpCase>& cases, int64_t rows, int64_t width) {
   cases.push_back({"convolution, forward", [=](BenchTensors& t) -> Call {
                      const View x = t.Values(images), w = t.Values(kernel), y = t.Values(images);
                      const View workspace = t.Workspace(ConvolutionForwardWorkspaceBytes(
-                         shape, t.dtype(), t.dtype(), t.kernel_type()));
-                     return [=](Stream& s) { ConvolutionForward(s, x, w, window, y, workspace); };
+                         shape, t.dtype(), t.dtype(), t.kernel_type(), convolution));
+                     return [=](Stream& s) {
+                       ConvolutionForward(s, x, w, window, y, workspace, convolution);
+                     };
                    }});
   cases.push_back({"convolution, backward", [=](BenchTensors& t) -> Call {
                      const View x = t.Values(images), w = t.Values(kernel), dy = t.Values(images),
                                 dx = t.Values(images), dw = t.Values(kernel);
                      const View workspace = t.Workspace(ConvolutionBackwardWorkspaceBytes(
-                         shape, t.dtype(), t.dtype(), true, true, t.kernel_type()));
+                         shape, t.dtype(), t.dtype(), true, true, t.kernel_type(), convolution));
                      return [=](Stream& s) {
-                       ConvolutionBackward(s, x, w, window, dy, dx, dw, workspace);
+                       ConvolutionBackward(s, x, w, window, dy, dx, dw, workspace, convolution);
                      };
                    }});
 }
@@ -438,7 +441,8 @@ AttentionDims DimsOf(const OpShapes& shapes) {
   return {shapes.batch, shapes.seq, shapes.heads, shapes.heads, shapes.hidden / shapes.heads};
 }
 
-std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention) {
+std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention,
+                            const ConvolutionBackend& convolution) {
   if (shapes.heads < 1 || shapes.hidden % shapes.heads != 0 ||
       shapes.hidden / shapes.heads % 2 != 0) {
     throw std::invalid_argument("[bench ops] hidden is " + std::to_string(shapes.hidden) +
@@ -458,7 +462,7 @@ std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention) 
   if (shapes.heads <= kMaxMixedHeads) AddMathAttention(cases, shapes, /*mixes=*/true);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
-  AddVectors(cases, rows, hidden / shapes.heads);
+  AddVectors(cases, rows, hidden / shapes.heads, convolution);
   AddClassLosses(cases, rows, hidden);
   AddEnds(cases, shapes);
   AddFlat(cases, rows, hidden, 4 * hidden * hidden + 2 * hidden * inner);

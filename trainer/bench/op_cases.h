@@ -11,6 +11,7 @@
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"
+#include "trainer/ops/convolution_backend.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
@@ -34,7 +35,8 @@ struct OpCase {
 
 // In the order in which they are measured. Throws std::invalid_argument where the shapes are not an
 // attention's.
-std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention);
+std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention,
+                            const ConvolutionBackend& convolution = {});
 
 }  // namespace fsdp
 

@@ -85,7 +85,7 @@ std::vector<TimedWork> OperationsOf(const OpBenchOptions& options, const OpCase&
 }
 
 std::optional<TimedWork> MainOperationOf(const std::string& name, const OpBenchOptions& options) {
-  for (const OpCase& op : OpCases(options.shapes, options.attention)) {
+  for (const OpCase& op : OpCases(options.shapes, options.attention, options.convolution)) {
     if (op.name != name || !IsUsual(op, options.dtype)) continue;
     const std::vector<TimedWork> all = OperationsOf(options, op);
     const auto most =
@@ -104,7 +104,7 @@ bool IsUsual(const OpCase& op, DType dtype) {
 
 std::vector<TimedWork> MeasureOperations(const OpBenchOptions& options) {
   std::vector<TimedWork> all;
-  for (const OpCase& op : OpCases(options.shapes, options.attention)) {
+  for (const OpCase& op : OpCases(options.shapes, options.attention, options.convolution)) {
     if (!IsUsual(op, options.dtype)) continue;
     const std::unique_ptr<Device> device =
         CreateDevice(options.device, {.spin = true, .gpu = options.gpu});
