@@ -144,7 +144,7 @@ class RegNet(Images):
             groups_width=shape["groups_width"],
             layer_type="y" if shape["squeeze_excitation"] else "x",
             downsample_in_first_stage=shape["downsample_in_first_stage"],
-            num_labels=shape["num_labels"]))
+            num_labels=shape["num_labels"], image_size=shape["image_size"]))
 
     def blocks(self):
         return [layer for stage in self.model.regnet.encoder.stages for layer in stage.layers]
