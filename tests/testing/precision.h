@@ -39,8 +39,9 @@ class PrecisionReference {
   void Hold(const Precision& precision, int world) const;
 
   // The same of a model with batch norms, and of each running statistic after step 1. Its tensors
-  // after 20 steps are luck (tools/reference/README.md): the errors of all weights after a run are
-  // one number here, those of all running statistics another. Each is at most twice PyTorch's.
+  // after 20 steps are luck, and step 1's gradients in fp16 (tools/reference/README.md): these
+  // gradients are not compared. The errors of all weights after a run are one number here, those of
+  // all running statistics another. Each is at most twice PyTorch's.
   void HoldTogether(const Precision& precision, int world) const;
 
   // Trains with fp16's scaler, and a target in some steps that overflows: every scale and every

@@ -60,6 +60,8 @@ TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
 
 INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
                          WayName);
+INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)),
+                         WayName);
 
 }  // namespace
 }  // namespace fsdp::testing
