@@ -34,10 +34,19 @@ bool IsStatistic(const std::string& name) {
   return name.ends_with(".running_mean") || name.ends_with(".running_var");
 }
 
+bool IsRows(const std::string& name) { return name.find("/tables.") != std::string::npos; }
+
 Tensors StatisticsOf(const TinyResult& result) {
   Tensors statistics = result.buffers;
   std::erase_if(statistics, [](const auto& buffer) { return !IsStatistic(buffer.first); });
   return statistics;
+}
+
+// Adagrad's sum of each row of embedding tables.
+Tensors RowSumsOf(const TinyResult& result) {
+  Tensors sums = result.state;
+  std::erase_if(sums, [](const auto& state) { return !state.first.starts_with("rows/"); });
+  return sums;
 }
 
 std::string WayOf(const std::string& frame, const Precision& precision, int world) {
@@ -84,8 +93,9 @@ PrecisionReference::PrecisionReference(const Reference& reference, const std::st
     : reference_(reference),
       folder_(folder),
       file_(folder + "/precision.safetensors"),
-      names_(nlohmann::json::parse(file_.Metadata().at("settings")).at("names")),
-      scale_(nlohmann::json::parse(file_.Metadata().at("settings")).at("scale")) {}
+      settings_(nlohmann::json::parse(file_.Metadata().at("settings"))),
+      names_(settings_.at("names")),
+      scale_(settings_.at("scale")) {}
 
 double PrecisionReference::Error(const std::string& name, const std::vector<float>& ours) const {
   std::vector<double> exact(file_.Info(name).NumElements());
@@ -99,24 +109,32 @@ double PrecisionReference::Error(const std::string& name, const std::vector<floa
   return std::sqrt(name.ends_with("/loss") ? sum / static_cast<double>(exact.size()) : sum);
 }
 
+TinyRun PrecisionReference::TrainRun(const std::string& name, const Precision& precision,
+                                     int world) const {
+  TinyRun run = reference_.TrainRun(name);
+  Set(precision, world, run);
+  run.options.executor.mixed_precision.scaler.init_scale = scale_;
+  run.options.optimizer.table_lr_scale = settings_.value("table_lr", 0.0) / run.options.lr.lr;
+  run.initial_rows = [this](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
+    file_.ReadFloat("initial/" + table.name, begin, values);
+  };
+  return run;
+}
+
 std::vector<double> PrecisionReference::Errors(const Precision& precision, int world) const {
   Tensors got;
   const auto add = [&](const std::string& prefix, const Tensors& tensors) {
     for (const auto& [name, values] : tensors) got[prefix + name] = values;
   };
-  const auto train = [&](TinyRun run) {
-    Set(precision, world, run);
-    run.options.executor.mixed_precision.scaler.init_scale = scale_;
-    return Train(run);
-  };
-  TinyRun first = reference_.TrainRun("sgd");
+  TinyRun first = TrainRun("sgd", precision, world);
   first.steps = 1;
   first.options.executor.max_norm = 0;
-  const TinyResult of_step = train(first);
+  const TinyResult of_step = Train(first);
   add("grad/", of_step.gradients);
   add("step1/", StatisticsOf(of_step));
+  add("step1/", RowSumsOf(of_step));
   for (const std::string name : {"sgd", "adamw"}) {
-    const TinyResult result = train(reference_.TrainRun(name));
+    const TinyResult result = Train(TrainRun(name, precision, world));
     got[name + "/loss"] = result.losses;
     add(name + "/", result.parameters);
     add(name + "/", StatisticsOf(result));
@@ -160,16 +178,24 @@ void PrecisionReference::Hold(const Precision& precision, int world) const {
   }
 }
 
+int64_t PrecisionReference::Size(const Precision& precision, const std::string& name) const {
+  return file_.Info(std::string(Name(precision.param)) + "/" + name).NumElements();
+}
+
 void PrecisionReference::HoldTogether(const Precision& precision, int world) const {
   const auto together = [&](const std::vector<double>& errors) {
     std::map<std::string, double> numbers;
     for (size_t i = 0; i < errors.size(); ++i) {
-      const std::string& name = names_[i];
+      // One number's error is luck: a bias of one goes with its weight, which is behind it.
+      const bool one = names_[i].starts_with("grad/") && Size(precision, names_[i]) == 1;
+      const std::string& name = names_.at(one ? i + 1 : i);
       const std::string run = name.substr(0, name.find('/'));
       if (run == "grad" && precision.param == DType::kFloat16) continue;
       const bool alone = run == "grad" || run == "step1" || name.ends_with("/loss");
-      double& number =
-          numbers[alone ? name : run + (IsStatistic(name) ? " statistics" : " weights")];
+      const char* const kind = IsStatistic(name) ? " statistics"
+                               : IsRows(name)    ? " rows"
+                                                 : " weights";
+      double& number = numbers[alone ? name : run + kind];
       number = std::hypot(number, errors[i]);
     }
     return numbers;
@@ -188,6 +214,33 @@ void PrecisionReference::HoldTogether(const Precision& precision, int world) con
     std::printf("%s, gradients in %s: at most %.2f of PyTorch's error\n", way.c_str(),
                 Name(precision.grad).data(), worst);
   }
+}
+
+void PrecisionReference::HoldMeanRows(const Precision& precision, int world) const {
+  const int draws = settings_.at("draws");
+  Tensors means;
+  for (int draw = 0; draw < draws; ++draw) {
+    TinyRun run = TrainRun("adamw", precision, world);
+    run.options.optimizer.seed = static_cast<uint64_t>(draw);
+    for (const auto& [name, values] : Train(run).parameters) {
+      if (!IsRows("/" + name)) continue;
+      std::vector<float>& mean = means[name];
+      mean.resize(values.size());
+      for (size_t i = 0; i < values.size(); ++i) mean[i] += values[i] / static_cast<float>(draws);
+    }
+  }
+  std::vector<double> theirs(means.size());
+  const std::string way = WayOf("fsdp2", precision, world);
+  file_.ReadDouble("mean/" + way, 0, theirs);
+  size_t i = 0;
+  for (const auto& [name, mean] : means) {
+    const double ours = Error(std::string(Name(precision.param)) + "/adamw/" + name, mean);
+    EXPECT_LE(ours, 2 * theirs[i]) << way << ": " << name;
+    std::printf("%s: %.2f of PyTorch's error, mean of %s\n", way.c_str(), ours / theirs[i],
+                name.c_str());
+    ++i;
+  }
+  EXPECT_GT(i, 0u);
 }
 
 void PrecisionReference::HoldScales(const Precision& precision, int world) const {

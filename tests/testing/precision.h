@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -38,11 +40,17 @@ class PrecisionReference {
   // one element's first update may go the other way: it is lr g / |g|, whatever g's own error.
   void Hold(const Precision& precision, int world) const;
 
-  // The same of a model with batch norms, and of each running statistic after step 1. Its tensors
-  // after 20 steps are luck, and step 1's gradients in fp16 (tools/reference/README.md): these
-  // gradients are not compared. The errors of all weights after a run are one number here, those of
-  // all running statistics another. Each is at most twice PyTorch's.
+  // The same of a model with ReLUs, of each running statistic after step 1, and of Adagrad's sums
+  // of tables' rows. Its tensors after 20 steps are luck, and step 1's gradients in fp16
+  // (tools/reference/README.md): these gradients are not compared. The errors of all weights after
+  // a run are one number here, those of all running statistics another, those of all rows of
+  // embedding tables a third. Each is at most twice PyTorch's.
   void HoldTogether(const Precision& precision, int world) const;
+
+  // Trains a model with bf16 tables, whose rows are rounded stochastically, as often as PyTorch
+  // did, with other draws each time. The mean of each table's rows is at most twice as far from
+  // float64's as the mean of PyTorch's.
+  void HoldMeanRows(const Precision& precision, int world) const;
 
   // Trains with fp16's scaler, and a target in some steps that overflows: every scale and every
   // skipped step is PyTorch's, and a skipped step changes nothing.
@@ -56,13 +64,17 @@ class PrecisionReference {
  private:
   // PyTorch's, by names_; `frame`: fsdp1 or fsdp2.
   std::vector<double> Theirs(const std::string& frame, const Precision& precision, int world) const;
+  // reference_.TrainRun() with this precision.
+  TinyRun TrainRun(const std::string& name, const Precision& precision, int world) const;
   // ||ours - float64||_2 by names_; for losses the root of their mean square.
   std::vector<double> Errors(const Precision& precision, int world) const;
   double Error(const std::string& name, const std::vector<float>& ours) const;
+  int64_t Size(const Precision& precision, const std::string& name) const;
 
   const Reference& reference_;
   const std::string folder_;
   SafetensorsReader file_;
+  const nlohmann::json settings_;
   const std::vector<std::string> names_;
   const double scale_;  // The loss's, in fp16.
 };

@@ -104,8 +104,7 @@ class Layer(torch.nn.Module):
         total = self.linear.weight @ x + self.linear.bias[:, None]
         q, k, v = (part.unflatten(-1, (c.heads, d // c.heads)).transpose(1, 2)
                    for part in self.attention.qkv(x).chunk(3, dim=-1))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(d // c.heads)
-        attended = (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(-2)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
         total = total + self.attention.mix.weight @ self.attention.out(attended)
         convolved = F.conv2d(x.transpose(1, 2)[..., None], self.convolution.weight, padding=(1, 0))
         total = total + self.convolution.mix.weight @ convolved[..., 0].transpose(1, 2).relu()

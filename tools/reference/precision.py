@@ -22,6 +22,7 @@ import types
 import warnings
 
 import common  # Before transformers: it keeps it off the network.
+import dhen
 import gpt2
 import llama
 import numpy as np
@@ -38,7 +39,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama, "regnet/odd": regnet}
+MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama, "regnet/odd": regnet, "dhen/odd": dhen}
 RUNS = ("sgd", "adamw")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # fp16's: far below an overflow, so that no step is skipped. Scripted skips are scaler.json's.
@@ -48,6 +49,10 @@ SCALER = dict(init_scale=64.0, growth_factor=2.0, backoff_factor=0.5, growth_int
 PLANTED = (3, 6, 7, 12, 13, 20)  # Also before the scale would have grown, and twice running.
 OVERFLOW = 1e30  # The weight of the one target that makes a step's gradient overflow.
 ORDERS = 4  # In which a step's sequences run: the error of one run can be small or large by luck.
+# Tables of dhen/odd: rows, the most ids of a sample, the rate. Most updates of bf16 rows are below
+# half a step of bf16, so that rows that were rounded to nearest would stay where they are.
+TABLE_ROWS, TABLE_BAGS, TABLE_LR = (50, 7, 3, 20), (1, 3, 1, 2), 0.005
+DRAWS = 32  # Runs with bf16 tables, of whose rows the mean is kept.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Way:
     @property
     def name(self) -> str:
         return f"{self.frame}/{self.param}/{self.reduce}/{self.world}"
+
+    @property
+    def has_bf16_tables(self) -> bool:
+        return self.name == "fsdp2/bf16/fp32/1"
 
 
 WAYS = [Way(frame, param, reduce, world) for world in (1, 2) for frame in ("fsdp2", "fsdp1")
@@ -77,11 +86,18 @@ class Model:
         self.case = next(c for c in self.family.CASES if c.name == name)
         self.tokens = safetensors.numpy.load_file(self.folder / "reference.safetensors")["train/tokens"]
 
+    @property
+    def ways(self) -> list[Way]:
+        return [w for w in WAYS if w.param == "bf16" or self.family is not dhen]
+
     def build(self) -> torch.nn.Module:
         model = self.family.build_model(self.case)
-        if self.family is not regnet:
+        if self.family in (gpt2, llama):
             model.set_attn_implementation("sdpa")  # transformers' default.
         return model
+
+    def tables(self, dtype=torch.float32, seed: int | None = None) -> "Tables | None":
+        return Tables(self.case, dtype, seed) if self.family is dhen else None
 
     def exact(self) -> torch.nn.Module:
         return self.family.in_double(self.family.build_model(self.case), self.case)
@@ -90,6 +106,8 @@ class Model:
 def blocks_of(model) -> list[torch.nn.Module]:
     if hasattr(model, "regnet"):
         return [block for stage in model.regnet.encoder.stages for block in stage.layers]
+    if isinstance(model, dhen.Dhen):
+        return list(model.layers)
     return list(model.transformer.h if hasattr(model, "transformer") else model.model.layers)
 
 
@@ -118,6 +136,51 @@ def norm_over_ranks(self, x: torch.Tensor) -> torch.Tensor:
         self.running_mean.lerp_(mean, self.momentum)
         self.running_var.lerp_(var * (n / (n - 1)), self.momentum)
     return (x - each(mean)) * each(torch.rsqrt(var + self.eps) * self.weight) + each(self.bias)
+
+
+class Tables:
+    """Embedding tables beside a model that FSDP has, with row-wise Adagrad as docs/fsdp.md has it. Their
+    vectors are inputs, which FSDP casts to param_dtype."""
+
+    def __init__(self, case: dhen.Case, dtype: torch.dtype, seed: int | None):
+        """A seed: rows are bf16's, and rounded stochastically, as FBGEMM does."""
+        rng = np.random.default_rng(1000 + case.seed)
+        self.case, self.rows, self.sums = case, {}, {}
+        self.draws = None if seed is None else torch.Generator().manual_seed(seed)
+        for t, rows in enumerate(TABLE_ROWS):
+            values = rng.standard_normal((rows, case.width)) / math.sqrt(case.width)
+            name = f"tables.{t}.weight"
+            self.rows[name] = torch.from_numpy(values).to(torch.bfloat16).to(dtype).requires_grad_()
+            self.sums["rows/" + name] = torch.zeros(rows, dtype=dtype)
+
+    def vectors(self, ids: torch.Tensor) -> torch.Tensor:
+        """[samples, tables, width]. A table's ids are the first numbers of what a fixture without tables
+        has for its vector. The multiples of 5 are absent."""
+        c, vectors = self.case, []
+        numbers = ids[:, c.columns:-1].unflatten(1, (c.tables, c.width))
+        for t, rows in enumerate(self.rows.values()):
+            these = numbers[:, t, : TABLE_BAGS[t]]
+            vectors.append((rows[these % len(rows)] * (these % 5 != 0)[..., None]).sum(1))
+        return torch.stack(vectors, dim=1)
+
+    @torch.no_grad()
+    def update(self, step: int, scale: float) -> None:
+        """By the sum of all ranks' gradients, which is `scale` times too large."""
+        lr = common.learning_rate(step, TABLE_LR)
+        for rows, sums in zip(self.rows.values(), self.sums.values()):
+            if dist.is_initialized():
+                dist.all_reduce(rows.grad)
+            g = rows.grad / scale
+            sums += (g * g).mean(1)
+            rows -= lr * g / (sums.sqrt() + 1e-8)[:, None]
+            if self.draws is not None:
+                bits = rows.view(torch.int32)
+                bits += torch.randint(1 << 16, rows.shape, dtype=torch.int32, generator=self.draws)
+                bits &= -0x10000
+            rows.grad = None
+
+    def state(self, prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+        return {prefix + n: x.detach().double().numpy().copy() for n, x in tensors.items()}
 
 
 def clean(name: str) -> str:
@@ -167,9 +230,14 @@ def set_rate(optimizer, step: int, run: str) -> None:
         group["lr"] = common.learning_rate(step, common.RUNS[run]["lr"])
 
 
-def loss_of(model, tokens: np.ndarray, upcast: bool = True) -> torch.Tensor:
+def loss_of(model, tokens: np.ndarray, tables: Tables | None, upcast: bool = True) -> torch.Tensor:
     """The mean over all targets. Logits are converted to fp32 first, as transformers' own loss does."""
     ids = torch.from_numpy(tokens.astype(np.int64))
+    if tables:
+        numbers = (ids[:, : tables.case.columns] - 128).to(model.dtype) / 64
+        logits = model(numbers, tables.vectors(ids))
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return F.binary_cross_entropy_with_logits(logits, ids[:, -1:].to(logits.dtype))
     if hasattr(model, "regnet"):
         logits, targets = model.train()(pixels_of(model, ids)).logits, ids[:, -1]
     else:
@@ -194,6 +262,7 @@ def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
     kept = in_batch_norms(exact)
     masters = {n: p.detach().clone().requires_grad_() for n, p in named}
     optimizer = make_optimizer(list(masters.items()), {n: p.dim() for n, p in named}, run)
+    tables = model.tables(torch.float64)
     results, losses = {}, []
     for step in range(1, common.STEPS + 1):
         set_rate(optimizer, step, run)
@@ -201,19 +270,23 @@ def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
             for n, p in named:
                 p.copy_(masters[n] if n in kept else masters[n].to(DTYPES[param]))
         exact.zero_grad()
-        loss = loss_of(exact, model.tokens[step - 1])
+        loss = loss_of(exact, model.tokens[step - 1], tables)
         loss.backward()
         losses.append(loss.item())
+        if tables:
+            tables.update(step, 1.0)
         for n, p in named:
             masters[n].grad = p.grad.clone()
             if step == 1:
                 results["grad/" + n] = p.grad.numpy().copy()
         if step == 1:
             results |= {"step1/" + n: b for n, b in statistics_of(exact).items()}
+            results |= tables.state("step1/", tables.sums) if tables else {}
         torch.nn.utils.clip_grad_norm_(masters.values(), common.CLIP)
         optimizer.step()
     results |= {f"{run}/{n}": m.detach().numpy().copy() for n, m in masters.items()}
     results |= {f"{run}/{n}": b for n, b in statistics_of(exact).items()}
+    results |= tables.state(f"{run}/", tables.rows) if tables else {}
     return results | {f"{run}/loss": np.array(losses)}
 
 
@@ -221,8 +294,10 @@ def order_of_sequences(order: int) -> np.ndarray:
     return np.random.default_rng(order).permutation(common.GLOBAL_BATCH).astype(np.int32)
 
 
-def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[str, np.ndarray]:
-    """The same by FSDP: rank r has the r-th part of each step's sequences, in one micro-batch."""
+def train_sharded(model: Model, way: Way, run: str, order: int, mesh,
+                  seed: int | None = None) -> dict[str, np.ndarray]:
+    """The same by FSDP: rank r has the r-th part of each step's sequences, in one micro-batch. A seed:
+    with bf16 tables."""
     rank = dist.get_rank()
     mine = np.split(order_of_sequences(order), way.world)[rank]
     net = model.build()
@@ -230,6 +305,7 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[st
     net, clip, scaler = shard(net, way, mesh)
     named = [(clean(n), p) for n, p in net.named_parameters()]
     optimizer = make_optimizer(named, dims, run)
+    tables = model.tables(seed=seed)
 
     def whole(prefix: str, grads: bool) -> dict[str, np.ndarray]:
         if way.frame == "fsdp2":
@@ -243,21 +319,25 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh) -> dict[st
     for step in range(1, common.STEPS + 1):
         set_rate(optimizer, step, run)
         optimizer.zero_grad()
-        loss = loss_of(net, model.tokens[step - 1, mine])
+        loss = loss_of(net, model.tokens[step - 1, mine], tables)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
+        if tables:
+            tables.update(step, scaler.get_scale() * way.world)
         mean = loss.detach().double()
         dist.all_reduce(mean)
         losses.append(mean.item() / way.world)
         if step == 1:
             results |= whole("grad/", grads=True)
             results |= {"step1/" + n: b for n, b in statistics_of(net).items()}
+            results |= tables.state("step1/", tables.sums) if tables else {}
         clip()
         scaler.step(optimizer)
         scaler.update()
     if scaler.is_enabled() and scaler.get_scale() != SCALE:
         raise SystemExit(f"{model.key}, {way.name}: a step overflowed")
     results |= {f"{run}/{n}": b for n, b in statistics_of(net).items()}
+    results |= tables.state(f"{run}/", tables.rows) if tables else {}
     return results | whole(f"{run}/", grads=False) | {f"{run}/loss": np.array(losses)}
 
 
@@ -339,17 +419,26 @@ def rank_of_a_job(rank: int, world: int, store: str, out: str, keys: list[str]) 
     mesh = init_device_mesh("cpu", (world,))
     for key in keys:
         model = Model(key)
-        for way in (w for w in WAYS if w.world == world):
+        for way in (w for w in model.ways if w.world == world):
             for order in range(ORDERS):
                 results = {}
                 for run in RUNS:
                     results |= train_sharded(model, way, run, order, mesh)
+                if order == 0 and model.tables() and way.has_bf16_tables:
+                    results |= mean_rows(model, way, mesh)
                 if rank == 0:
                     safetensors.numpy.save_file(
                         {k: np.ascontiguousarray(v) for k, v in results.items()},
                         file_of(out, key, way, order))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def mean_rows(model: Model, way: Way, mesh) -> dict[str, np.ndarray]:
+    """The mean over DRAWS runs of the rows of bf16 tables after 20 steps of AdamW."""
+    runs = [train_sharded(model, way, "adamw", seed % ORDERS, mesh, seed) for seed in range(DRAWS)]
+    return {f"mean/{n}": np.mean([run[f"adamw/{n}"] for run in runs], axis=0)
+            for n in model.tables().rows}
 
 
 def quiet() -> None:
@@ -365,6 +454,11 @@ def exact_results(model: Model, param: str) -> dict[str, np.ndarray]:
     return exact
 
 
+def means_of(exact: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The rows whose mean over draws is kept."""
+    return {k.replace("adamw/", "mean/"): v for k, v in exact.items() if k.startswith("adamw/tables.")}
+
+
 def compute(keys: list[str]) -> dict[str, dict[str, np.ndarray]]:
     """The tensors of each model's file."""
     files = {}
@@ -374,15 +468,20 @@ def compute(keys: list[str]) -> dict[str, dict[str, np.ndarray]]:
                                         world)
         for key in keys:
             model, tensors = Model(key), {}
-            for param in ("bf16", "fp16"):
+            for param in sorted({w.param for w in model.ways}):
                 exact = exact_results(model, param)
                 # float32 holds them 2^-16 times as exactly as what is compared with them.
                 tensors |= {f"{param}/{k}": v if k.endswith("/loss") else v.astype(np.float32)
                             for k, v in exact.items()}
-                for way in (w for w in WAYS if w.param == param):
-                    errors = [errors_of(safetensors.numpy.load_file(file_of(folder, key, way, o)),
-                                        exact) for o in range(ORDERS)]
+                for way in (w for w in model.ways if w.param == param):
+                    runs = [safetensors.numpy.load_file(file_of(folder, key, way, o))
+                            for o in range(ORDERS)]
+                    errors = [errors_of(run, exact) for run in runs]
                     tensors[f"error/{way.name}"] = np.sqrt(np.mean(np.square(errors), axis=0))
+                    if model.tables() and way.has_bf16_tables:
+                        tensors[f"mean/{way.name}"] = errors_of(runs[0], means_of(exact))
+            if tables := model.tables():
+                tensors |= {f"initial/{n}": r.detach().numpy() for n, r in tables.rows.items()}
             tensors["names"] = sorted(exact)
             files[key] = tensors
     return files
@@ -391,7 +490,8 @@ def compute(keys: list[str]) -> dict[str, dict[str, np.ndarray]]:
 def save(tensors: dict, path: pathlib.Path) -> None:
     tensors = dict(tensors)
     ways = [w.name for w in WAYS if f"error/{w.name}" in tensors]
-    settings = dict(names=tensors.pop("names"), scale=SCALE, ways=ways,
+    settings = dict(names=tensors.pop("names"), scale=SCALE, ways=ways, table_lr=TABLE_LR,
+                    table_rows=TABLE_ROWS, table_bags=TABLE_BAGS, draws=DRAWS,
                     torch=torch.__version__, transformers=transformers.__version__)
     safetensors.numpy.save_file(tensors, path, metadata={"settings": json.dumps(settings)})
 
@@ -403,7 +503,7 @@ def compare(key: str, got: dict, path: pathlib.Path) -> list[str]:
         return [f"{key}: other tensors"]
     for name, w in want.items():
         g = got[name]
-        if name.startswith("error/"):
+        if name.startswith(("error/", "mean/")):
             # A matter of the processor, as in common.py.
             if not ((w <= 2 * g + 1e-9) & (g <= 2 * w + 1e-9)).all():
                 problems.append(f"{key}: {name} differs by up to {(g / w).max():.2f}, {(w / g).max():.2f}")
@@ -429,7 +529,7 @@ def train_plainly(model: Model, run: str, fault: str) -> dict[str, np.ndarray]:
             p.grad = masters[n].grad = None
         total = 0.0
         for part in np.split(order_of_sequences(0), micro_batches):
-            loss = loss_of(net, model.tokens[step - 1, part], upcast=fault != "bf16 loss")
+            loss = loss_of(net, model.tokens[step - 1, part], None, upcast=fault != "bf16 loss")
             total += loss.item() / micro_batches
             (loss / micro_batches).backward()
             for n, p in net.named_parameters():
@@ -497,7 +597,7 @@ FAULTS = ("none", "fp32 logits", "micro-batches", "bf16 sums of micro-batches", 
 
 def show_faults() -> None:
     """For each fault, the worst ratio of a tensor's error to PyTorch's, and the geometric mean."""
-    models = [Model(key) for key in MODELS if MODELS[key] is not regnet]
+    models = [Model(key) for key in MODELS if MODELS[key] in (gpt2, llama)]
     exact = {model.key: exact_results(model, "bf16") for model in models}
     for fault in FAULTS:
         for model in models:

@@ -7,7 +7,9 @@
 
 #include <vector>
 
+#include "models/dhen/config.h"
 #include "tests/models/dhen/set_shape.h"
+#include "tests/testing/precision.h"
 
 namespace fsdp::testing {
 namespace {
@@ -43,6 +45,30 @@ INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
                          ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
                                                             /*processes=*/true)),
                          ReferenceCaseName);
+
+// Beside PyTorch's FSDP, with embedding tables, which FSDP has neither there nor here.
+const char kFolder[] = "tests/fixtures/dhen/odd";
+
+template <TableDType dtype>
+void SetTables(const nlohmann::json& config, TinyRun& run) {
+  SetTableDhenShape(config, dtype, run);
+}
+
+class PrecisionTest : public PrecisionSuite {
+ protected:
+  PrecisionTest() : PrecisionSuite(kFolder, SetTables<TableDType::kFloat32>, TableDhenRows) {}
+};
+
+TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
+
+INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
+                         WayName);
+
+TEST(Bf16TableTest, MeansOfRowsAreAtMostTwiceAsFarOff) {
+  const Reference reference(kFolder, SetTables<TableDType::kBFloat16>, TableDhenRows);
+  PrecisionReference(reference, kFolder)
+      .HoldMeanRows({DType::kBFloat16, DType::kBFloat16, DType::kFloat32}, /*world=*/1);
+}
 
 }  // namespace
 }  // namespace fsdp::testing

@@ -1,10 +1,11 @@
 #include "tests/models/dhen/set_shape.h"
 
-#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "models/dhen/dhen.h"
+#include "trainer/data/click_batch.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp::testing {
@@ -22,6 +23,13 @@ DhenConfig ConfigOf(const nlohmann::json& c) {
   config.cross_rank = c.at("cross_rank");
   config.intermediate_size = c.at("intermediate_size");
   config.layer_norm_epsilon = c.at("layer_norm_epsilon");
+  return config;
+}
+
+DhenConfig WithTables(const nlohmann::json& c) {
+  DhenConfig config = ConfigOf(c);
+  config.table_rows = {50, 7, 3, 20};
+  config.table_bags = {1, 3, 1, 2};
   return config;
 }
 
@@ -60,9 +68,9 @@ class VectorDhen final : public Dhen, public Autoregressive {
 class FixtureRows final : public RowSource {
  public:
   FixtureRows(const DhenConfig& config, std::vector<int32_t> samples, std::vector<float> weights)
-      : columns_(config.dense_columns),
+      : config_(config),
+        columns_(config.dense_columns),
         vectors_(config.tables() * config.table_width),
-        ids_(2 * config.tables()),
         samples_(std::move(samples)),
         weights_(std::move(weights)) {}
 
@@ -81,11 +89,12 @@ class FixtureRows final : public RowSource {
         to[i] = is_one ? static_cast<float>(from[at + i] - 128) / 64 : 0.0f;
       }
     };
-    put(0, 0, columns_);
-    put(4, columns_, vectors_);
-    std::fill_n(out.inputs[1].As<int32_t>() + row * ids_, ids_, -1);
-    out.inputs[2].As<float>()[row] = is_one ? static_cast<float>(from[Size() - 1]) : 0.0f;
-    out.inputs[3].As<float>()[row] = is_one ? WeightOf(sample) : 0.0f;
+    put(kDense, 0, columns_);
+    if (out.inputs.size() > kVectors) put(kVectors, columns_, vectors_);
+    const int64_t words = out.inputs[kIds].NumElements() / out.rows();
+    PutIds(from, out.inputs[kIds].As<int32_t>() + row * words);
+    out.inputs[kClick].As<float>()[row] = is_one ? static_cast<float>(from[Size() - 1]) : 0.0f;
+    out.inputs[kClickWeight].As<float>()[row] = is_one ? WeightOf(sample) : 0.0f;
   }
 
   int64_t Targets(int64_t begin, int64_t end) const override {
@@ -96,12 +105,24 @@ class FixtureRows final : public RowSource {
   std::string WhyNoTargets(const std::string& of) const override { return of + " has none"; }
 
  private:
+  static constexpr size_t kVectors = kClickWeight + 1;  // VectorDhen's own input.
+
   int64_t Size() const { return columns_ + vectors_ + 1; }
+  void PutIds(const int32_t* from, int32_t* words) const {
+    for (int64_t t = 0; t < config_.tables(); ++t) {
+      for (int64_t i = 0; i < config_.bag(t); ++i, words += 2) {
+        const int32_t number = from ? from[columns_ + t * config_.table_width + i] : 0;
+        const bool absent = number % 5 == 0;
+        WriteId(absent ? kNoId : static_cast<uint64_t>(number), std::span<int32_t, 2>(words, 2));
+      }
+    }
+  }
   float WeightOf(int64_t sample) const {
     return weights_.empty() ? 1.0f : weights_[static_cast<size_t>(sample)];
   }
 
-  const int64_t columns_, vectors_, ids_;
+  const DhenConfig config_;
+  const int64_t columns_, vectors_;
   const std::vector<int32_t> samples_;
   const std::vector<float> weights_;
   const Mixture mixture_{std::vector<double>{1.0}, 0};
@@ -115,6 +136,18 @@ std::unique_ptr<Model> DhenOfVectors(const DhenConfig& config) {
 
 void SetDhenShape(const nlohmann::json& config, TinyRun& run) {
   run.model = [shape = ConfigOf(config)] { return DhenOfVectors(shape); };
+}
+
+void SetTableDhenShape(const nlohmann::json& config, TableDType dtype, TinyRun& run) {
+  DhenConfig shape = WithTables(config);
+  shape.table_dtype = dtype;
+  run.model = [shape] { return std::make_unique<Dhen>(shape); };
+}
+
+std::shared_ptr<const RowSource> TableDhenRows(const nlohmann::json& config,
+                                               const std::vector<int32_t>& samples,
+                                               const std::vector<float>& weights) {
+  return std::make_shared<const FixtureRows>(WithTables(config), samples, weights);
 }
 
 std::shared_ptr<const RowSource> DhenRows(const nlohmann::json& config,

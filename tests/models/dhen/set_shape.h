@@ -1,5 +1,4 @@
-// DHENs of tests/fixtures/dhen, as a run has them. They have no tables: an input has the vectors of
-// the columns of ids.
+// DHENs of tests/fixtures/dhen, as a run has them.
 #ifndef FSDP_TRAIN_TESTS_MODELS_DHEN_SET_SHAPE_H_
 #define FSDP_TRAIN_TESTS_MODELS_DHEN_SET_SHAPE_H_
 
@@ -18,10 +17,18 @@ namespace fsdp::testing {
 // sample, behind the inputs of others. It has no tables.
 std::unique_ptr<Model> DhenOfVectors(const DhenConfig& config);
 
+// The fixtures' own models.
 void SetDhenShape(const nlohmann::json& config, TinyRun& run);
 std::shared_ptr<const RowSource> DhenRows(const nlohmann::json& config,
                                           const std::vector<int32_t>& samples,
                                           const std::vector<float>& weights);
+
+// The same with tables, those of tools/reference/precision.py. A column's ids are the first numbers
+// of what the fixture has for its vector; the multiples of 5 are absent.
+void SetTableDhenShape(const nlohmann::json& config, TableDType dtype, TinyRun& run);
+std::shared_ptr<const RowSource> TableDhenRows(const nlohmann::json& config,
+                                               const std::vector<int32_t>& samples,
+                                               const std::vector<float>& weights);
 
 }  // namespace fsdp::testing
 
