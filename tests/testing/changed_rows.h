@@ -15,8 +15,8 @@ namespace fsdp::testing {
 class ChangedRows final : public RowSource {
  public:
   using Change = std::function<void(int64_t sample, int64_t row, const Batch&)>;
-  ChangedRows(const BatchSpec& spec, Change change)
-      : drawn_(spec, {{.seed = 5}}, /*seed=*/0), change_(std::move(change)) {}
+  ChangedRows(const BatchSpec& spec, Change change, SyntheticRows::Source source = {.seed = 5})
+      : drawn_(spec, {source}, /*seed=*/0), change_(std::move(change)) {}
 
   const Mixture& mixture() const override { return drawn_.mixture(); }
   int64_t sources() const override { return drawn_.sources(); }
