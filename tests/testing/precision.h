@@ -107,4 +107,13 @@ class PrecisionSuite : public ::testing::TestWithParam<PrecisionWay> {
 
 }  // namespace fsdp::testing
 
+// Every setting with 16 bits, for a suite derived from PrecisionSuite.
+#define FSDP_INSTANTIATE_PRECISION_TEST(suite)                                                     \
+  INSTANTIATE_TEST_SUITE_P(BFloat16, suite,                                                        \
+                           ::testing::ValuesIn(::fsdp::testing::WaysOf(::fsdp::DType::kBFloat16)), \
+                           ::fsdp::testing::WayName);                                              \
+  INSTANTIATE_TEST_SUITE_P(Float16, suite,                                                         \
+                           ::testing::ValuesIn(::fsdp::testing::WaysOf(::fsdp::DType::kFloat16)),  \
+                           ::fsdp::testing::WayName)
+
 #endif  // FSDP_TRAIN_TESTS_TESTING_PRECISION_H_

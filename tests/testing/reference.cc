@@ -207,17 +207,28 @@ void Judge::Check(const std::string& name, double difference, double accepted) {
 }
 
 std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
-                                          const std::vector<int>& worlds, bool processes) {
+                                          const ReferenceWorlds& worlds, ReferenceRanks ranks) {
+  const bool processes = ranks == ReferenceRanks::kProcesses;
+#ifdef __SANITIZE_ADDRESS__
+  const std::vector<int> sizes = {processes ? 2 : 3};
+#else
+  const std::vector<int>& sizes = processes ? worlds.processes : worlds.threads;
+#endif
   std::vector<ReferenceCase> cases;
   int row = 0;
   for (const char* model : models) {
     ++row;
-    for (const int world : worlds) {
+    if (ranks == ReferenceRanks::kAlone) {  // There the strategies are one.
+      cases.emplace_back(model, 1, Strategy::kFullShard, false);
+      continue;
+    }
+    for (const int world : sizes) {
+      const bool all = Everything() || (!processes && world == worlds.with_every_strategy);
       int column = 0;
       for (const Strategy strategy :
            {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
         const bool meets = (row + world + ++column) % 3 == 0;
-        if (meets || Everything()) cases.emplace_back(model, world, strategy, processes);
+        if (meets || all) cases.emplace_back(model, world, strategy, processes);
       }
     }
   }

@@ -86,9 +86,16 @@ class Judge {
 
 using ReferenceCase = std::tuple<const char*, int, Strategy, bool>;  // bool: processes.
 std::string ReferenceCaseName(const ::testing::TestParamInfo<ReferenceCase>& info);
+// The worlds of a family's tests. Under AddressSanitizer, which takes ten times as long and learns
+// nothing from more worlds, they are 3 threads and 2 processes.
+struct ReferenceWorlds {
+  std::vector<int> threads, processes;
+  int with_every_strategy = 0;  // A world of threads; the others have some.
+};
+enum class ReferenceRanks { kAlone, kThreads, kProcesses };
 // Models, worlds and strategies. For every change, each two of them that can meet do so once.
 std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
-                                          const std::vector<int>& worlds, bool processes);
+                                          const ReferenceWorlds& worlds, ReferenceRanks ranks);
 
 // The base of a family's tests: one model of it, in one world.
 class ReferenceSuite : public ::testing::TestWithParam<ReferenceCase> {
@@ -110,5 +117,20 @@ class ReferenceSuite : public ::testing::TestWithParam<ReferenceCase> {
 };
 
 }  // namespace fsdp::testing
+
+// Defines both tests of the suite, a class derived from ReferenceSuite: for each model alone, and
+// in the worlds that follow, on threads and on processes.
+#define FSDP_REFERENCE_TESTS(suite, models, ...)                        \
+  TEST_P(suite, LogitsLossAndGradients) { HoldBatch(); }                \
+  TEST_P(suite, TwentySteps) { HoldTrainings(); }                       \
+  FSDP_REFERENCE_CASES_(Alone, kAlone, suite, models, __VA_ARGS__);     \
+  FSDP_REFERENCE_CASES_(Threads, kThreads, suite, models, __VA_ARGS__); \
+  FSDP_REFERENCE_CASES_(Processes, kProcesses, suite, models, __VA_ARGS__)
+#define FSDP_REFERENCE_CASES_(name, ranks, suite, models, ...)                        \
+  INSTANTIATE_TEST_SUITE_P(name, suite,                                               \
+                           ::testing::ValuesIn(::fsdp::testing::ReferenceCases(       \
+                               models, ::fsdp::testing::ReferenceWorlds{__VA_ARGS__}, \
+                               ::fsdp::testing::ReferenceRanks::ranks)),              \
+                           ::fsdp::testing::ReferenceCaseName)
 
 #endif  // FSDP_TRAIN_TESTS_TESTING_REFERENCE_H_

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "models/dhen/config.h"
 #include "tests/models/dhen/set_shape.h"
 #include "tests/testing/precision.h"
@@ -19,32 +17,9 @@ class ReferenceTest : public ReferenceSuite {
   ReferenceTest() : ReferenceSuite("dhen", SetDhenShape, DhenRows) {}
 };
 
-TEST_P(ReferenceTest, LogitsLossAndGradients) { HoldBatch(); }
-TEST_P(ReferenceTest, TwentySteps) { HoldTrainings(); }
-
-// AddressSanitizer takes ten times as long and learns nothing from more worlds.
-#ifdef __SANITIZE_ADDRESS__
-const std::vector<int> kThreadWorlds = {3}, kProcessWorlds = {2};
-#else
-const std::vector<int> kThreadWorlds = {2, 3, 5}, kProcessWorlds = {2, 3};
-#endif
-
 constexpr const char* kModels[] = {"odd", "alike", "least", "many", "deep"};
 
-// In a world of one the strategies are one.
-INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
-                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values(1),
-                                            ::testing::Values(Strategy::kFullShard),
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kThreadWorlds,
-                                                            /*processes=*/false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
-                                                            /*processes=*/true)),
-                         ReferenceCaseName);
+FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
 
 // Beside PyTorch's FSDP, with embedding tables, which FSDP has neither there nor here.
 const char kFolder[] = "tests/fixtures/dhen/odd";

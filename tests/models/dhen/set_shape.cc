@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/dhen/dhen.h"
+#include "tests/testing/fixture_rows.h"
 #include "trainer/data/click_batch.h"
 #include "trainer/ops/elementwise.h"
 
@@ -65,67 +66,41 @@ class VectorDhen final : public Dhen, public Autoregressive {
   const int64_t tables_, width_;
 };
 
-class FixtureRows final : public RowSource {
+class ClickRows final : public FixtureRows {
  public:
-  FixtureRows(const DhenConfig& config, std::vector<int32_t> samples, std::vector<float> weights)
-      : config_(config),
-        columns_(config.dense_columns),
-        vectors_(config.tables() * config.table_width),
-        samples_(std::move(samples)),
-        weights_(std::move(weights)) {}
-
-  const Mixture& mixture() const override { return mixture_; }
-  int64_t sources() const override { return 1; }
-  int64_t Rows(int64_t) const override { return std::ssize(samples_) / Size(); }
-  std::string Describe() const override { return "a fixture"; }
-  void CheckViews(const Batch&, int64_t) const override {}
+  ClickRows(const DhenConfig& config, std::vector<int32_t> samples, std::vector<float> weights)
+      : FixtureRows(config.dense_columns + config.tables() * config.table_width + 1, /*targets=*/1,
+                    std::move(samples), std::move(weights)),
+        config_(config) {}
 
   void Fill(int64_t sample, int64_t row, const Batch& out) const override {
-    const bool is_one = sample != kNoSample;
-    const int32_t* const from = is_one ? samples_.data() + sample * Size() : nullptr;
-    const auto put = [&](size_t input, int64_t at, int64_t n) {
-      float* const to = out.inputs[input].As<float>() + row * n;
-      for (int64_t i = 0; i < n; ++i) {
-        to[i] = is_one ? static_cast<float>(from[at + i] - 128) / 64 : 0.0f;
-      }
-    };
-    put(kDense, 0, columns_);
-    if (out.inputs.size() > kVectors) put(kVectors, columns_, vectors_);
+    const int32_t* const from = Sample(sample);
+    const int64_t columns = config_.dense_columns, n = config_.tables() * config_.table_width;
+    const int32_t* const vectors = from ? from + columns : nullptr;
+    PutNumbers(from, columns, out.inputs[kDense].As<float>() + row * columns);
+    if (out.inputs.size() > kVectors) {
+      PutNumbers(vectors, n, out.inputs[kVectors].As<float>() + row * n);
+    }
     const int64_t words = out.inputs[kIds].NumElements() / out.rows();
-    PutIds(from, out.inputs[kIds].As<int32_t>() + row * words);
-    out.inputs[kClick].As<float>()[row] = is_one ? static_cast<float>(from[Size() - 1]) : 0.0f;
-    out.inputs[kClickWeight].As<float>()[row] = is_one ? WeightOf(sample) : 0.0f;
+    PutIds(vectors, out.inputs[kIds].As<int32_t>() + row * words);
+    out.inputs[kClick].As<float>()[row] = from ? static_cast<float>(vectors[n]) : 0.0f;
+    out.inputs[kClickWeight].As<float>()[row] = WeightOf(sample);
   }
-
-  int64_t Targets(int64_t begin, int64_t end) const override {
-    int64_t n = 0;
-    for (int64_t sample = begin; sample < end; ++sample) n += WeightOf(sample) != 0 ? 1 : 0;
-    return n;
-  }
-  std::string WhyNoTargets(const std::string& of) const override { return of + " has none"; }
 
  private:
   static constexpr size_t kVectors = kClickWeight + 1;  // VectorDhen's own input.
 
-  int64_t Size() const { return columns_ + vectors_ + 1; }
-  void PutIds(const int32_t* from, int32_t* words) const {
+  void PutIds(const int32_t* vectors, int32_t* words) const {
     for (int64_t t = 0; t < config_.tables(); ++t) {
       for (int64_t i = 0; i < config_.bag(t); ++i, words += 2) {
-        const int32_t number = from ? from[columns_ + t * config_.table_width + i] : 0;
+        const int32_t number = vectors ? vectors[t * config_.table_width + i] : 0;
         const bool absent = number % 5 == 0;
         WriteId(absent ? kNoId : static_cast<uint64_t>(number), std::span<int32_t, 2>(words, 2));
       }
     }
   }
-  float WeightOf(int64_t sample) const {
-    return weights_.empty() ? 1.0f : weights_[static_cast<size_t>(sample)];
-  }
 
   const DhenConfig config_;
-  const int64_t columns_, vectors_;
-  const std::vector<int32_t> samples_;
-  const std::vector<float> weights_;
-  const Mixture mixture_{std::vector<double>{1.0}, 0};
 };
 
 }  // namespace
@@ -147,13 +122,13 @@ void SetTableDhenShape(const nlohmann::json& config, TableDType dtype, TinyRun& 
 std::shared_ptr<const RowSource> TableDhenRows(const nlohmann::json& config,
                                                const std::vector<int32_t>& samples,
                                                const std::vector<float>& weights) {
-  return std::make_shared<const FixtureRows>(WithTables(config), samples, weights);
+  return std::make_shared<const ClickRows>(WithTables(config), samples, weights);
 }
 
 std::shared_ptr<const RowSource> DhenRows(const nlohmann::json& config,
                                           const std::vector<int32_t>& samples,
                                           const std::vector<float>& weights) {
-  return std::make_shared<const FixtureRows>(ConfigOf(config), samples, weights);
+  return std::make_shared<const ClickRows>(ConfigOf(config), samples, weights);
 }
 
 }  // namespace fsdp::testing

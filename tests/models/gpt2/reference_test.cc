@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "tests/models/gpt2/set_shape.h"
 #include "tests/testing/precision.h"
 
@@ -17,32 +15,9 @@ class ReferenceTest : public ReferenceSuite {
   ReferenceTest() : ReferenceSuite("gpt2", SetGpt2Shape) {}
 };
 
-TEST_P(ReferenceTest, LogitsLossAndGradients) { HoldBatch(); }
-TEST_P(ReferenceTest, TwentySteps) { HoldTrainings(); }
-
-// AddressSanitizer takes ten times as long and learns nothing from more worlds.
-#ifdef __SANITIZE_ADDRESS__
-const std::vector<int> kThreadWorlds = {3}, kProcessWorlds = {2};
-#else
-const std::vector<int> kThreadWorlds = {2, 3, 4}, kProcessWorlds = {1, 2, 3, 4};
-#endif
-
 constexpr const char* kModels[] = {"odd_vocab", "odd_heads", "one_head", "untied"};
 
-// In a world of one the strategies are one.
-INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
-                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values(1),
-                                            ::testing::Values(Strategy::kFullShard),
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kThreadWorlds,
-                                                            /*processes=*/false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
-                                                            /*processes=*/true)),
-                         ReferenceCaseName);
+FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 4}, .processes = {1, 2, 3, 4});
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
 const char kFolder[] = "tests/fixtures/gpt2/odd_heads";
@@ -63,10 +38,7 @@ TEST(FirstScaleTest, SkipsArePyTorchs) {
   PrecisionReference(reference, kFolder).HoldFirstScales();
 }
 
-INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
-                         WayName);
-INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)),
-                         WayName);
+FSDP_INSTANTIATE_PRECISION_TEST(PrecisionTest);
 INSTANTIATE_TEST_SUITE_P(Float16, ScaleTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)), WayName);
 
 }  // namespace

@@ -57,39 +57,11 @@ class ReferenceTest : public ReferenceSuite {
   ReferenceTest() : ReferenceSuite("llama", SetShape) {}
 };
 
-TEST_P(ReferenceTest, LogitsLossAndGradients) { HoldBatch(); }
-TEST_P(ReferenceTest, TwentySteps) { HoldTrainings(); }
+constexpr const char* kModels[] = {"llama_6_2", "llama_biases", "qwen2_8_1", "qwen3_documents",
+                                   "mistral_dynamic"};
 
-const auto kModels = ::testing::Values("llama_6_2", "llama_biases", "qwen2_8_1", "qwen3_documents",
-                                       "mistral_dynamic");
-const auto kFullShard = ::testing::Values(Strategy::kFullShard);
-
-INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(1), kFullShard,
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-// AddressSanitizer takes ten times as long and learns nothing from more worlds.
-#ifdef __SANITIZE_ADDRESS__
-INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(3), kFullShard,
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-#else
-INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(2, 3, 5), kFullShard,
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Strategies, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(3),
-                                            ::testing::Values(Strategy::kShardGradOp,
-                                                              Strategy::kNoShard),
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-#endif
-INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::Combine(kModels, ::testing::Values(2), kFullShard,
-                                            ::testing::Values(true)),
-                         ReferenceCaseName);
+FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2},
+                     .with_every_strategy = 3);
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
 class PrecisionTest : public PrecisionSuite {
@@ -99,10 +71,7 @@ class PrecisionTest : public PrecisionSuite {
 
 TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
 
-INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
-                         WayName);
-INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)),
-                         WayName);
+FSDP_INSTANTIATE_PRECISION_TEST(PrecisionTest);
 
 }  // namespace
 }  // namespace fsdp::testing

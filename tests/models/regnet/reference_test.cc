@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "tests/models/regnet/set_shape.h"
 #include "tests/testing/precision.h"
 
@@ -18,32 +16,9 @@ class ReferenceTest : public ReferenceSuite {
   ReferenceTest() : ReferenceSuite("regnet", SetRegNetShape, RegNetRows) {}
 };
 
-TEST_P(ReferenceTest, LogitsLossAndGradients) { HoldBatch(); }
-TEST_P(ReferenceTest, TwentySteps) { HoldTrainings(); }
-
-// AddressSanitizer takes ten times as long and learns nothing from more worlds.
-#ifdef __SANITIZE_ADDRESS__
-const std::vector<int> kThreadWorlds = {3}, kProcessWorlds = {2};
-#else
-const std::vector<int> kThreadWorlds = {2, 3, 5}, kProcessWorlds = {2, 3};
-#endif
-
 constexpr const char* kModels[] = {"odd", "plain", "one_stage", "classes", "one_group"};
 
-// In a world of one the strategies are one.
-INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
-                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values(1),
-                                            ::testing::Values(Strategy::kFullShard),
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kThreadWorlds,
-                                                            /*processes=*/false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
-                                                            /*processes=*/true)),
-                         ReferenceCaseName);
+FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
 
 // Beside PyTorch's FSDP, which leaves batch norms out of mixed precision.
 void SetMixedShape(const nlohmann::json& config, TinyRun& run) {
@@ -58,10 +33,7 @@ class PrecisionTest : public PrecisionSuite {
 
 TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
 
-INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
-                         WayName);
-INSTANTIATE_TEST_SUITE_P(Float16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)),
-                         WayName);
+FSDP_INSTANTIATE_PRECISION_TEST(PrecisionTest);
 
 }  // namespace
 }  // namespace fsdp::testing

@@ -5,7 +5,7 @@
 
 #include "models/regnet/config.h"
 #include "models/regnet/regnet.h"
-#include "tests/testing/image_fixture.h"
+#include "tests/testing/fixture_rows.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp::testing {

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "tests/models/t5/set_shape.h"
 
 namespace fsdp::testing {
@@ -16,32 +14,9 @@ class ReferenceTest : public ReferenceSuite {
   ReferenceTest() : ReferenceSuite("t5", SetT5Shape, T5Rows) {}
 };
 
-TEST_P(ReferenceTest, LogitsLossAndGradients) { HoldBatch(); }
-TEST_P(ReferenceTest, TwentySteps) { HoldTrainings(); }
-
-// AddressSanitizer takes ten times as long and learns nothing from more worlds.
-#ifdef __SANITIZE_ADDRESS__
-const std::vector<int> kThreadWorlds = {3}, kProcessWorlds = {2};
-#else
-const std::vector<int> kThreadWorlds = {2, 3}, kProcessWorlds = {2, 3};
-#endif
-
 constexpr const char* kModels[] = {"relu", "gated", "one_head", "far", "tied_gated"};
 
-// In a world of one the strategies are one.
-INSTANTIATE_TEST_SUITE_P(Alone, ReferenceTest,
-                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values(1),
-                                            ::testing::Values(Strategy::kFullShard),
-                                            ::testing::Values(false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Threads, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kThreadWorlds,
-                                                            /*processes=*/false)),
-                         ReferenceCaseName);
-INSTANTIATE_TEST_SUITE_P(Processes, ReferenceTest,
-                         ::testing::ValuesIn(ReferenceCases(kModels, kProcessWorlds,
-                                                            /*processes=*/true)),
-                         ReferenceCaseName);
+FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3}, .processes = {2, 3});
 
 }  // namespace
 }  // namespace fsdp::testing

@@ -9,6 +9,7 @@
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "models/t5/config.h"
+#include "tests/testing/fixture_rows.h"
 #include "trainer/data/derived_inputs.h"
 
 namespace fsdp::testing {
@@ -33,20 +34,14 @@ T5Config ConfigOf(const nlohmann::json& c) {
   return config;
 }
 
-class FixtureRows final : public RowSource {
+class PairRows final : public FixtureRows {
  public:
-  FixtureRows(const nlohmann::json& config, std::vector<int32_t> tokens, std::vector<float> weights)
-      : spec_(MakeModel(ConfigOf(config))->Inputs(config.at("case").at("inputs"))),
-        input_(spec_.inputs[0].sample[0]),
-        target_(spec_.targets),
-        tokens_(std::move(tokens)),
-        weights_(std::move(weights)) {}
-
-  const Mixture& mixture() const override { return mixture_; }
-  int64_t sources() const override { return 1; }
-  int64_t Rows(int64_t) const override { return std::ssize(tokens_) / width(); }
-  std::string Describe() const override { return "a fixture"; }
-  void CheckViews(const Batch&, int64_t) const override {}
+  PairRows(const BatchSpec& spec, std::vector<int32_t> tokens, std::vector<float> weights)
+      : FixtureRows(spec.inputs[0].sample[0] + spec.targets + 2, spec.targets, std::move(tokens),
+                    std::move(weights)),
+        spec_(spec),
+        input_(spec.inputs[0].sample[0]),
+        target_(spec.targets) {}
 
   void Fill(int64_t sample, int64_t row, const Batch& out) const override {
     const auto to = [&](size_t input, int64_t n) {
@@ -57,39 +52,25 @@ class FixtureRows final : public RowSource {
     std::fill_n(to(2, target_), target_, 0);
     std::fill_n(to(3, target_), target_, 0);
     float* const weights = out.inputs[4].As<float>() + row * target_;
-    std::fill_n(weights, target_, 0.0f);
-    if (sample == kNoSample) return;
-    const int32_t* const from = tokens_.data() + sample * width();
+    for (int64_t t = 0; t < target_; ++t) weights[t] = WeightOf(sample, t);
+    const int32_t* const from = Sample(sample);
+    if (from == nullptr) return;
     const int32_t* const targets = from + input_;
     std::copy_n(from, input_, to(0, input_));
     to(1, 1)[0] = targets[target_];
     std::copy_n(targets, target_ - 1, to(2, target_) + 1);
     std::copy_n(targets, target_, to(3, target_));
-    for (int64_t t = 0; t < target_; ++t) weights[t] = WeightOf(sample, t);
   }
   void Derive(const Batch& batch) const override { DeriveInputs(spec_, batch); }
 
-  int64_t Targets(int64_t begin, int64_t end) const override {
-    int64_t n = 0;
-    for (int64_t sample = begin; sample < end; ++sample) {
-      for (int64_t t = 0; t < target_; ++t) n += WeightOf(sample, t) != 0 ? 1 : 0;
-    }
-    return n;
-  }
-  std::string WhyNoTargets(const std::string& of) const override { return of + " has none"; }
-
  private:
-  int64_t width() const { return input_ + target_ + 2; }
-  float WeightOf(int64_t sample, int64_t t) const {
-    if (!weights_.empty()) return weights_[static_cast<size_t>(sample * target_ + t)];
-    return t < tokens_[static_cast<size_t>((sample + 1) * width() - 1)] ? 1.0f : 0.0f;
+  // 1 within the target's length, which ends the sample.
+  float Unmasked(const int32_t* sample, int64_t t) const override {
+    return t < sample[input_ + target_ + 1] ? 1.0f : 0.0f;
   }
 
   const BatchSpec spec_;
   const int64_t input_, target_;
-  const std::vector<int32_t> tokens_;
-  const std::vector<float> weights_;
-  const Mixture mixture_{std::vector<double>{1.0}, 0};
 };
 
 }  // namespace
@@ -101,7 +82,8 @@ void SetT5Shape(const nlohmann::json& config, TinyRun& run) {
 std::shared_ptr<const RowSource> T5Rows(const nlohmann::json& config,
                                         const std::vector<int32_t>& tokens,
                                         const std::vector<float>& weights) {
-  return std::make_shared<const FixtureRows>(config, tokens, weights);
+  const BatchSpec spec = MakeModel(ConfigOf(config))->Inputs(config.at("case").at("inputs"));
+  return std::make_shared<const PairRows>(spec, tokens, weights);
 }
 
 }  // namespace fsdp::testing
