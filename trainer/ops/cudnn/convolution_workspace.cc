@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <bit>
 
+#include "trainer/core/round_up.h"
+
 namespace fsdp {
 namespace {
 
 constexpr int64_t kBlock = 256;
-
-int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Channels of a group in the copies that cuDNN's kernels make.
 int64_t Padded(int64_t channels, int64_t groups) {
