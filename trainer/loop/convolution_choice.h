@@ -1,4 +1,4 @@
-// The choice of the kernels for a run's convolutions: made once, before the run's memory is planned.
+// The choice of the kernels for a run's convolutions: made before the run's memory is planned.
 // Tests: tests/trainer/loop/choices_test.cc
 #ifndef FSDP_TRAIN_TRAINER_LOOP_CONVOLUTION_CHOICE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_CONVOLUTION_CHOICE_H_
