@@ -63,6 +63,9 @@ struct Field {
   std::vector<std::string> elsewhere = {};  // Names in other programs, for hints.
   // A dropout says how a model is trained, and is no part of its shape.
   bool is_dropout = false;
+  // No tensor's shape follows from it, and files that lack it are good: a recipe may give another
+  // value than the weights that a run begins with.
+  bool is_free = false;
   bool is_later = false;  // Checkpoints of older builds lack it: there it has its default.
 };
 

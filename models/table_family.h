@@ -94,6 +94,16 @@ FieldRow<Config> LaterRow(const char* name, T Config::*member, const decltype(Fi
   return row;
 }
 
+// Row() for a member that no tensor's shape follows from (Field::is_free).
+template <typename Config, typename T>
+FieldRow<Config> FreeRow(const char* name, T Config::*member, const decltype(Field::range)& range,
+                         const std::string& text, const std::string& standard,
+                         const std::vector<std::string>& elsewhere, const std::string& hf_key) {
+  FieldRow<Config> row = Row(name, member, range, text, standard, elsewhere, hf_key);
+  row.field.is_free = true;
+  return row;
+}
+
 template <typename Config>
 FieldRow<Config> DropoutRow(const char* name, double Config::*member, const std::string& text,
                             const std::vector<std::string>& elsewhere = {},

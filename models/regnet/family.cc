@@ -23,8 +23,8 @@ constexpr size_t kMaxStages = 16;
 
 std::vector<FieldRow<Config>> Rows() {
   return {
-      Row("image_size", &Config::image_size, IntegerRange{1, kMaxImageSize},
-          "Pixels of a side of the image", "224", {"img_size"}, "image_size"),
+      FreeRow("image_size", &Config::image_size, IntegerRange{1, kMaxImageSize},
+              "Pixels of a side of the image", "224", {"img_size"}, "image_size"),
       Row("num_channels", &Config::num_channels, IntegerRange{1, kMaxChannels},
           "Channels of a pixel", "3", {"in_chans", "channels"}, "num_channels"),
       Row("num_labels", &Config::num_labels, IntegerRange{1, kMaxVocabSize}, "Classes", "1000",

@@ -109,11 +109,20 @@ const std::string* TokenizerOf(const DataRecipe& data) {
 
 namespace {
 
-void SetDropouts(const ModelRecipe& model, ModelShape& shape) {
+// Whether a recipe may give it another value than the weights that a run begins with.
+bool IsTheRecipes(const Field& field, const ModelFamily& family) {
+  return field.is_dropout || field.is_free || field.name == family.head().field;
+}
+
+// The shape of files with what the recipe may change in it.
+ModelShape Changed(const ModelRecipe& model, ModelShape shape) {
   for (const Field& field : shape.family().fields()) {
     const auto given = model.fields.find(field.name);
-    if (field.is_dropout && given != model.fields.end()) shape.Set(field.name, given->second);
+    if (IsTheRecipes(field, shape.family()) && given != model.fields.end()) {
+      shape.Set(field.name, given->second);
+    }
   }
+  return shape;
 }
 
 // No tensor has more than Shape::kMaxElements.
@@ -324,14 +333,13 @@ ModelShape ShapeOf(const ModelRecipe& model) {
   if (!model.family) throw std::invalid_argument("[ShapeOf] model.family is empty");
   ModelShape shape = *DefaultShape(*model.family);
   for (const Field& field : shape.family().fields()) {
-    if (field.is_dropout) continue;
     const auto given = model.fields.find(field.name);
-    if (given == model.fields.end()) {
+    if (given != model.fields.end()) {
+      shape.Set(field.name, given->second);
+    } else if (!field.is_dropout) {
       throw std::invalid_argument("[ShapeOf] model." + field.name + " is empty");
     }
-    shape.Set(field.name, given->second);
   }
-  SetDropouts(model, shape);
   return shape;
 }
 
@@ -411,14 +419,13 @@ std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape&
     if (!model.family) conflicts = FamilyConflicts(model, FamilyOf(files));
     for (const Field& field : files.family().fields()) {
       const auto given = model.fields.find(field.name);
-      if (field.is_dropout || given == model.fields.end()) continue;
-      if (field.name == files.family().head().field) continue;
+      if (IsTheRecipes(field, files.family()) || given == model.fields.end()) continue;
       const FieldValue found = *files.Find(field.name);
       if (given->second == found) continue;
       disagree("model." + field.name, Show(given->second, field), Show(found, field));
     }
   }
-  for (ShapeConflict& conflict : ShapeConflicts(recipe, files)) {
+  for (ShapeConflict& conflict : ShapeConflicts(recipe, Changed(model, files))) {
     conflicts.push_back(std::move(conflict));
   }
   return conflicts;
@@ -430,13 +437,7 @@ ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files, const std::str
     text += (text.empty() ? "" : "\n") + recipe.Mistake(conflict.keys, conflict.message);
   }
   if (!text.empty()) throw ConfigError(text);
-  ModelShape shape = files;
-  const std::string head(shape.family().head().field);
-  if (const auto given = recipe.model.fields.find(head); given != recipe.model.fields.end()) {
-    shape.Set(head, given->second);
-  }
-  SetDropouts(recipe.model, shape);
-  return shape;
+  return Changed(recipe.model, files);
 }
 
 }  // namespace fsdp

@@ -400,12 +400,14 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
 // Fields that the recipe has and the family has not.
 std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family);
 
-// Fields that disagree with the shape found under init_from. A conflict names both values; those of
-// ShapeConflicts() come with them. `where` names the files in messages.
+// Fields that disagree with the shape found under init_from and that no recipe may change. A
+// conflict names both values; those of ShapeConflicts() come with them. `where` names the files in
+// messages.
 std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape& files,
                                          const std::string& where);
 
-// The shape to build under init_from, with the dropouts of the recipe in place of the files'.
+// The shape to build under init_from: the files', with what the recipe may change in it (dropouts,
+// the head's classes, Field::is_free).
 // Throws ConfigError with a line for each of Disagreements().
 ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files, const std::string& where);
 

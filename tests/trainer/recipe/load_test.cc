@@ -10,6 +10,8 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
+#include "models/regnet/config.h"
+#include "models/vit/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
 
@@ -1180,6 +1182,33 @@ TEST(LoadRecipe, FilesUnderInitFromDecideTheShape) {
         "16\n"
         "r.yaml:1:34: model.init_from: text in bytes needs a vocabulary of at least 256, got 100");
   }
+}
+
+// Convolutions fit images of any size, and no config.json of a RegNet says one; a ViT's positions
+// are of its size alone.
+TEST(LoadRecipe, ARegNetTakesImagesOfTheRecipesSize) {
+  const auto recipe = [](const std::string& family, int size) {
+    return Parse("model: {family: " + family +
+                 ", init_from: hf, image_size: 64}\n"
+                 "data: {train: {source: images, paths: [x], crop: center, size: " +
+                 std::to_string(size) + "}}\n");
+  };
+  const auto refusal = [](const Recipe& of, const ModelShape& files) -> std::string {
+    try {
+      ShapeOf(of, files, "hf");
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const RegNetConfig files;
+  RegNetConfig want = files;
+  want.image_size = 64;
+  EXPECT_EQ(ShapeOf(recipe("regnet", 64), files, "hf"), ModelShape(want));
+  EXPECT_NE(refusal(recipe("regnet", 63), files).find("a square of model.image_size, 64, is cut"),
+            std::string::npos);
+  EXPECT_NE(refusal(recipe("vit", 64), VitConfig()).find("the recipe says 64, hf says 224"),
+            std::string::npos);
 }
 
 TEST(LoadRecipe, ReadsFiles) {
