@@ -175,6 +175,15 @@ TEST(GemmBf16, ManyBlocks) {
   }
 }
 
+// Floats are read where they lie here; other factors must not be.
+TEST(GemmBf16, FewTilesOfLongSums) {
+  for (const DType a : kDTypes) {
+    for (const DType b : kDTypes) {
+      Check({10, 10, 1100, true, false, a, b, DType::kFloat32, 1, 1, 0, false}, 2, 4);
+    }
+  }
+}
+
 // The one step that differs between instruction sets, in more cases than are tried at each start.
 TEST(GemmBf16, AnInstructionIsTwoFusedMultiplyAdds) {
   if (!MultiplyPairs()) GTEST_SKIP() << "this processor, or FSDP_TRAIN_ISA, has no AVX512_BF16";

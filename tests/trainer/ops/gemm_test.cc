@@ -1,6 +1,7 @@
 #include "trainer/ops/cpu/gemm.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -137,6 +138,68 @@ TEST(Gemm, ManyBlocks) {
   }
 }
 
+// Rows of C that end within a vector, with and without room between them.
+TEST(Gemm, NarrowResults) {
+  for (const int threads : {1, 2}) {
+    ThreadPool pool(threads, /*spin=*/false);
+    for (int64_t n = 1; n <= 49; n += n < 18 ? 1 : 15) {
+      for (int bits = 0; bits < 32; ++bits) {
+        const bool ta = bits & 1, tb = bits & 2, gap = bits & 4, added = bits & 8, more = bits & 16;
+        Check(pool,
+              {more ? 4100 : 21, n, more ? 10 : 530, ta, tb, 1, added ? 0.0f : 1.0f, gap, !added,
+               added},
+              /*seed=*/bits);
+      }
+    }
+  }
+}
+
+// Floats whose last one is the last that can be touched.
+class FloatsBeforeAGap {
+ public:
+  explicit FloatsBeforeAGap(const std::vector<double>& values)
+      : pages_((values.size() * sizeof(float) + kPage - 1) / kPage + 1),
+        memory_(static_cast<char*>(mmap(nullptr, pages_ * kPage, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
+        size_(values.size()) {
+    mprotect(memory_ + (pages_ - 1) * kPage, kPage, PROT_NONE);
+    std::copy(values.begin(), values.end(), data());
+  }
+  FloatsBeforeAGap(const FloatsBeforeAGap&) = delete;
+  FloatsBeforeAGap& operator=(const FloatsBeforeAGap&) = delete;
+  ~FloatsBeforeAGap() { munmap(memory_, pages_ * kPage); }
+
+  float* data() const { return reinterpret_cast<float*>(memory_ + (pages_ - 1) * kPage) - size_; }
+
+ private:
+  static constexpr size_t kPage = 4096;
+
+  const size_t pages_;
+  char* const memory_;
+  const size_t size_;
+};
+
+TEST(Gemm, TouchesNothingBehindItsMatrices) {
+  ThreadPool pool(1, /*spin=*/false);
+  Random random(14, DType::kFloat32);
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{10, 10, 530}, {3, 1, 1100}, {41, 10, 9}}) {
+    for (int bits = 0; bits < 4; ++bits) {
+      const bool ta = bits & 1, tb = bits & 2;
+      const std::vector<double> left = random.Vector(m * k), right = random.Vector(k * n);
+      const FloatsBeforeAGap a(left), b(right), added(random.Vector(m * n)),
+          c(std::vector<double>(m * n));
+      Gemm(pool, m, n, k, {a.data(), ta ? m : k, ta}, {b.data(), tb ? k : n, tb}, {c.data(), n},
+           {.added = added.data()});
+      double want = added.data()[m * n - 1];
+      for (int64_t l = 0; l < k; ++l) {
+        want += static_cast<double>(a.data()[ta ? l * m + m - 1 : (m - 1) * k + l]) *
+                b.data()[tb ? (n - 1) * k + l : l * n + n - 1];
+      }
+      EXPECT_NEAR(c.data()[m * n - 1], want, 1e-3) << m << "x" << n << "x" << k << " " << ta << tb;
+    }
+  }
+}
+
 TEST(Gemm, NothingToAdd) {
   ThreadPool pool(2, /*spin=*/false);
   std::vector<float> c = {1, 2, 3, 4};
@@ -183,29 +246,29 @@ TEST(Gemm, BitsBelongToTheElement) {
 
 // Each tile is finished once, after all of it is there, and nothing is written afterwards.
 TEST(Gemm, FinishSeesFinalValues) {
-  constexpr int64_t kN = 500, kK = 1100;
+  constexpr int64_t kK = 1100;
   Random random(12, DType::kFloat32);
-  for (const int64_t m : {3, 40}) {
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{3, 500}, {40, 500}, {40, 10}}) {
     for (const bool ta : {false, true}) {
       for (const bool tb : {false, true}) {
         const Stored a(random, ta ? kK : m, ta ? m : kK, 0);
-        const Stored b(random, tb ? kN : kK, tb ? kK : kN, 0);
+        const Stored b(random, tb ? n : kK, tb ? kK : n, 0);
         ThreadPool pool(2, /*spin=*/false);
-        std::vector<float> want(m * kN), c(m * kN), seen(m * kN);
+        std::vector<float> want(m * n), c(m * n), seen(m * n);
         const GemmOperand left{a.values.data(), a.stride, ta}, right{b.values.data(), b.stride, tb};
-        Gemm(pool, m, kN, kK, left, right, {want.data(), kN});
-        std::vector<int> calls(m * kN);
-        Gemm(pool, m, kN, kK, left, right, {c.data(), kN}, {.finish = [&](const GemmTile& tile) {
+        Gemm(pool, m, n, kK, left, right, {want.data(), n});
+        std::vector<int> calls(m * n);
+        Gemm(pool, m, n, kK, left, right, {c.data(), n}, {.finish = [&](const GemmTile& tile) {
                for (int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
                  for (int64_t j = tile.col; j < tile.col + tile.cols; ++j) {
-                   ++calls[i * kN + j];
-                   seen[i * kN + j] = std::exchange(c[i * kN + j], 7);
+                   ++calls[i * n + j];
+                   seen[i * n + j] = std::exchange(c[i * n + j], 7);
                  }
                }
              }});
         EXPECT_EQ(seen, want) << ta << tb;
-        EXPECT_EQ(calls, std::vector<int>(m * kN, 1));
-        EXPECT_EQ(c, std::vector<float>(m * kN, 7));
+        EXPECT_EQ(calls, std::vector<int>(m * n, 1));
+        EXPECT_EQ(c, std::vector<float>(m * n, 7));
       }
     }
   }

@@ -46,10 +46,14 @@ constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
 // With fewer multiplications per thread, another thread costs about what it saves: 5 us of one
 // core, against the hand-over to another thread and back.
 constexpr double kMinProductsPerThread = 5e5;
+constexpr int64_t kVector = 16;  // Floats of the widest.
 
 // Products of so few rows are bound by reading B, so B is read where it lies.
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kFewRowsCols = int64_t{1} << 16;  // Columns at a time.
+
+// Strips of a C of one tile's width up to which packing its factors costs more than it saves.
+constexpr int64_t kFewStrips = 4;
 
 // Bytes of a packed factor's step of k.
 constexpr int64_t kStep = sizeof(float);
@@ -164,6 +168,9 @@ struct Product {
   const char* Added(int64_t row, int64_t col) const {
     return options.added ? static_cast<const char*>(options.added) + At(row, col) : nullptr;
   }
+  const float* AddedSums(int64_t row, int64_t col) const {
+    return reinterpret_cast<const float*>(Added(row, col));
+  }
   int64_t At(int64_t row, int64_t col) const { return (row * c.stride + col) * SizeOf(c.dtype); }
 
   int64_t Blocks() const { return std::max<int64_t>(1, CeilDiv(k, kMaxK)); }
@@ -217,7 +224,7 @@ void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t co
   }
   if constexpr (!kSumsInC) {
     Convert(sums, n, c);
-  } else if (sums != c) {
+  } else {
     std::copy_n(sums, n, c);
   }
 }
@@ -243,9 +250,10 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
                       : scratch.c() + (p.Blocks() > 1 ? i * s.c_row : 0) + tile.col - summed.col;
     s.next_rows = std::min(height, tile.rows - i - s.rows);
     s.next = s.a_k == kStep && s.next_rows > 0 ? s.a + a_strip : nullptr;
+    s.added = last && p.SumsInC() ? p.AddedSums(tile.row + i, tile.col) : nullptr;
     p.kernels.strip(s);
     if (!last) continue;
-    if (!p.SumsInC() || p.options.added != nullptr) {
+    if (!p.SumsInC()) {
       for (int64_t r = 0; r < s.rows; ++r) {
         FinishRow(p, s.c + r * s.c_row, s.cols, tile.row + i + r, tile.col);
       }
@@ -318,6 +326,20 @@ void ProductPacked(const Product& p, const GemmTile& tile) {
   }
 }
 
+// Neither factor is packed: few tiles would use what is packed. Both are floats with rows of k.
+void ProductInPlace(const Product& p, const GemmTile& tile) {
+  for (int64_t block = 0; block < p.Blocks(); ++block) {
+    GemmStrip s = p.Strip(block);
+    s.a = p.a.At(tile.row, p.BlockBegin(block));
+    s.a_row = kStep;
+    s.a_k = p.a.col;
+    s.b = p.b.At(p.BlockBegin(block), tile.col);
+    s.b_k = p.b.row;
+    s.b_ends = true;
+    RunStrips(p, tile, tile, s, p.kernels.rows * kStep, p.IsLast(block));
+  }
+}
+
 // Few rows, and the rows of B^T are contiguous: C^T = B^T A^T reads them where they lie.
 void ProductTurned(const Product& p, const GemmTile& tile) {
   constexpr int64_t kChunk = 256;  // Columns of C at a time.
@@ -384,13 +406,19 @@ void Multiply(const Product& p, const GemmTile& tile) {
     return ProductTurned(p, tile);
   }
   if (p.ReadsA() || !p.SumsInC()) return ProductByColumns(p, tile);
+  if (p.form == GemmForm::kFloats && p.MayReadInPlace(a) && Turned(a).RowsAreContiguous() &&
+      p.MayReadInPlace(b) && b.RowsAreContiguous() && tile.rows <= kFewStrips * p.kernels.rows &&
+      tile.cols <= p.kernels.cols) {
+    return ProductInPlace(p, tile);
+  }
   ProductPacked(p, tile);
 }
 
 }  // namespace
 
 GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part) {
-  const double products = static_cast<double>(m) * n * k;
+  // A narrow C takes the time of a whole vector's columns.
+  const double products = static_cast<double>(m) * CeilDiv(n, kVector) * kVector * k;
   parts = std::clamp(static_cast<int>(std::min(products / kMinProductsPerThread, 1e9)), 1, parts);
   if (part >= parts) return {};
   // A grid of down x across tiles. The largest tile decides the time. Among equals the grid with

@@ -55,6 +55,54 @@ FSDP_ALWAYS_INLINE void StoreFirst(float* to, Vector v, int64_t lanes) {
 }
 #endif
 
+// Stores a tile's sums.
+template <int kRows, int kVectors_>
+FSDP_ALWAYS_INLINE void Finish(const GemmStrip& s, int64_t col, int64_t cols,
+                               Vector (&sum)[kRows][kVectors_]) {
+  float* const c = s.c + col;
+  const float* bias = s.bias == nullptr ? nullptr : s.bias + col;
+  const float* added = s.added == nullptr ? nullptr : s.added + col;
+  const int64_t last = cols - (kVectors_ - 1) * kLanes;
+  const auto finish = [&](int r, int v, auto cut) __attribute__((always_inline)) {
+    const auto load = [&](const float* from) __attribute__((always_inline)) {
+      return cut.value && v == kVectors_ - 1 ? LoadFirst(from, last) : Load(from);
+    };
+    Vector value = s.alpha * sum[r][v];
+    asm("" : "+v"(value));  // Rounded here, not fused with the additions below.
+    if (s.add) value += load(c + r * s.c_row + v * kLanes);
+    if (bias != nullptr) value += load(bias + v * kLanes);
+    if (added != nullptr) value += load(added + r * s.c_row + v * kLanes);
+    return value;
+  };
+  if (last == kLanes) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors_; ++v) {
+        Store(c + r * s.c_row + v * kLanes, finish(r, v, std::false_type()));
+      }
+    }
+    return;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors_; ++v) sum[r][v] = finish(r, v, std::true_type());
+  }
+  // Stores of a part of a vector are slow. Where rows of C lie behind one another, a row is stored
+  // whole: what it writes of the rows behind it is written again.
+  const int64_t behind = s.c_row == cols ? kLanes - last : kRows * cols;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    float* const row = c + r * s.c_row;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors_ - 1; ++v) Store(row + v * kLanes, sum[r][v]);
+    float* const end = row + (kVectors_ - 1) * kLanes;
+    const Vector value = sum[r][kVectors_ - 1];
+    behind <= (kRows - 1 - r) * cols ? Store(end, value) : StoreFirst(end, value, last);
+  }
+}
+
 // Factor defines the 4 bytes of a factor: MulAdd() is sum + left right, one step of k.
 //
 // One tile, of kVectors_ vectors per row: columns [col, col + cols) of the strip.
@@ -63,12 +111,17 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
   const int64_t a_row = kUnitK ? s.a_row : 4, a_k = kUnitK ? 4 : s.a_k;
   const char* a = s.a;
   const char* b = s.b + col / kCols * s.b_tile;
+  // LastTile() leaves no vector empty, but the last one of a row may be cut.
+  const int64_t last = cols - (kVectors_ - 1) * kLanes;
   Vector sum[kRows][kVectors_] = {};
-  const auto add_terms = [&](int64_t terms) __attribute__((always_inline)) {
+  const auto add_terms = [&](int64_t terms, auto cut) __attribute__((always_inline)) {
     for (int64_t l = 0; l < terms; ++l, a += a_k, b += s.b_k) {
       Vector right[kVectors_];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors_; ++v) right[v] = Load(b + v * sizeof(Vector));
+      for (int v = 0; v < kVectors_; ++v) {
+        const auto* from = reinterpret_cast<const float*>(b) + v * kLanes;
+        right[v] = cut.value && v == kVectors_ - 1 ? LoadFirst(from, last) : Load(from);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         int one;  // Bits: a pair is no float.
@@ -80,6 +133,12 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
       }
     }
   };
+  if constexpr (!kUnitK) {
+    if (s.b_ends && last < kLanes) {
+      add_terms(s.k, std::true_type());
+      return Finish<kRows, kVectors_>(s, col, cols, sum);
+    }
+  }
   // Meanwhile C is prefetched, and the tile's share of the rows of A's next strip: little by
   // little, because the loads of B wait behind all that waits for memory.
   constexpr int64_t kLine = 16;
@@ -99,31 +158,10 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
       __builtin_prefetch(c_row + line % (kCols / kLine) * kLine, 1);
       if (line % (kCols / kLine) == kCols / kLine - 1) c_row += s.c_row;
     }
-    add_terms(kLine);
+    add_terms(kLine, std::false_type());
   }
-  add_terms(s.k - steps * kLine);
-  float* c = s.c + col;
-  const float* bias = s.bias == nullptr ? nullptr : s.bias + col;
-  // LastTile() leaves no vector empty, but the last one of a row may be cut.
-  const int64_t last = cols - (kVectors_ - 1) * kLanes;
-  const auto store = [&](auto cut) __attribute__((always_inline)) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r, c += s.c_row) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors_; ++v) {
-        const bool part = cut.value && v == kVectors_ - 1;
-        const auto load = [&](const float* from) __attribute__((always_inline)) {
-          return part ? LoadFirst(from, last) : Load(from);
-        };
-        Vector value = s.alpha * sum[r][v];
-        asm("" : "+v"(value));  // Rounded here, not fused with the additions below.
-        if (s.add) value += load(c + v * kLanes);
-        if (bias != nullptr) value += load(bias + v * kLanes);
-        part ? StoreFirst(c + v * kLanes, value, last) : Store(c + v * kLanes, value);
-      }
-    }
-  };
-  last == kLanes ? store(std::false_type()) : store(std::true_type());
+  add_terms(s.k - steps * kLine, std::false_type());
+  Finish<kRows, kVectors_>(s, col, cols, sum);
 }
 
 // The last columns, with as few vectors as they need.
