@@ -57,6 +57,15 @@ void AddFused(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t 
                                 y = t.Values({rows, inner});
                      return [=](Stream& s) { LinearGeluForward(s, x, w, kLayout, b, u, y); };
                    }});
+  cases.push_back({"linear down and gelu, backward", [=](BenchTensors& t) -> Call {
+                     const View u = t.Values({rows, inner}), x = t.Values({rows, inner}),
+                                w = t.Values({inner, hidden}), dy = t.Values({rows, hidden}),
+                                du = t.Values({rows, inner}), dw = t.Values({inner, hidden}),
+                                db = t.Values({hidden});
+                     return [=](Stream& s) {
+                       LinearGeluBackward(s, u, x, w, kLayout, dy, du, dw, db);
+                     };
+                   }});
   cases.push_back({"linear down and residual, forward", [=](BenchTensors& t) -> Call {
                      const View x = t.Values({rows, inner}), w = t.Values({inner, hidden}),
                                 b = t.Values({hidden}), residual = t.Values({rows, hidden}),
