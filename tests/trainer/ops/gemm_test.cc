@@ -145,6 +145,7 @@ TEST(Gemm, NarrowResults) {
     for (int64_t n = 1; n <= 49; n += n < 18 ? 1 : 15) {
       for (int bits = 0; bits < 32; ++bits) {
         const bool ta = bits & 1, tb = bits & 2, gap = bits & 4, added = bits & 8, more = bits & 16;
+        if (more && n % 8 != 2) continue;  // Enough for two threads takes a while.
         Check(pool,
               {more ? 4100 : 21, n, more ? 10 : 530, ta, tb, 1, added ? 0.0f : 1.0f, gap, !added,
                added},
