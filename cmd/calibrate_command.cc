@@ -137,11 +137,11 @@ std::vector<Recipe> ReadSteps(const Flags& flags) {
 // short runs are repeated: a machine that others use is slow for seconds at a time.
 void MeasureSteps(const Flags& flags, const std::vector<Recipe>& recipes,
                   const ChosenDevice& device, Hardware& hardware) {
+  const std::chrono::seconds enough(flags.small ? 0 : 8);
   double product = 1;
   std::string source = "calibrate: a step of";
   for (size_t i = 0; i < recipes.size(); ++i) {
     double seconds = std::numeric_limits<double>::infinity();
-    const std::chrono::seconds enough(flags.small ? 0 : 8);
     const auto start = std::chrono::steady_clock::now();
     for (int round = 1; round <= flags.rounds || std::chrono::steady_clock::now() - start < enough;
          ++round) {
@@ -221,7 +221,8 @@ void AddCalibrateCommand(CLI::App& app) {
   CLI::Option* const rounds =
       command
           ->add_option("--rounds", flags->rounds,
-                       "Times that everything is measured; the fastest counts")
+                       "Times that everything is measured, a step's recipe for at least 8 s; the "
+                       "fastest counts")
           ->check(CLI::Range(1, 100))
           ->capture_default_str();
   CLI::Option* const small = command->add_flag(
