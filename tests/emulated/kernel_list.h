@@ -28,9 +28,11 @@ class EmulatedKernel {
 
 // All kernels that Launch<>() is instantiated for, by source, then name.
 std::vector<const EmulatedKernel*> EmulatedKernels();
-// For a program that should have launched all kernels of these .cu files (without ending, separated
-// by spaces): a line for each kernel that it has not launched, and for each file without kernels.
-std::vector<std::string> NeverLaunched(const std::string& sources);
+// Whether a kernel of the file, named without its ending, can be launched.
+bool HasKernels(const std::string& source);
+// For a program that should have launched all kernels of this .cu file: a line for each kernel that it has
+// not launched, and one where the file has none.
+std::vector<std::string> NeverLaunched(const std::string& source);
 
 template <auto kernel>
 struct EmulatedKernelOf {

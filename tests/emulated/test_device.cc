@@ -1,12 +1,11 @@
 // Op tests on the emulator: an operation's CUDA kernels, launched on the null stream, in both
-// orders. At the end of the program its launched kernels are printed, and one of the .cu files
-// named in FSDP_TRAIN_EMULATED_KERNELS that was never launched is a failure.
+// orders. At the end of the program its launched kernels are printed, and a kernel that a source's tests have
+// to launch (LaunchedKernels) and have not is a failure, where all of them have run.
 #include "tests/emulated/test_device.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +14,8 @@
 #include "tests/emulated/cudart.h"
 #include "tests/emulated/kernel_list.h"
 #include "tests/emulated/simt.h"
+#include "tests/testing/chosen_tests.h"
+#include "tests/testing/harness.h"
 #include "tests/testing/test_device.h"
 #include "trainer/runtime/cost.h"
 
@@ -47,9 +48,12 @@ class EmulatedTestDevice final : public TestDevice {
   std::optional<Launches> Launched() const override { return std::exchange(launched, {}); }
 };
 
-// Only a run of all tests launches all kernels.
-bool RunsAllTests() {
-  return ::testing::GTEST_FLAG(filter) == "*" && std::getenv("GTEST_TOTAL_SHARDS") == nullptr;
+// Of the tests of "x_test": what they say, and x_cuda where it has kernels.
+std::vector<std::string> KernelsOf(const std::string& source) {
+  std::vector<std::string> kernels = LaunchedKernels::Said()[source];
+  const std::string own = source.substr(0, source.rfind("_test")) + "_cuda";
+  if (HasKernels(own)) kernels.push_back(own);
+  return kernels;
 }
 
 class EveryKernelIsLaunched final : public ::testing::Environment {
@@ -58,9 +62,12 @@ class EveryKernelIsLaunched final : public ::testing::Environment {
     for (const EmulatedKernel* kernel : EmulatedKernels()) {
       if (kernel->launches > 0) std::printf("launched: %s\n", kernel->name().c_str());
     }
-    const char* own = std::getenv("FSDP_TRAIN_EMULATED_KERNELS");
-    if (own == nullptr || !RunsAllTests()) return;
-    for (const std::string& wrong : NeverLaunched(own)) ADD_FAILURE() << wrong;
+    if (GemmUnderTest != nullptr) return;  // Products are the library's.
+    for (const std::string& source : testing::WholeSources()) {
+      for (const std::string& kernels : KernelsOf(source)) {
+        for (const std::string& wrong : NeverLaunched(kernels)) ADD_FAILURE() << source << ": " << wrong;
+      }
+    }
   }
 };
 

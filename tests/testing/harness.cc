@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <regex>
 #include <stdexcept>
@@ -344,6 +345,15 @@ void OpTest::ExpectSameBits(const Call& call, const std::vector<View>& results) 
   for (const int threads : {GetParam().threads, GetParam().threads, GetParam().threads + 2}) {
     EXPECT_TRUE(run(threads) == one) << threads << " threads";
   }
+}
+
+std::map<std::string, std::vector<std::string>>& LaunchedKernels::Said() {
+  static std::map<std::string, std::vector<std::string>> said;
+  return said;
+}
+
+LaunchedKernels::LaunchedKernels(const char* source, const std::vector<std::string>& kernels) {
+  Said()[std::filesystem::path(source).stem().string()] = kernels;
 }
 
 }  // namespace fsdp

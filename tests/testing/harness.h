@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -131,6 +132,15 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   std::unique_ptr<TestMemory> memory_;
   std::vector<KernelCost> costs_;
   std::optional<Substitution> substitution_;
+};
+
+// The .cu files, without their endings, all kernels of which a source's tests launch on a GPU or its emulator:
+//   const LaunchedKernels launched(__FILE__, {"attention_cuda", "attention_backward_cuda"});
+// x_test.cc launches those of x_cuda.cu without saying so.
+struct LaunchedKernels {
+  LaunchedKernels(const char* source, const std::vector<std::string>& kernels);
+  // By source, as "attention_test".
+  static std::map<std::string, std::vector<std::string>>& Said();
 };
 
 }  // namespace fsdp

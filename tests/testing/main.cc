@@ -1,11 +1,13 @@
 // The main function of every test.
 //
 // The builds of AddressSanitizer and ThreadSanitizer are there for mistakes of memory and of order,
-// which the many cases of a suite with parameters have in common. Where a suite has more than
-// kWhole of them they run one in two, chosen by a hash of the name; so do the tests of whole
-// processes
-// (//tests/e2e).
-// FSDP_TRAIN_TEST_EVERYTHING or a filter of one's own runs what they say.
+// which the many cases of a suite with parameters have in common. Where a suite has more than kWhole of them
+// they run one in two, by a hash of the name and the run's part (everything.h). FSDP_TRAIN_TEST_EVERYTHING or
+// a filter of one's own runs what they say.
+//
+// A rule chooses with variables, in place of a filter: FSDP_TRAIN_TEST_FILES names sources ("gemm_test"),
+// FSDP_TRAIN_TEST_WITHOUT is a pattern of tests that are left out, and with FSDP_TRAIN_SHARD_BY_FILE all tests
+// of a source run in one shard.
 //
 // With FSDP_TRAIN_TEST_EVERY_PATTERN a filter has to choose something with each of its patterns.
 #include <fnmatch.h>
@@ -14,10 +16,17 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
 
+#include "tests/testing/chosen_tests.h"
+#include "tests/testing/everything.h"
+
+namespace fsdp::testing {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -34,31 +43,74 @@ uint64_t Hash(std::string_view text) {
   return hash;
 }
 
-bool IsSet(const char* name) { return std::getenv(name) != nullptr; }
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
-// Patterns of the cases that are left out, with a colon behind each. A suite keeps its first.
-std::string LeftOut(const testing::TestSuite& suite, bool of_processes) {
-  const bool parameterized =
-      suite.total_test_count() > 0 && suite.GetTestInfo(0)->value_param() != nullptr;
-  if (!of_processes && !(parameterized && suite.total_test_count() > kWhole)) return "";
-  std::string patterns;
-  for (int i = 1; i < suite.total_test_count(); ++i) {
-    const std::string name = std::string(suite.name()) + "." + suite.GetTestInfo(i)->name();
-    if (Hash(name) >> 63 == 0) patterns += name + ":";
+std::string SourceOf(const ::testing::TestInfo& test) {
+  return std::filesystem::path(test.file()).stem().string();
+}
+
+void ForEachTest(
+    const std::function<void(const ::testing::TestSuite&, const ::testing::TestInfo&)>& see) {
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const ::testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) see(suite, *suite.GetTestInfo(j));
   }
-  return patterns;
+}
+
+std::string NameOf(const ::testing::TestSuite& suite, const ::testing::TestInfo& test) {
+  return std::string(suite.name()) + "." + test.name();
+}
+
+// Whether a sanitizer's build leaves the case to another part. A suite keeps its first.
+bool IsOfAnotherPart(const ::testing::TestSuite& suite, const ::testing::TestInfo& test) {
+  if (!kOneInTwo || Everything() || test.value_param() == nullptr) return false;
+  if (suite.total_test_count() <= kWhole || &test == suite.GetTestInfo(0)) return false;
+  return Hash(NameOf(suite, test)) >> 63 != Part(2);
+}
+
+// This process's shard of sources, in the order in which they are linked; then gtest shards no more.
+std::set<std::string> ShardOfSources() {
+  std::map<std::string, int> sources;
+  ForEachTest([&](const auto&, const auto& test) { sources.emplace(SourceOf(test), 0); });
+  const std::string total = Variable("GTEST_TOTAL_SHARDS"), index = Variable("GTEST_SHARD_INDEX");
+  const int shards = total.empty() ? 1 : std::stoi(total);
+  std::set<std::string> chosen;
+  int n = 0;
+  for (const auto& [source, unused] : sources) {
+    if (n++ % shards == (index.empty() ? 0 : std::stoi(index))) chosen.insert(source);
+  }
+  ::unsetenv("GTEST_TOTAL_SHARDS");
+  return chosen;
+}
+
+// A filter of all tests that the program's rule and its part leave, or "*".
+std::string Chosen() {
+  std::set<std::string> files;
+  std::istringstream words(Variable("FSDP_TRAIN_TEST_FILES"));
+  for (std::string word; words >> word;) files.insert(word);
+  if (!Variable("FSDP_TRAIN_SHARD_BY_FILE").empty()) files = ShardOfSources();
+  std::string chosen, left_out = Variable("FSDP_TRAIN_TEST_WITHOUT");
+  if (!left_out.empty()) left_out += ":";
+  ForEachTest([&](const auto& suite, const auto& test) {
+    if (!files.empty() && !files.contains(SourceOf(test))) {
+      left_out += NameOf(suite, test) + ":";
+    } else if (IsOfAnotherPart(suite, test)) {
+      left_out += NameOf(suite, test) + ":";
+    }
+  });
+  return left_out.empty() ? "*" : "*-" + left_out;
 }
 
 bool IsOfATest(const std::string& pattern) {
-  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
-  for (int i = 0; i < all.total_test_suite_count(); ++i) {
-    const testing::TestSuite& suite = *all.GetTestSuite(i);
-    for (int j = 0; j < suite.total_test_count(); ++j) {
-      const std::string name = std::string(suite.name()) + "." + suite.GetTestInfo(j)->name();
-      if (::fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
-    }
-  }
-  return false;
+  bool found = false;
+  ForEachTest([&](const auto& suite, const auto& test) {
+    found = found || ::fnmatch(pattern.c_str(), NameOf(suite, test).c_str(), 0) == 0;
+  });
+  return found;
 }
 
 // "A.*" and "B.c" are patterns of the filter "A.*:B.c-A.d".
@@ -75,20 +127,24 @@ bool EachIsOfATest(const std::string& filter) {
 
 }  // namespace
 
+std::set<std::string> WholeSources() {
+  std::set<std::string> whole;
+  ForEachTest([&](const auto&, const auto& test) { whole.insert(SourceOf(test)); });
+  ForEachTest([&](const auto&, const auto& test) {
+    if (!test.should_run()) whole.erase(SourceOf(test));
+  });
+  return whole;
+}
+
+}  // namespace fsdp::testing
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const std::string& filter = testing::GTEST_FLAG(filter);
-  if (IsSet("FSDP_TRAIN_TEST_EVERY_PATTERN") && !EachIsOfATest(filter)) return 1;
-  if (kOneInTwo && !IsSet("FSDP_TRAIN_TEST_EVERYTHING") && filter == "*") {
-    const char* target = std::getenv("TEST_TARGET");
-    const bool of_processes =
-        target != nullptr && std::string_view(target).starts_with("//tests/e2e:");
-    std::string left_out;
-    const testing::UnitTest& all = *testing::UnitTest::GetInstance();
-    for (int i = 0; i < all.total_test_suite_count(); ++i) {
-      left_out += LeftOut(*all.GetTestSuite(i), of_processes);
-    }
-    if (!left_out.empty()) testing::GTEST_FLAG(filter) = "*-" + left_out;
+  const std::string filter = testing::GTEST_FLAG(filter);
+  if (std::getenv("FSDP_TRAIN_TEST_EVERY_PATTERN") != nullptr &&
+      !fsdp::testing::EachIsOfATest(filter)) {
+    return 1;
   }
+  if (filter == "*") testing::GTEST_FLAG(filter) = fsdp::testing::Chosen();
   return RUN_ALL_TESTS();
 }

@@ -223,11 +223,11 @@ std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
       continue;
     }
     for (const int world : sizes) {
-      const bool all = Everything() || (!processes && world == worlds.with_every_strategy);
+      const bool all = AllCases() || (!processes && world == worlds.with_every_strategy);
       int column = 0;
       for (const Strategy strategy :
            {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
-        const bool meets = (row + world + ++column) % 3 == 0;
+        const bool meets = (row + world + ++column) % 3 == static_cast<int>(Part(3));
         if (meets || all) cases.emplace_back(model, world, strategy, processes);
       }
     }

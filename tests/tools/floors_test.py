@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""The floors of docs/design.md, section 1, and visibility, against what targets depend on and
-tests include.
+"""The floors of docs/design.md, section 1, and who may include whom, against what sources, headers and tests
+include.
 
-BUILD files and tests are read where docs/design.md really lies: never cached.
+A room's BUILD file says who may: `users`, `private`, `for_tests` and `only_for` of room()
+(tools/bazel/room.bzl). Files are read where docs/design.md really lies: never cached.
 """
 
+import ast
+import functools
 import os
 import pathlib
 import re
@@ -12,7 +15,7 @@ import unittest
 
 ROOT = pathlib.Path(os.path.realpath("docs/design.md")).parent.parent
 DESIGN = pathlib.Path("docs/design.md").read_text()
-GRAPH = pathlib.Path("tests/tools/graph").read_text()
+PROGRAM = ("cmd", "models", "trainer")
 
 
 def floors():
@@ -22,19 +25,89 @@ def floors():
     return rooms
 
 
-def room_of(label, rooms):
-    """The room that a package or one of its sub-packages stands in."""
-    package = package_of(label)
+def room_of(path, rooms):
+    """The room that a file or folder stands in, or in a folder of."""
     for room in rooms:
-        if package == room or package.startswith(room + "/"):
+        if path == room or path.startswith(room + "/"):
             return room
     return None
 
 
-def edges():
-    for user, used in re.findall(r'^  "([^"\n]+)" -> "([^"\n]+)"$', GRAPH, flags=re.M):
-        if user.startswith("//"):
-            yield user, used
+class Guests:
+    """What a BUILD file's room() says of its headers."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.users, self.private, self.for_tests, self.only_for = [], [], [], {}
+        build = (ROOT / folder / "BUILD.bazel").read_text()
+        for call in ast.walk(ast.parse(build)):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "room":
+                for keyword in call.keywords:
+                    if keyword.arg in ("users", "private", "for_tests", "only_for"):
+                        setattr(self, keyword.arg, ast.literal_eval(keyword.value))
+
+    def entries(self, header):
+        """Folders that may include the header, beside tests and the room itself."""
+        name = header.removeprefix(self.folder + "/").removesuffix(".h")
+        if name in self.private or name in self.for_tests:
+            return []
+        return self.only_for.get(name, self.users)
+
+    def refuses(self, user, header):
+        """Whether a file in the folder `user` may not include the header."""
+        if within(user, self.folder):
+            return False
+        if within(user, "tests"):
+            return header.removeprefix(self.folder + "/").removesuffix(".h") in self.private
+        return not any(within(user, entry) for entry in self.entries(header))
+
+
+def within(folder, entry):
+    return (folder + "/").startswith(entry + "/")
+
+
+@functools.cache
+def guests():
+    """By folder; the program's packages are rooms, or sub-rooms."""
+    return {str(build.parent.relative_to(ROOT)): Guests(str(build.parent.relative_to(ROOT)))
+            for top in PROGRAM for build in (ROOT / top).rglob("BUILD.bazel")}
+
+
+def owner_of(path):
+    """The package of a file: the nearest folder with a BUILD file."""
+    folder = path
+    while folder:
+        folder = folder.rpartition("/")[0]
+        if folder in guests():
+            return guests()[folder]
+    return None
+
+
+@functools.cache
+def includes():
+    """Pairs of paths: a file of the program, a test or a tool, and a file of the program that it includes."""
+    found = []
+    for top in (*PROGRAM, "tests", "tools"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in (".cc", ".cu", ".h"):
+                for included in re.findall(r'^#include "([^"]+)"$', path.read_text(), flags=re.M):
+                    if included.split("/")[0] in PROGRAM:
+                        found.append((str(path.relative_to(ROOT)), included))
+    return found
+
+
+def refused(user, header):
+    """Why the one file may not include the other, or None."""
+    rooms = floors()
+    above, below = room_of(user.removeprefix("tests/"), rooms), room_of(header, rooms)
+    if above and below and rooms.index(above) > rooms.index(below):
+        return f"{user}: {below} is above {above}"
+    owner = owner_of(header)
+    if owner is None:
+        return f"{user}: {header} stands in no room"
+    if owner.refuses(user.rpartition("/")[0], header):
+        return f"{user}: {owner.folder}/BUILD.bazel does not show {header} to it"
+    return None
 
 
 def functions_of(lines):
@@ -49,25 +122,6 @@ def functions_of(lines):
                 start = None
             elif start is not None and line.endswith(";") and not line.startswith(indent + "  "):
                 start = None
-
-
-def package_of(label):
-    return label.removeprefix("//").split(":")[0]
-
-
-def shown_to(package):
-    """The package's default_visibility."""
-    build = (ROOT / package / "BUILD.bazel").read_text()
-    entries = re.search(r"^package\(default_visibility = \[(.*?)\]\)$", build, re.S | re.M)[1]
-    return re.findall(r'"(.+?)"', entries)
-
-
-def includes_of_tests():
-    """Pairs of paths: a test or its harness that lies with a room, and what it includes."""
-    for path in sorted((ROOT / "tests").rglob("*")):
-        if path.suffix in (".cc", ".h"):
-            for included in re.findall(r'^#include "([^"]+)"$', path.read_text(), flags=re.M):
-                yield path.relative_to(ROOT / "tests"), pathlib.PurePath(included)
 
 
 def families():
@@ -114,76 +168,54 @@ class Floors(unittest.TestCase):
             with self.subTest(room=room):
                 self.assertIn(f'"{room.removeprefix("trainer/")}"', listed)
 
-    def test_every_package_takes_precompiled_headers(self):
-        for room in ("cmd", "models", "trainer"):
-            for package in sorted((ROOT / room).rglob("BUILD.bazel")):
-                text = package.read_text()
-                if "\ncc_library(" in text:
-                    with self.subTest(package=str(package.relative_to(ROOT))):
-                        self.assertRegex(text, r'load\("//tools/bazel:cc.bzl",.* "cc_library"')
-
     def test_every_package_stands_in_a_room(self):
         rooms = floors()
         self.assertGreater(len(rooms), 15)
         self.assertEqual(len(rooms), len(set(rooms)), "a room is listed twice")
-        labels = {label for edge in edges() for label in edge if label.startswith("//")}
-        self.assertGreater(len(labels), 150)
-        strays = {label for label in labels if room_of(label, rooms) is None}
-        self.assertEqual({label for label in strays if not label.startswith("//tools/")}, set())
+        self.assertGreater(len(guests()), 30)
+        self.assertEqual([folder for folder in guests() if room_of(folder, rooms) is None], [])
 
-    def test_a_room_uses_only_rooms_below_it(self):
-        rooms = floors()
-        for user, used in edges():
-            above, below = room_of(user, rooms), room_of(used, rooms)
-            if above is None or below is None:
-                continue
-            with self.subTest(user=user, used=used):
-                self.assertLessEqual(
-                    rooms.index(above), rooms.index(below), f"{below} is above {above}"
-                )
-
-    def test_a_test_uses_its_room_and_those_below_it(self):
+    def test_files_include_rooms_below_that_are_shown_to_them(self):
         # A test that needs more belongs to a higher room, or to tests/e2e; or is a harness, of
         # tests/testing.
-        rooms = floors()
-        seen = 0
-        for test, used in includes_of_tests():
-            above = room_of(str(test), rooms)
-            below = room_of(str(used).removeprefix("tests/"), rooms)
-            if above is None or below is None:
-                continue
-            seen += 1
-            with self.subTest(test=str(test), used=str(used)):
-                self.assertLessEqual(
-                    rooms.index(above), rooms.index(below), f"{below} is above {above}"
-                )
-        self.assertGreater(seen, 300)
+        self.assertGreater(len(includes()), 4000)
+        self.assertEqual([wrong for pair in includes() if (wrong := refused(*pair))], [])
+
+    def test_a_planted_include_is_refused(self):
+        for user, header in (("trainer/core/check.cc", "trainer/runtime/stream.h"),  # Upward.
+                             ("trainer/fsdp/layout.h", "trainer/engine/session.h"),
+                             ("tests/trainer/ops/cast_test.cc", "trainer/fsdp/schedule.h"),
+                             ("trainer/recipe/load.cc", "trainer/runtime/stream.h"),  # No user of it.
+                             ("trainer/engine/plan.cc", "trainer/fsdp/carver.h"),  # Private.
+                             ("tests/trainer/fsdp/layout_test.cc", "trainer/fsdp/carver.h"),
+                             ("trainer/loop/train.cc", "trainer/comm/gate.h"),  # For tests.
+                             ("trainer/bench/calibrate.cc", "trainer/fsdp/keep_fp32.h")):  # Another's.
+            with self.subTest(user=user, header=header):
+                self.assertTrue((ROOT / header).exists())
+                self.assertIsNotNone(refused(user, header))
+        self.assertIsNone(refused("tests/trainer/comm/gate_test.cc", "trainer/comm/gate.h"))
 
     def test_every_room_is_used(self):
         rooms = floors()
-        used = {room_of(label, rooms) for edge in edges() for label in edge}
+        used = {room_of(path, rooms) for pair in includes() for path in pair}
         self.assertEqual(set(rooms) - used, set())
 
     def test_a_room_is_shown_to_its_users_only(self):
-        users = {}
-        for user, used in edges():
-            if used.startswith("//") and package_of(used) != package_of(user):
-                users.setdefault(package_of(used), set()).add(package_of(user))
-        self.assertGreater(len(users), 25)
-        for package, packages in users.items():
-            if package.startswith("tools/"):
-                continue
-            for entry in shown_to(package):
-                guest = package_of(entry)
-                with self.subTest(package=package, entry=entry):
-                    self.assertNotEqual(guest, "", "shown to everybody")
-                    if guest.split("/")[0] in ("tests", "tools"):
-                        continue  # Not part of the program's graph.
-                    there = {user for user in packages if (user + "/").startswith(guest + "/")}
-                    self.assertTrue(there, "shown to a room that does not use it")
-                    if guest == "trainer":
-                        rooms = {"/".join(user.split("/")[:2]) for user in there}
-                        self.assertGreater(len(rooms), 10, "name the rooms")
+        for owner in guests().values():
+            readers = [(user.rpartition("/")[0], header) for user, header in includes()
+                       if owner_of(header) is owner]
+            for header, entries in [(None, owner.users), *owner.only_for.items()]:
+                for entry in entries:
+                    if owner.folder.startswith("models/") and entry == "models":
+                        continue  # Its list links them.
+                    with self.subTest(room=owner.folder, header=header, entry=entry):
+                        there = {user for user, included in readers if within(user, entry)
+                                 and entry in owner.entries(included)
+                                 and (header is None or included == f"{owner.folder}/{header}.h")}
+                        self.assertTrue(there, "shown to a folder that does not use it")
+                        if entry == "trainer":
+                            rooms = {"/".join(user.split("/")[:2]) for user in there}
+                            self.assertGreater(len(rooms), 8, "name the rooms")
 
     def test_long_files_are_named(self):
         named = re.search(r"\*\*Seven files are long.*?(?=\n- |\Z)", DESIGN, re.S)[0]

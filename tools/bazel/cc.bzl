@@ -5,23 +5,15 @@ without them. A target with flags of its own reads headers itself, because gcc t
 only with the flags that it was compiled with.
 """
 
-# By direct dependency: the headers that //tools/bazel precompiles for it, instead of the standard
-# library's. Where several match, the first counts.
-_PRECOMPILED = {
-    "@cli11//:cli11": "cli11",
-    "@nlohmann_json//:json": "json",
-}
-
-def _with_precompiled(rule, srcs, deps, copts, kwargs):
+def _with_precompiled(rule, srcs, deps, copts, precompiled, kwargs):
     if srcs and not copts:
-        direct = deps if type(deps) == "list" else []
-        name = ([_PRECOMPILED[dep] for dep in _PRECOMPILED if dep in direct] + ["std"])[0]
-        copts = ["--include=precompiled/%s.h" % name]
-        deps = deps + ["//tools/bazel:%s_precompiled" % name]
+        copts = ["--include=precompiled/%s.h" % precompiled]
+        deps = deps + ["//tools/bazel:%s_precompiled" % precompiled]
     rule(srcs = srcs, deps = deps, copts = copts, **kwargs)
 
-def cc_library(srcs = [], deps = [], copts = [], **kwargs):
-    _with_precompiled(native.cc_library, srcs, deps, copts, kwargs)
+def cc_library(srcs = [], deps = [], copts = [], precompiled = "std", **kwargs):
+    """As the built-in rule. `precompiled`: one of those of //tools/bazel, std, json or cli11."""
+    _with_precompiled(native.cc_library, srcs, deps, copts, precompiled, kwargs)
 
-def cc_binary(srcs = [], deps = [], copts = [], **kwargs):
-    _with_precompiled(native.cc_binary, srcs, deps, copts, kwargs)
+def cc_binary(srcs = [], deps = [], copts = [], precompiled = "std", **kwargs):
+    _with_precompiled(native.cc_binary, srcs, deps, copts, precompiled, kwargs)

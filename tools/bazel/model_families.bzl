@@ -42,6 +42,6 @@ def model_families(name, families):
     cc_library(
         name = name,
         srcs = [source],
-        hdrs = ["families.h"],
+        linkstatic = True,
         deps = [":family", ":%s_linked" % name],
     )

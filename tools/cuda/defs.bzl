@@ -60,44 +60,47 @@ def _cuda_library_impl(ctx):
     if ctx.attr._line_tables[_ValueInfo].value:
         args.add("-lineinfo")
     args.add_all([_gencode(arch) for arch in ctx.attr._archs[_ValueInfo].value])
-    args.add("--frandom-seed", ctx.file.src)
     args.add("-ccbin", cc_toolchain.compiler_executable)
     args.add_all(["-fPIC"] + ctx.fragments.cpp.copts, format_each = "-Xcompiler=%s")
     args.add_all(headers.quote_includes, before_each = "-I")
     args.add_all(headers.includes, before_each = "-I")
     args.add_all(headers.defines, before_each = "-D")
-    object_path = "_objs/%s/%s" % (ctx.label.name, ctx.file.src.basename)
-    output = ctx.actions.declare_file(object_path + ".o")
+    outputs = []
+    for src in ctx.files.srcs:
+        object_path = "_objs/%s/%s" % (ctx.label.name, src.basename)
+        output = ctx.actions.declare_file(object_path + ".o")
+        outputs.append(output)
 
-    # An edited header compiles anew what reads it, not all that might.
-    unused = ctx.actions.declare_file(object_path + ".unused")
-    declared = ctx.actions.args()
-    declared.add_all(headers.headers)
-    declared.use_param_file("%s", use_always = True)
-    declared.set_param_file_format("multiline")
-    ctx.actions.run(
-        executable = ctx.file._compile,
-        arguments = [
-            declared,
-            unused.path,
-            toolkit.home + "/bin/nvcc",
-            args,
-            "-c",
-            ctx.file.src.path,
-            "-o",
-            output.path,
-        ],
-        inputs = depset(
-            [ctx.file.src, ctx.file._compile, toolkit.nvcc] + ctx.files.hdrs,
-            transitive = [headers.headers, cc_toolchain.all_files],
-        ),
-        outputs = [output, unused],
-        unused_inputs_list = unused,
-        # Line tables name files from here, as gcc's do, and not from where the sandbox was.
-        env = {"PATH": toolkit.home + "/bin:/usr/bin:/bin", "PWD": "/proc/self/cwd"},
-        mnemonic = "CudaCompile",
-        progress_message = "Compiling %s" % ctx.file.src.short_path,
-    )
+        # An edited header compiles anew what reads it, not all that might.
+        unused = ctx.actions.declare_file(object_path + ".unused")
+        declared = ctx.actions.args()
+        declared.add_all(headers.headers)
+        declared.use_param_file("%s", use_always = True)
+        declared.set_param_file_format("multiline")
+        ctx.actions.run(
+            executable = ctx.file._compile,
+            arguments = [
+                declared,
+                unused.path,
+                toolkit.home + "/bin/nvcc",
+                args,
+                "--frandom-seed=" + src.path,
+                "-c",
+                src.path,
+                "-o",
+                output.path,
+            ],
+            inputs = depset(
+                [src, ctx.file._compile, toolkit.nvcc],
+                transitive = [headers.headers, cc_toolchain.all_files],
+            ),
+            outputs = [output, unused],
+            unused_inputs_list = unused,
+            # Line tables name files from here, as gcc's do, and not from where the sandbox was.
+            env = {"PATH": toolkit.home + "/bin:/usr/bin:/bin", "PWD": "/proc/self/cwd"},
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s" % src.short_path,
+        )
 
     # Always linked: the functions are weak, and a weak name alone takes nothing out of an archive.
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
@@ -106,8 +109,8 @@ def _cuda_library_impl(ctx):
         feature_configuration = features,
         cc_toolchain = cc_toolchain,
         compilation_outputs = cc_common.create_compilation_outputs(
-            objects = depset([output]),
-            pic_objects = depset([output]),
+            objects = depset(outputs),
+            pic_objects = depset(outputs),
         ),
         linking_contexts = [
             deps.linking_context,
@@ -117,16 +120,15 @@ def _cuda_library_impl(ctx):
         disallow_dynamic_library = True,
     )
     return [
-        DefaultInfo(files = depset([output])),
+        DefaultInfo(files = depset(outputs)),
         CcInfo(compilation_context = headers, linking_context = linking),
     ]
 
-# One .cu file and the headers beside it, to be depended on like a cc_library.
+# .cu files, to be depended on like a cc_library.
 cuda_library = rule(
     implementation = _cuda_library_impl,
     attrs = {
-        "src": attr.label(mandatory = True, allow_single_file = [".cu"]),
-        "hdrs": attr.label_list(allow_files = [".h"]),
+        "srcs": attr.label_list(mandatory = True, allow_files = [".cu"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "_archs": attr.label(default = "//tools/cuda:archs"),
         "_compile": attr.label(default = "//tools/cuda:compile", allow_single_file = True),
@@ -156,3 +158,23 @@ cuda_description = rule(
         "_archs": attr.label(default = "//tools/cuda:archs"),
     },
 )
+
+def cuda_sources(name, srcs, deps):
+    """Sources that include the toolkit's headers: a library under --config=cuda.
+
+    tests/emulated compiles the same files, of <name>_sources, with its own headers.
+
+    Args:
+      name: of the library.
+      srcs: .cc files; their headers are the room's.
+      deps: what they need beside CUDA.
+    """
+    native.filegroup(name = name + "_sources", srcs = srcs, visibility = ["//tests/emulated:__pkg__"])
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        linkstatic = True,
+        tags = ["manual"],
+        deps = deps + ["//tools/cuda:cudart"],
+        alwayslink = True,
+    )

@@ -12,14 +12,14 @@
 namespace fsdp::testing {
 namespace {
 
-class ReferenceTest : public ReferenceSuite {
+class DhenReferenceTest : public ReferenceSuite {
  protected:
-  ReferenceTest() : ReferenceSuite("dhen", SetDhenShape, DhenRows) {}
+  DhenReferenceTest() : ReferenceSuite("dhen", SetDhenShape, DhenRows) {}
 };
 
 constexpr const char* kModels[] = {"odd", "alike", "least", "many", "deep"};
 
-FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
+FSDP_REFERENCE_TESTS(DhenReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
 
 // Beside PyTorch's FSDP, with embedding tables, which FSDP has neither there nor here.
 const char kFolder[] = "tests/fixtures/dhen/odd";
@@ -29,14 +29,14 @@ void SetTables(const nlohmann::json& config, TinyRun& run) {
   SetTableDhenShape(config, dtype, run);
 }
 
-class PrecisionTest : public PrecisionSuite {
+class DhenPrecisionTest : public PrecisionSuite {
  protected:
-  PrecisionTest() : PrecisionSuite(kFolder, SetTables<TableDType::kFloat32>, TableDhenRows) {}
+  DhenPrecisionTest() : PrecisionSuite(kFolder, SetTables<TableDType::kFloat32>, TableDhenRows) {}
 };
 
-TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
+TEST_P(DhenPrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
 
-INSTANTIATE_TEST_SUITE_P(BFloat16, PrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
+INSTANTIATE_TEST_SUITE_P(BFloat16, DhenPrecisionTest, ::testing::ValuesIn(WaysOf(DType::kBFloat16)),
                          WayName);
 
 TEST(Bf16TableTest, MeansOfRowsAreAtMostTwiceAsFarOff) {

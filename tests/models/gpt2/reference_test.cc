@@ -10,26 +10,26 @@
 namespace fsdp::testing {
 namespace {
 
-class ReferenceTest : public ReferenceSuite {
+class Gpt2ReferenceTest : public ReferenceSuite {
  protected:
-  ReferenceTest() : ReferenceSuite("gpt2", SetGpt2Shape) {}
+  Gpt2ReferenceTest() : ReferenceSuite("gpt2", SetGpt2Shape) {}
 };
 
 constexpr const char* kModels[] = {"odd_vocab", "odd_heads", "one_head", "untied"};
 
-FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 4}, .processes = {1, 2, 3, 4});
+FSDP_REFERENCE_TESTS(Gpt2ReferenceTest, kModels, .threads = {2, 3, 4}, .processes = {1, 2, 3, 4});
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
 const char kFolder[] = "tests/fixtures/gpt2/odd_heads";
 
-class PrecisionTest : public PrecisionSuite {
+class Gpt2PrecisionTest : public PrecisionSuite {
  protected:
-  PrecisionTest() : PrecisionSuite(kFolder, SetGpt2Shape) {}
+  Gpt2PrecisionTest() : PrecisionSuite(kFolder, SetGpt2Shape) {}
 };
 
-TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
+TEST_P(Gpt2PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
 
-class ScaleTest : public PrecisionTest {};
+class ScaleTest : public Gpt2PrecisionTest {};
 
 TEST_P(ScaleTest, ScalesAndSkipsArePyTorchs) { HoldScales(); }
 
@@ -38,7 +38,7 @@ TEST(FirstScaleTest, SkipsArePyTorchs) {
   PrecisionReference(reference, kFolder).HoldFirstScales();
 }
 
-FSDP_INSTANTIATE_PRECISION_TEST(PrecisionTest);
+FSDP_INSTANTIATE_PRECISION_TEST(Gpt2PrecisionTest);
 INSTANTIATE_TEST_SUITE_P(Float16, ScaleTest, ::testing::ValuesIn(WaysOf(DType::kFloat16)), WayName);
 
 }  // namespace

@@ -52,26 +52,26 @@ void SetShape(const json& c, TinyRun& run) {
   run.llama = config;
 }
 
-class ReferenceTest : public ReferenceSuite {
+class LlamaReferenceTest : public ReferenceSuite {
  protected:
-  ReferenceTest() : ReferenceSuite("llama", SetShape) {}
+  LlamaReferenceTest() : ReferenceSuite("llama", SetShape) {}
 };
 
 constexpr const char* kModels[] = {"llama_6_2", "llama_biases", "qwen2_8_1", "qwen3_documents",
                                    "mistral_dynamic"};
 
-FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2},
+FSDP_REFERENCE_TESTS(LlamaReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2},
                      .with_every_strategy = 3);
 
 // Beside PyTorch's FSDP, whose gradients are of param_dtype until they are reduced.
-class PrecisionTest : public PrecisionSuite {
+class LlamaPrecisionTest : public PrecisionSuite {
  protected:
-  PrecisionTest() : PrecisionSuite("tests/fixtures/llama/llama_6_2", SetShape) {}
+  LlamaPrecisionTest() : PrecisionSuite("tests/fixtures/llama/llama_6_2", SetShape) {}
 };
 
-TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
+TEST_P(LlamaPrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
 
-FSDP_INSTANTIATE_PRECISION_TEST(PrecisionTest);
+FSDP_INSTANTIATE_PRECISION_TEST(LlamaPrecisionTest);
 
 }  // namespace
 }  // namespace fsdp::testing

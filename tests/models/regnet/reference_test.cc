@@ -11,14 +11,14 @@
 namespace fsdp::testing {
 namespace {
 
-class ReferenceTest : public ReferenceSuite {
+class RegNetReferenceTest : public ReferenceSuite {
  protected:
-  ReferenceTest() : ReferenceSuite("regnet", SetRegNetShape, RegNetRows) {}
+  RegNetReferenceTest() : ReferenceSuite("regnet", SetRegNetShape, RegNetRows) {}
 };
 
 constexpr const char* kModels[] = {"odd", "plain", "one_stage", "classes", "one_group"};
 
-FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
+FSDP_REFERENCE_TESTS(RegNetReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
 
 // Beside PyTorch's FSDP, which leaves batch norms out of mixed precision.
 void SetMixedShape(const nlohmann::json& config, TinyRun& run) {
@@ -26,14 +26,14 @@ void SetMixedShape(const nlohmann::json& config, TinyRun& run) {
   run.options.executor.mixed_precision.keep_fp32 = {"*.normalization.*"};
 }
 
-class PrecisionTest : public PrecisionSuite {
+class RegNetPrecisionTest : public PrecisionSuite {
  protected:
-  PrecisionTest() : PrecisionSuite("tests/fixtures/regnet/odd", SetMixedShape, RegNetRows) {}
+  RegNetPrecisionTest() : PrecisionSuite("tests/fixtures/regnet/odd", SetMixedShape, RegNetRows) {}
 };
 
-TEST_P(PrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
+TEST_P(RegNetPrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
 
-FSDP_INSTANTIATE_PRECISION_TEST(PrecisionTest);
+FSDP_INSTANTIATE_PRECISION_TEST(RegNetPrecisionTest);
 
 }  // namespace
 }  // namespace fsdp::testing

@@ -9,14 +9,14 @@
 namespace fsdp::testing {
 namespace {
 
-class ReferenceTest : public ReferenceSuite {
+class T5ReferenceTest : public ReferenceSuite {
  protected:
-  ReferenceTest() : ReferenceSuite("t5", SetT5Shape, T5Rows) {}
+  T5ReferenceTest() : ReferenceSuite("t5", SetT5Shape, T5Rows) {}
 };
 
 constexpr const char* kModels[] = {"relu", "gated", "one_head", "far", "tied_gated"};
 
-FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3}, .processes = {2, 3});
+FSDP_REFERENCE_TESTS(T5ReferenceTest, kModels, .threads = {2, 3}, .processes = {2, 3});
 
 }  // namespace
 }  // namespace fsdp::testing

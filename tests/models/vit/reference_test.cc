@@ -10,15 +10,15 @@
 namespace fsdp::testing {
 namespace {
 
-class ReferenceTest : public ReferenceSuite {
+class VitReferenceTest : public ReferenceSuite {
  protected:
-  ReferenceTest() : ReferenceSuite("vit", SetVitShape, VitRows) {}
+  VitReferenceTest() : ReferenceSuite("vit", SetVitShape, VitRows) {}
 };
 
 constexpr const char* kModels[] = {"odd",  "one_patch", "no_bias",    "classes",     "pixels",
                                    "deep", "deep_wide", "deep_heads", "deep_narrow", "deep_layers"};
 
-FSDP_REFERENCE_TESTS(ReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
+FSDP_REFERENCE_TESTS(VitReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
 
 }  // namespace
 }  // namespace fsdp::testing

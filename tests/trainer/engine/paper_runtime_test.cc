@@ -42,7 +42,7 @@ std::vector<TinyRun> Runs(std::optional<Buffers> buffers = std::nullopt) {
   const size_t apart = buffers ? RunsApartAgain() : Everything() ? kRunsApart : 2 * kRunsApart;
   for (const std::vector<int>& row : CoverPairs(
            {4, 5, 2, 9, 3, kinds, 4, 3, 2, 2, 3, 2, 2, 2, 2, 8, 3, 2, 2, 3, 2}, kPairwiseSeed)) {
-    if (rows++ % apart != 0) continue;
+    if (rows++ % apart != Part(apart)) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;

@@ -117,7 +117,7 @@ inline std::vector<TinyRun> PairwiseRuns(size_t apart = kRunsApart) {
   for (const std::vector<int>& row :
        CoverPairs({6, 5, 3, 2, 3, 4, 3, 2, 2, 3, 2, 2, 2, 2, 4, 2, 3, 9, 2, 8, 3, 3, 3, 3},
                   kPairwiseSeed)) {
-    if (rows++ % apart != 0) continue;
+    if (rows++ % apart != ::fsdp::testing::Part(apart)) continue;
     TinyRun run;
     ExecutorOptions& o = run.options.executor;
     size_t i = 0;

@@ -65,10 +65,10 @@ void ExpectGradientOfDifferences(const TinyRun& run) {
     std::partial_sort(order.begin(), order.begin() + 2, order.end(), [&](size_t a, size_t b) {
       return std::abs(gradient[a]) > std::abs(gradient[b]);
     });
-    // The two steepest elements, for every change the first alone, and all elements together, along
+    // The two steepest elements, for every change one of them, and all elements together, along
     // their signs.
     for (int direction = kFirstDirection; direction < 3; ++direction) {
-      if (direction == 1 && !Everything()) continue;
+      if (direction < 2 && !Everything() && direction != static_cast<int>(Part(2))) continue;
       std::vector<float> v(n, 0);
       if (direction < 2) {
         v[order[direction]] = 1;

@@ -15,6 +15,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"head_mixing_cuda"});
+
 using Values = std::vector<double>;
 
 constexpr uint32_t kSite = 5;

@@ -15,6 +15,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"attention_backward_cuda"});
+
 // Where q, k and v lie: in one tensor, as the models have them, or q and k apart from v, or q apart
 // from k and v, between heads of others.
 enum class Place { kPacked, kApart, kCross };

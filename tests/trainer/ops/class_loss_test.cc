@@ -11,6 +11,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"loss_terms"});
+
 using Values = std::vector<double>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

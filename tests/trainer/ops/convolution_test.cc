@@ -11,6 +11,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"convolution_weights_cuda"});
+
 using Values = std::vector<double>;
 
 constexpr double kBefore = 0.25;

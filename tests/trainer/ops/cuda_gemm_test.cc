@@ -10,6 +10,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"gemm", "gemm_mma"});
+
 using Values = std::vector<double>;
 
 // The place of a factor or of C in a tensor: elements before the first, between rows, and after the

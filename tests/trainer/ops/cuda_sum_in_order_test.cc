@@ -5,12 +5,15 @@
 #include <vector>
 
 #include "tests/emulated/simt.h"
+#include "tests/testing/harness.h"
 #include "trainer/comm/reduce.h"
 #include "trainer/core/philox.h"
 #include "trainer/ops/cuda/sum_in_order_cuda.h"
 
 namespace fsdp {
 namespace {
+
+const LaunchedKernels launched_kernels(__FILE__, {"sum_in_order_cuda"});
 
 using Bytes = std::vector<std::byte>;
 

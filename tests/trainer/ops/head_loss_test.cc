@@ -10,6 +10,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"loss_terms"});
+
 using Values = std::vector<double>;
 
 struct Problem {

@@ -19,6 +19,8 @@
 namespace fsdp {
 namespace {
 
+const LaunchedKernels launched_kernels(__FILE__, {"adamw_cuda", "sgd_cuda"});
+
 constexpr uint64_t kSeed = 0x123456789abcdefu, kTensor = 0xfedcba9876543210u;
 
 class UpdateTest : public OpTest {

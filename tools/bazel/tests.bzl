@@ -1,0 +1,111 @@
+"""The tests of a room: one program of all its *_test.cc, and those that must stand alone.
+
+    alone_test("crash_test", why = "forks")
+    room_tests(deps = [...])
+
+A source's cases run by themselves with --test_filter. Every kind of fault has one home: a test is
+compiled optimised or under AddressSanitizer and UBSan, by its folder, and beside that under ThreadSanitizer
+if it says so. tools/test chooses by the tags; --everything runs the product of all.
+"""
+
+# Folders whose tests run optimised: they compute, wait, or start whole programs. All others run under
+# AddressSanitizer and UBSan.
+_OPTIMISED = [
+    "tests/e2e",
+    "tests/emulated",
+    "tests/tools",
+    "tests/trainer/comm",
+    "tests/trainer/engine",
+    "tests/trainer/ops",
+    "tests/trainer/runtime",
+]
+
+def _home():
+    for folder in _OPTIMISED:
+        if (native.package_name() + "/").startswith(folder + "/"):
+            return "optimised"
+    return "sanitized"
+
+def _under_tsan(names, when, otherwise):
+    return select({"//tools/bazel:tsan": when, "//conditions:default": otherwise}) if names else otherwise
+
+def _test(name, srcs, home, tsan, tsan_filter, tags, args, deps, kwargs):
+    if "no_sanitizer" in tags and (home or _home()) == "sanitized":
+        fail("%s would run nowhere" % name)
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        args = _under_tsan(tsan_filter, ["--gtest_filter=" + tsan_filter], args) if tsan_filter else args,
+        tags = tags + [home or _home()] + (["tsan"] if tsan else []),
+        deps = deps + ["@googletest//:gtest_main"],
+        **kwargs
+    )
+
+def alone_test(name, why, deps = [], srcs = None, home = None, tsan = False, tsan_filter = "", tags = [], args = [], **kwargs):
+    """<name>.cc as a program of its own.
+
+    Args:
+      name: of the source, without its ending.
+      why: in a word, for the reader.
+      deps: what it includes.
+      srcs: if not <name>.cc.
+      home: "optimised" or "sanitized", if not the folder's.
+      tsan: whether it runs under ThreadSanitizer, too.
+      tsan_filter: the cases that do.
+      tags: others.
+      args: of the program.
+      **kwargs: passed on to cc_test.
+    """
+    if not why:
+        fail("%s stands alone: say why" % name)
+    _test(name, [name + ".cc"] if srcs == None else srcs, home, tsan, tsan_filter, tags, args, deps, kwargs)
+
+def room_tests(
+        name = "tests",
+        deps = [],
+        srcs = None,
+        folders = [],
+        home = None,
+        tsan = [],
+        tsan_filter = "",
+        tags = [],
+        args = [],
+        **kwargs):
+    """One program of the folder's *_test.cc, without those that a rule above it has.
+
+    Args:
+      name: of the program.
+      deps: what they include.
+      srcs: if not all of them.
+      folders: sub-folders whose tests are the room's.
+      home: "optimised" or "sanitized", if not the folder's.
+      tsan: the sources, without "_test.cc", that run under ThreadSanitizer, too.
+      tsan_filter: their cases that do.
+      tags: others.
+      args: of the program.
+      **kwargs: passed on to cc_test.
+    """
+    if srcs == None:
+        taken = []
+        for rule in native.existing_rules().values():
+            taken += [label.rsplit(":", 1)[-1] for label in rule.get("srcs", []) or []]
+        srcs = [
+            source
+            for source in native.glob([place + "*_test.cc" for place in [""] + [f + "/" for f in folders]])
+            if source not in taken
+        ]
+    _test(
+        name,
+        _under_tsan(tsan, [source + "_test.cc" for source in tsan], srcs),
+        home,
+        bool(tsan),
+        tsan_filter,
+        tags,
+        args,
+        deps,
+        kwargs,
+    )
+
+def test_library(name, srcs = [], hdrs = [], **kwargs):
+    """What tests share: `srcs` and `hdrs` as of cc_library."""
+    native.cc_library(name = name, testonly = True, srcs = srcs, hdrs = hdrs, linkstatic = True, **kwargs)
