@@ -48,7 +48,7 @@ class EmulatedTestDevice final : public TestDevice {
   std::optional<Launches> Launched() const override { return std::exchange(launched, {}); }
 };
 
-// Of the tests of "x_test": what they say, and x_cuda where it has kernels.
+// The .cu files that the tests of "x_test" name, and x_cuda where it has kernels.
 std::vector<std::string> KernelsOf(const std::string& source) {
   std::vector<std::string> kernels = LaunchedKernels::Said()[source];
   const std::string own = source.substr(0, source.rfind("_test")) + "_cuda";

@@ -34,7 +34,7 @@ def room_of(path, rooms):
 
 
 class Guests:
-    """What a BUILD file's room() says of its headers."""
+    """The folders that may include a room's headers, by its BUILD file."""
 
     def __init__(self, folder):
         self.folder = folder

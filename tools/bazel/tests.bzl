@@ -30,13 +30,14 @@ def _under_tsan(names, when, otherwise):
     return select({"//tools/bazel:tsan": when, "//conditions:default": otherwise}) if names else otherwise
 
 def _test(name, srcs, home, tsan, tsan_filter, tags, args, deps, kwargs):
-    if "no_sanitizer" in tags and (home or _home()) == "sanitized":
+    home = home or _home()
+    if "no_sanitizer" in tags and home != "optimised":
         fail("%s would run nowhere" % name)
     native.cc_test(
         name = name,
         srcs = srcs,
         args = _under_tsan(tsan_filter, ["--gtest_filter=" + tsan_filter], args) if tsan_filter else args,
-        tags = tags + [home or _home()] + (["tsan"] if tsan else []),
+        tags = tags + (["optimised", "sanitized_too"] if home == "both" else [home]) + (["tsan"] if tsan else []),
         deps = deps + ["@googletest//:gtest_main"],
         **kwargs
     )
@@ -49,7 +50,7 @@ def alone_test(name, why, deps = [], srcs = None, home = None, tsan = False, tsa
       why: in a word, for the reader.
       deps: what it includes.
       srcs: if not <name>.cc.
-      home: "optimised" or "sanitized", if not the folder's.
+      home: "optimised", "sanitized" or "both", if not the folder's.
       tsan: whether it runs under ThreadSanitizer, too.
       tsan_filter: the cases that do.
       tags: others.
@@ -78,7 +79,7 @@ def room_tests(
       deps: what they include.
       srcs: if not all of them.
       folders: sub-folders whose tests are the room's.
-      home: "optimised" or "sanitized", if not the folder's.
+      home: "optimised", "sanitized" or "both", if not the folder's.
       tsan: the sources, without "_test.cc", that run under ThreadSanitizer, too.
       tsan_filter: their cases that do.
       tags: others.
@@ -107,5 +108,5 @@ def room_tests(
     )
 
 def test_library(name, srcs = [], hdrs = [], **kwargs):
-    """What tests share: `srcs` and `hdrs` as of cc_library."""
+    """A library that tests share, as by cc_library."""
     native.cc_library(name = name, testonly = True, srcs = srcs, hdrs = hdrs, linkstatic = True, **kwargs)
