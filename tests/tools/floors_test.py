@@ -90,7 +90,7 @@ def includes():
     for top in (*PROGRAM, "tests", "tools"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in (".cc", ".cu", ".h"):
-                for included in re.findall(r'^#include "([^"]+)"$', path.read_text(), flags=re.M):
+                for included in re.findall(r'^#include "([^"]+)"', path.read_text(), flags=re.M):
                     if included.split("/")[0] in PROGRAM:
                         found.append((str(path.relative_to(ROOT)), included))
     return found

@@ -95,8 +95,8 @@ class TcpStoreServer {
 // Connects and blocks until all `size` ranks have. `host` is a name or an IPv4 or IPv6 address,
 // without brackets. Throws CommError: the server cannot be reached, it knows another secret, this
 // rank's generation is over, or who has not joined within `timeout_s`.
-// Once `ask` (may be null; called by this thread alone) says why to give up, tells that to all
-// ranks that have come or come yet, as far as kTellWithin goes, and throws it, on all of them:
+// `ask` (may be null; called by this thread alone) may give a reason to give up. The call then
+// passes the reason to every rank that joins within kTellWithin, and all of them throw it:
 // EarlyStop where the reason is one, otherwise CommError.
 std::unique_ptr<Store> ConnectTcpStore(const std::string& host, int port, int rank, int size,
                                        double timeout_s, const StoreAccess& access = {},

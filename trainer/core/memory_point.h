@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-// Bytes from `at_s` to the next point. A caching allocator's: those that it has given out, those
-// that streams may still use, and those that it has of the device. Planned memory: the bytes in use
+// Bytes from `at_s` to the next point. Caching allocator: bytes in use; bytes in use or still read
+// by a stream; bytes taken from the device. Planned memory: the bytes in use
 // (engine/step_memory.h), twice, and the plan.
 struct MemoryPoint {
   double at_s = 0;  // On the clock of the spans beside it.

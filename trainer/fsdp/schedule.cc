@@ -242,8 +242,8 @@ class Builder {
     ++free_slots_;
   }
 
-  // A block keeps what it begins with, which the run before makes, and what it makes itself, unless
-  // it does that again.
+  // A block keeps its input, written by the run before it, and its own activations unless it
+  // recomputes them.
   void UseActivations(const ScheduledRun& run, Action& action) const {
     const int s = run.segment;
     const Use own{Resource::kActivations, s}, next{Resource::kActivations, s + 1};

@@ -5,9 +5,9 @@
 
 namespace fsdp {
 
-// A TCP port of this host that nobody else gets while the object lives: it is bound, so the kernel
-// gives it to no one who asks for any port, but not listened to, so that who sets SO_REUSEADDR and
-// names it can bind and listen.
+// A TCP port of this host that nobody else gets while the object lives. The port is bound but does
+// not listen: the kernel hands it to nobody, and a server that names it with SO_REUSEADDR may still
+// bind it.
 class FreePort {
  public:
   FreePort();  // Throws DeviceError.

@@ -1,7 +1,7 @@
 // config.json of a Hugging Face directory: the shape of a model under the names of its family there
 // (github.com/huggingface/transformers, models/<model_type>/configuration_<model_type>.py). One
-// table a family says which key is which field, what a key that is absent means, and which values
-// of the others leave the model as it is here.
+// table per family maps keys to fields, gives defaults for absent keys, and lists the values of
+// other keys that this model supports.
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_CONFIG_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_CONFIG_H_
 

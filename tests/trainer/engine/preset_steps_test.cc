@@ -2,7 +2,7 @@
 // enqueues (streams, names, bytes of operands, costs, in that order) and what is planned for it, as
 // preset_steps.txt holds them, whole lists as a hash. After such a change
 //
-//   bazel run //tests/trainer/engine:preset_steps_test
+//   bazel run //tests/trainer/engine:tests -- --gtest_filter='PresetStepsTest.*'
 //
 // with PRESET_STEPS_WRITE=$PWD/tests/trainer/engine/preset_steps.txt puts what is now in place of
 // what was. With PRESET_STEPS_LIST=DIRECTORY it also writes every list there, one file each, for

@@ -1,5 +1,5 @@
-// A rank's watch over other hosts, beside its collectives: it hears what they are about to do, that
-// they fail, and who is late, and tells them the same of its own host.
+// A rank's watch over other hosts, beside its collectives. Leaders exchange their next call,
+// failures and late ranks; each rank's watcher acts on them.
 // Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_WATCH_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_WATCH_H_

@@ -46,8 +46,8 @@ struct NcclOptions {
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all are
 // connected, and all-gathers, reduce-scatters and all-reduces have been tried, small and large.
-// NCCL therefore allocates its buffers for these before the first step; for other sizes that it has
-// an algorithm of its own for, Try() has it do so. Needs 8 MiB at most beside the staging memory
+// NCCL therefore allocates its buffers for these before the first step; Try() makes NCCL allocate
+// for further sizes. Needs 8 MiB at most beside the staging memory
 // meanwhile. `device`, of CUDA, outlives it; each rank has a GPU of its own. The communicator is
 // for tensors in the GPU's memory.
 //   Host      Calls return at once, but the first all-to-all and broadcast, and what NCCL has an
