@@ -8,7 +8,6 @@ only with the flags that it was compiled with.
 # By direct dependency: the headers that //tools/bazel precompiles for it, instead of the standard
 # library's. Where several match, the first counts.
 _PRECOMPILED = {
-    "@cli11//:cli11": "cli11",
     "@nlohmann_json//:json": "json",
 }
 
