@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -31,40 +29,19 @@
 namespace fsdp {
 namespace {
 
-// How far a long job is, on stderr: one line redrawn on a terminal, elsewhere a line from time to
-// time, and nothing at all for what is done at once.
-class Progress {
- public:
-  explicit Progress(std::string what) : what_(std::move(what)), begin_(Clock::now()) {}
-  ~Progress() {
-    if (shown_ && terminal_) std::fprintf(stderr, "\r\033[K");
-  }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+// Shows how far a long job is.
+struct Progress {
+  const char* what;
+  ProgressLine line = {};
 
   void operator()(int64_t done, int64_t total) {
-    const Clock::time_point now = Clock::now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
-      return;
-    last_ = now;
-    shown_ = true;
-    const double elapsed = std::chrono::duration<double>(now - begin_).count();
-    const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0;
-    std::string line = what_ + " " + HumanBytes(done) + " of " + HumanBytes(total) + ", " +
-                       HumanBytes(static_cast<int64_t>(rate)) + "/s";
-    if (rate > 0) line += ", " + HumanDuration(static_cast<double>(total - done) / rate) + " left";
-    std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
-    std::fflush(stderr);
+    if (!line.IsDue()) return;
+    const double rate = static_cast<double>(done) / line.Seconds();
+    std::string text = std::string(what) + " " + HumanBytes(done) + " of " + HumanBytes(total) +
+                       ", " + HumanBytes(static_cast<int64_t>(rate)) + "/s";
+    if (rate > 0) text += ", " + HumanDuration(static_cast<double>(total - done) / rate) + " left";
+    line.Show(text);
   }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  const std::string what_;
-  const Clock::time_point begin_;
-  Clock::time_point last_ = Clock::now();
-  const bool terminal_ = IsTerminal(STDERR_FILENO);
-  bool shown_ = false;
 };
 
 double SecondsSince1970() {
@@ -181,7 +158,7 @@ std::string VerifyOne(const CheckpointHold& hold) {
   const std::string& directory = hold.path();
   VerifyReport report;
   try {
-    Progress progress("verified");
+    Progress progress{"verified"};
     report = VerifyCheckpoint(hold, std::ref(progress));
   } catch (const CheckpointError& error) {  // The manifest's own mistakes.
     return error.what();
@@ -250,7 +227,7 @@ void Reshard(const ReshardFlags& flags) {
   }
   SavedCheckpoint saved;
   {
-    Progress progress("resharded");
+    Progress progress{"resharded"};
     saved = ReshardCheckpoint(HoldCheckpoint(flags.source), flags.world, shards, flags.out,
                               std::ref(progress));
   }
@@ -272,7 +249,7 @@ void WarnOf(const std::vector<std::string>& warnings) {
 void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
   AdaptersExported exported;
   {
-    Progress progress("exported");
+    Progress progress{"exported"};
     exported = ExportAdapters(HoldCheckpoint(flags.source), flags.out,
                               {.dtype = how.dtype, .state = how.state}, std::ref(progress));
   }
@@ -298,7 +275,7 @@ void Export(const ExportFlags& flags) {
   if (flags.adapters) return ExportAdaptersOf(flags, options);
   CheckpointExported exported;
   {
-    Progress progress("exported");
+    Progress progress{"exported"};
     exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, dtype,
                                 options, std::ref(progress));
   }
@@ -317,7 +294,7 @@ struct ImportFlags {
 void Import(const ImportFlags& flags) {
   HfImported imported;
   {
-    Progress progress("imported");
+    Progress progress{"imported"};
     imported = ImportHf(flags.source, flags.out, std::ref(progress), flags.allow_nonfinite);
   }
   if (!imported.ignored.empty()) {

@@ -1,8 +1,6 @@
 // `tokenize`, and `cache`: the tokens that runs keep.
-#include <unistd.h>
-
-#include <chrono>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -57,39 +55,24 @@ struct TokenizeFlags {
   int64_t eot = -1;
 };
 
-// A line that is written over on a terminal, one every ten seconds elsewhere; on stderr.
-class Bar {
- public:
+// Shows how far the command is. An interrupted one goes on: what was there does not count.
+struct TokenizeLine {
+  ProgressLine line = {};
+  double first = 0, first_share = -1;
+
   void operator()(const TokenizeProgress& p) {
-    const double now = Seconds();
-    if (now - last_ < (terminal_ ? 0.2 : 10)) return;
-    last_ = now;
-    if (p.share <= 0) return;
-    if (first_share_ < 0) first_share_ = p.share, first_ = now;
-    std::string left;
-    if (p.share > first_share_) {
-      left =
-          ", " + HumanDuration((now - first_) * (1 - p.share) / (p.share - first_share_)) + " left";
+    if (!line.IsDue() || p.share <= 0) return;
+    const double now = line.Seconds();
+    if (first_share < 0) first_share = p.share, first = now;
+    char percent[32];
+    std::snprintf(percent, sizeof(percent), "%5.1f %%, ", 100 * p.share);
+    std::string text = percent + HumanCount(static_cast<double>(p.tokens)) + " tokens";
+    if (p.share > first_share) {
+      text +=
+          ", " + HumanDuration((now - first) * (1 - p.share) / (p.share - first_share)) + " left";
     }
-    std::fprintf(stderr, "%s%5.1f %%, %s tokens%s%s", terminal_ ? "\r" : "", 100 * p.share,
-                 HumanCount(static_cast<double>(p.tokens)).c_str(), left.c_str(),
-                 terminal_ ? "\x1b[K" : "\n");
-    std::fflush(stderr);
-    drawn_ = terminal_;
+    line.Show(text);
   }
-  ~Bar() {
-    if (drawn_) std::fputs("\r\x1b[K", stderr);
-  }
-
- private:
-  static double Seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-
-  const bool terminal_ = IsTerminal(STDERR_FILENO);
-  double last_ = Seconds(), first_ = 0, first_share_ = -1;
-  bool drawn_ = false;
 };
 
 void RunTokenize(const TokenizeFlags& flags) {
@@ -103,8 +86,8 @@ void RunTokenize(const TokenizeFlags& flags) {
   options.threads = flags.threads;
   TokenManifest manifest;
   {
-    Bar bar;
-    options.progress = [&](const TokenizeProgress& p) { bar(p); };
+    TokenizeLine line;
+    options.progress = std::ref(line);
     manifest = Tokenize(*OpenTokenizer(flags.tokenizer), flags.tokenizer, options);
   }
   std::printf("%s: %s of %s in %s, end-of-text %s\n", PrintableName(flags.out).c_str(),
