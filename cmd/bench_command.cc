@@ -1,5 +1,3 @@
-#include "cmd/bench_command.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -9,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cmd/bench_floor.h"
-#include "cmd/recipe_flags.h"
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "trainer/bench/comm_bench.h"
 #include "trainer/bench/op_bench.h"
 #include "trainer/bench/step_products.h"
@@ -22,21 +20,11 @@
 namespace fsdp {
 namespace {
 
-const auto kDevices = CLI::IsMember({"auto", "cpu", "cuda"});
+constexpr char kOnlyDevice[] = "auto: a GPU if one can be used, otherwise the CPU";
 
-WantedDevice WantedOf(const std::string& flag) {
-  return flag == "cuda"  ? WantedDevice::kCuda
-         : flag == "cpu" ? WantedDevice::kCpu
-                         : WantedDevice::kAuto;
-}
-
-ChosenDevice DeviceOf(const std::string& flag) {
-  return ChooseDevice(WantedOf(flag), /*local_rank=*/0, /*local_world=*/1);
-}
-
-void AddOwnKernels(CLI::App& command, bool* own_kernels) {
-  command.add_flag("--own-kernels", *own_kernels,
-                   "On a GPU: use this program's kernels, not cuBLASLt and cuDNN");
+Flag OwnKernelsFlag(bool* own_kernels) {
+  return {"--own-kernels", own_kernels,
+          "On a GPU: use this program's kernels, not cuBLASLt and cuDNN"};
 }
 
 struct GemmFlags {
@@ -104,7 +92,7 @@ void PrintGemm(const StepProductsBench& bench, std::vector<std::vector<double>> 
 void RunGemm(const GemmFlags& flags) {
   const Recipe recipe = LoadRecipe(flags.recipe);
   const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
-  const ChosenDevice device = DeviceOf(flags.device);
+  const ChosenDevice device = DeviceHere(flags.device);
   const ResolvedRun step = ResolveForProducts(recipe, flags.world, device.type);
   StepProductsBench bench(StepWorkOf(step), threads, device.type, device.gpu, flags.own_kernels);
   const auto run = [&](int rounds) {
@@ -128,33 +116,29 @@ void RunGemm(const GemmFlags& flags) {
   }
 }
 
-void AddGemm(CLI::App& bench) {
+Command GemmCommand() {
   const auto flags = std::make_shared<GemmFlags>();
-  CLI::App* const command = bench.add_subcommand(
-      "gemm", "Time the matrix products of a recipe's step alone, which bound the step");
-  AddRecipeFlags(*command, flags->recipe);
-  command->add_option("--world-size", flags->world, "Ranks that share the global batch")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command
-      ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
-      ->check(kDevices)
-      ->capture_default_str();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: run.threads, or one per core")
-      ->check(CLI::Range(0, 1 << 16))
-      ->capture_default_str();
-  AddOwnKernels(*command, &flags->own_kernels);
-  command
-      ->add_option("--rounds", flags->rounds,
-                   "Times through the step's products; the median is shown")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
-  command
-      ->add_flag("--ask", flags->ask,
-                 "Read a number of rounds per line and answer each line with a JSON object")
-      ->excludes(json);
-  command->callback([flags] { RunGemm(*flags); });
+  Command command{"gemm",
+                  "Time the matrix products of a recipe's step alone, which bound the step"};
+  command.flags = {
+      ConfigFlag(&flags->recipe.files),
+      SetFlag(&flags->recipe.overrides),
+      {"--world-size", &flags->world, "Ranks that share the global batch",
+       FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
+      {"--device", &flags->device, kOnlyDevice,
+       FlagRules{.choices = kDevices, .shows_default = true}},
+      {"--threads", &flags->threads, "CPU threads; 0: run.threads, or one per core",
+       FlagRules{.range = {0, 1 << 16}, .shows_default = true}},
+      OwnKernelsFlag(&flags->own_kernels),
+      {"--rounds", &flags->rounds, "Times through the step's products; the median is shown",
+       FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
+      {"--json", &flags->json, "One JSON object"},
+      {"--ask", &flags->ask,
+       "Read a number of rounds per line and answer each line with a JSON object",
+       FlagRules{.excludes = "--json"}},
+  };
+  command.run = [flags] { RunGemm(*flags); };
+  return command;
 }
 
 // A flag's value that only the callee could check: its message without the brackets.
@@ -170,10 +154,6 @@ struct OpsFlags {
   int threads = 0;
   bool json = false, list = false;
 };
-
-DType DTypeOf(const std::string& name) {
-  return name == "fp32" ? DType::kFloat32 : name == "bf16" ? DType::kBFloat16 : DType::kFloat16;
-}
 
 std::string OpToJson(const OpTime& op, const OpLimits& limits) {
   return JsonObject()
@@ -211,8 +191,8 @@ void PrintOp(const OpTime& op, const OpLimits& limits) {
 void RunOps(const OpsFlags& flags) {
   OpBenchOptions options = flags.options;
   options.threads = flags.threads > 0 ? flags.threads : ThreadsFor(Recipe(), /*local_world=*/1);
-  options.dtype = DTypeOf(flags.dtype);
-  const ChosenDevice device = DeviceOf(flags.device);
+  options.dtype = FloatNamed(flags.dtype);
+  const ChosenDevice device = DeviceHere(flags.device);
   options.device = device.type;
   options.gpu = device.gpu;
   try {
@@ -265,46 +245,38 @@ void RunOps(const OpsFlags& flags) {
   }
 }
 
-void AddOps(CLI::App& bench) {
+Command OpsCommand() {
   const auto flags = std::make_shared<OpsFlags>();
-  CLI::App* const command =
-      bench.add_subcommand("ops", "Time each op of a step, by default at the shapes of GPT-2 124M");
   OpShapes& shapes = flags->options.shapes;
-  const auto shape = [&](const char* name, int64_t& value, const char* about) {
-    command->add_option(name, value, about)
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-        ->capture_default_str();
+  const FlagRules size{.range = {1, 1 << 24}, .shows_default = true};
+  Command command{"ops", "Time each op of a step, by default at the shapes of GPT-2 124M"};
+  command.flags = {
+      {"--batch", &shapes.batch, "Sequences", size},
+      {"--seq", &shapes.seq, "Tokens of a sequence", size},
+      {"--hidden", &shapes.hidden, "Width of the residual stream", size},
+      {"--intermediate", &shapes.intermediate, "Width of a block's feed-forward layer", size},
+      {"--heads", &shapes.heads, "Attention heads", size},
+      {"--vocab", &shapes.vocab, "Vocabulary", size},
+      {"--device", &flags->device, kOnlyDevice,
+       FlagRules{.choices = kDevices, .shows_default = true}},
+      {"--dtype", &flags->dtype, "dtype of activations and weights",
+       FlagRules{.choices = kFloats, .shows_default = true}},
+      {"--threads", &flags->threads, "CPU threads; 0: one per core",
+       FlagRules{.range = {0, 1 << 16}, .shows_default = true}},
+      {"--seconds", &flags->options.seconds, "Least seconds of calling each op",
+       FlagRules{.range = {0, 1e6}, .shows_default = true}},
+      {"--only", &flags->options.only, "Only ops with this text in their names"},
+      OwnKernelsFlag(&flags->options.own_kernels),
+      {"--json", &flags->json, "One JSON object"},
+      {"--list", &flags->list, "List the names of the ops and time nothing",
+       FlagRules{.excludes = "--json"}},
   };
-  shape("--batch", shapes.batch, "Sequences");
-  shape("--seq", shapes.seq, "Tokens of a sequence");
-  shape("--hidden", shapes.hidden, "Width of the residual stream");
-  shape("--intermediate", shapes.intermediate, "Width of a block's feed-forward layer");
-  shape("--heads", shapes.heads, "Attention heads");
-  shape("--vocab", shapes.vocab, "Vocabulary");
-  command
-      ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
-      ->check(kDevices)
-      ->capture_default_str();
-  command->add_option("--dtype", flags->dtype, "dtype of activations and weights")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-      ->capture_default_str();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
-      ->check(CLI::Range(0, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--seconds", flags->options.seconds, "Least seconds of calling each op")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command->add_option("--only", flags->options.only, "Only ops with this text in their names")
-      ->type_name("TEXT");
-  AddOwnKernels(*command, &flags->options.own_kernels);
-  CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
-  command->add_flag("--list", flags->list, "List the names of the ops and time nothing")
-      ->excludes(json);
-  command->footer(
+  command.footer =
       "The time is that of the fastest call. The limit of an op is the time of its FLOPs at the\n"
       "rate of a plain matrix product, or of its bytes at the rate of copying tensors that no\n"
-      "cache holds, whichever is longer; above 100 % operands were in a cache.");
-  command->callback([flags] { RunOps(*flags); });
+      "cache holds, whichever is longer; above 100 % operands were in a cache.";
+  command.run = [flags] { RunOps(*flags); };
+  return command;
 }
 
 struct CommFlags {
@@ -326,7 +298,7 @@ std::string CommToJson(const CommFlags& flags, const std::vector<CommTime>& time
   }
   return JsonObject()
       .Add("transport", flags.transport)
-      .Add("device", DeviceOf(flags.device).name)
+      .Add("device", DeviceHere(flags.device).name)
       .Add("ranks", flags.options.ranks)
       .Add("dtype", flags.dtype)
       .AddRaw("collectives", JsonArray(collectives))
@@ -352,7 +324,7 @@ void RunComm(const CommFlags& flags) {
                         : flags.transport == "nccl" ? Transport::kNccl
                                                     : Transport::kThread;
     options.device = WantedOf(flags.device);
-    options.dtype = DTypeOf(flags.dtype);
+    options.dtype = FloatNamed(flags.dtype);
     MeasureCollectives(options, next, [&](const std::vector<CommTime>& times) {
       if (flags.ask || flags.json) {
         std::printf("%s\n", CommToJson(flags, times).c_str());
@@ -367,60 +339,46 @@ void RunComm(const CommFlags& flags) {
   }
 }
 
-void AddComm(CLI::App& bench) {
+Command CommCommand() {
   const auto flags = std::make_shared<CommFlags>();
-  CLI::App* const command =
-      bench.add_subcommand("comm", "Time the collectives and, beside them, a memcpy by every rank");
-  command->add_option("--ranks", flags->options.ranks, "Ranks of the group")
-      ->check(CLI::Range(1, 1023))
-      ->capture_default_str();
-  command
-      ->add_option("--transport", flags->transport,
-                   "shm: ranks are processes; thread: ranks are threads; nccl: processes with a "
-                   "GPU each")
-      ->check(CLI::IsMember({"shm", "thread", "nccl"}))
-      ->capture_default_str();
-  command
-      ->add_option("--device", flags->device,
-                   "Device of the tensors. auto: GPUs if there are any. Only nccl sends without "
-                   "going through host memory")
-      ->check(kDevices)
-      ->capture_default_str();
-  command->add_option("--dtype", flags->dtype, "dtype of what moves; a reduce-scatter leaves fp32")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-      ->capture_default_str();
-  command
-      ->add_option("--sizes", flags->options.sizes,
-                   "Bytes of the full tensor in that dtype; suffixes k and m are powers of 1024")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 36))
-      ->capture_default_str();
-  command->add_option("--batches", flags->options.batches, "Batches of calls; the median counts")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_flag("--deterministic", flags->options.deterministic,
-                    "With nccl: sums in rank order, as run.deterministic makes them");
-  CLI::Option* const json = command->add_flag("--json", flags->json, "One JSON object");
-  command
-      ->add_flag("--ask", flags->ask,
-                 "Read a number of rounds per line and answer each round with a JSON object")
-      ->excludes(json);
-  command->footer(
+  Command command{"comm", "Time the collectives and, beside them, a memcpy by every rank"};
+  command.flags = {
+      {"--ranks", &flags->options.ranks, "Ranks of the group",
+       FlagRules{.range = {1, 1023}, .shows_default = true}},
+      {"--transport", &flags->transport,
+       "shm: ranks are processes; thread: ranks are threads; nccl: processes with a GPU each",
+       FlagRules{.choices = "shm,thread,nccl", .shows_default = true}},
+      {"--device", &flags->device,
+       "Device of the tensors. auto: GPUs if there are any. Only nccl sends without going through "
+       "host memory",
+       FlagRules{.choices = kDevices, .shows_default = true}},
+      {"--dtype", &flags->dtype, "dtype of what moves; a reduce-scatter leaves fp32",
+       FlagRules{.choices = kFloats, .shows_default = true}},
+      {"--sizes", &flags->options.sizes,
+       "Bytes of the full tensor in that dtype; suffixes k and m are powers of 1024",
+       FlagRules{.range = {2, int64_t{1} << 36}, .byte_units = true, .shows_default = true}},
+      {"--batches", &flags->options.batches, "Batches of calls; the median counts",
+       FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
+      {"--deterministic", &flags->options.deterministic,
+       "With nccl: sums in rank order, as run.deterministic makes them"},
+      {"--json", &flags->json, "One JSON object"},
+      {"--ask", &flags->ask,
+       "Read a number of rounds per line and answer each round with a JSON object",
+       FlagRules{.excludes = "--json"}},
+  };
+  command.footer =
       "A rate is the bytes of the full tensor divided by the time of a call: it says how soon a\n"
-      "unit of that size arrives.");
-  command->callback([flags] { RunComm(*flags); });
+      "unit of that size arrives.";
+  command.run = [flags] { RunComm(*flags); };
+  return command;
 }
 
 }  // namespace
 
-void AddBenchCommand(CLI::App& app) {
-  CLI::App* const bench =
-      app.add_subcommand("bench", "Time the parts of a training step on this machine");
-  bench->require_subcommand(1);
-  AddOps(*bench);
-  AddComm(*bench);
-  AddGemm(*bench);
-  AddBenchFloor(*bench);
+Command BenchCommand() {
+  Command command{"bench", "Time the parts of a training step on this machine"};
+  command.commands = {OpsCommand(), CommCommand(), GemmCommand(), BenchFloorCommand()};
+  return command;
 }
 
 }  // namespace fsdp

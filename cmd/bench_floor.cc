@@ -1,5 +1,3 @@
-#include "cmd/bench_floor.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -7,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cmd/recipe_flags.h"
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/step_resource.h"
@@ -140,21 +139,20 @@ void RunFloor(const FloorFlags& flags) {
 
 }  // namespace
 
-void AddBenchFloor(CLI::App& bench) {
+Command BenchFloorCommand() {
   const auto flags = std::make_shared<FloorFlags>();
-  CLI::App* const command = bench.add_subcommand(
-      "floor", "Compute the shortest time of a recipe's step on a described machine");
-  AddRecipeFlags(*command, flags->recipe);
-  command->add_option("--world-size", flags->world, "Ranks that share the global batch")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--hardware", flags->hardware,
-          "A file that describes the machine and its rates, such as those of configs/hardware")
-      ->required();
-  command->add_flag("--json", flags->json, "One JSON object");
-  command->footer(
+  Command command{"floor", "Compute the shortest time of a recipe's step on a described machine"};
+  command.flags = {
+      ConfigFlag(&flags->recipe.files),
+      SetFlag(&flags->recipe.overrides),
+      {"--world-size", &flags->world, "Ranks that share the global batch",
+       FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
+      {"--hardware", &flags->hardware,
+       "A file that describes the machine and its rates, such as those of configs/hardware",
+       kRequired},
+      {"--json", &flags->json, "One JSON object"},
+  };
+  command.footer =
       "A product or attention takes the longer of its FLOPs and its bytes at the machine's rates,\n"
       "every other op its bytes. Launches are a GPU's, of kernels and copies; a collective counts\n"
       "as one, and so does a call of cuBLASLt or cuDNN. Extra bytes are those that an op's\n"
@@ -162,8 +160,9 @@ void AddBenchFloor(CLI::App& bench) {
       "FLOPs take longer. Traffic to other ranks takes no time here.\n"
       "With offload a step takes as long as the slowest of the device, each direction of its link\n"
       "to the host, and the disk; host updates longer than the first forward pass also hold up\n"
-      "the device.");
-  command->callback([flags] { RunFloor(*flags); });
+      "the device.";
+  command.run = [flags] { RunFloor(*flags); };
+  return command;
 }
 
 }  // namespace fsdp

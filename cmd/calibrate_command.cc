@@ -1,5 +1,3 @@
-#include "cmd/calibrate_command.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14,7 +12,8 @@
 #include <system_error>
 #include <vector>
 
-#include "cmd/recipe_flags.h"
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "trainer/bench/calibrate.h"
 #include "trainer/bench/calibration.h"
 #include "trainer/bench/calibration_files.h"
@@ -33,7 +32,8 @@ struct Flags {
   std::string out, device = "auto";
   std::vector<std::string> from;
   std::vector<std::string> steps;  // Recipes.
-  int rounds = 2;
+  std::optional<int> rounds;
+  int Rounds() const { return rounds.value_or(2); }
   bool small = false;
   bool overheads = false;
 };
@@ -44,18 +44,11 @@ void Say(const std::string& what) {
   std::fflush(stderr);
 }
 
-ChosenDevice DeviceHere(const Flags& flags) {
-  const WantedDevice wanted = flags.device == "cuda"  ? WantedDevice::kCuda
-                              : flags.device == "cpu" ? WantedDevice::kCpu
-                                                      : WantedDevice::kAuto;
-  return ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
-}
-
 CalibrateOptions OptionsFor(const Flags& flags, const ChosenDevice& device, const HostInfo& host) {
   CalibrateOptions options{.device = device.type,
                            .gpu = device.gpu,
                            .threads = static_cast<int>(host.cores),
-                           .rounds = flags.rounds,
+                           .rounds = flags.Rounds(),
                            .small = flags.small};
   if (flags.small) options.seconds = 0;
   return options;
@@ -143,8 +136,8 @@ void MeasureSteps(const Flags& flags, const std::vector<Recipe>& recipes,
   for (size_t i = 0; i < recipes.size(); ++i) {
     double seconds = std::numeric_limits<double>::infinity();
     const auto start = std::chrono::steady_clock::now();
-    for (int round = 1; round <= flags.rounds || std::chrono::steady_clock::now() - start < enough;
-         ++round) {
+    for (int round = 1;
+         round <= flags.Rounds() || std::chrono::steady_clock::now() - start < enough; ++round) {
       Say("a step of " + flags.steps[i] + ", round " + std::to_string(round));
       const ScratchDirectory scratch;
       seconds = std::min(seconds, SecondsOfAStep(recipes[i], device, scratch.path()));
@@ -162,7 +155,7 @@ void Run(const Flags& flags) {
   Measurements measured;
   std::string source = "calibrate: by measurement, on " + UtcNow();
   if (flags.from.empty()) {
-    device = DeviceHere(flags);
+    device = DeviceHere(flags.device);
     measured = MeasureHere(flags, *device);
   } else {
     source = "calibrate: from";
@@ -191,52 +184,42 @@ void Run(const Flags& flags) {
 
 }  // namespace
 
-void AddCalibrateCommand(CLI::App& app) {
+Command CalibrateCommand() {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* const command = app.add_subcommand(
-      "calibrate", "Measure this machine and write its hardware file for plan and simulate");
-  command->add_option("--out", flags->out, "The file")->required()->type_name("FILE");
-  CLI::Option* const from =
-      command
-          ->add_option("--from", flags->from,
-                       "Measure nothing: read the JSON of `bench gemm|ops|comm --json`, or "
-                       "result.json of tools/gpu/kit")
-          ->type_name("FILE ...");
-  command
-      ->add_option("--device", flags->device, "auto: a GPU if one can be used, otherwise the CPU")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str()
-      ->excludes(from);
-  command
-      ->add_option("--step", flags->steps,
-                   "Recipes: one rank trains a few steps of each here. They set the share of its "
-                   "kernels' rates that a whole step reaches")
-      ->type_name("RECIPE ...")
-      ->excludes(from);
-  command
-      ->add_flag("--overheads", flags->overheads,
-                 "With --from: measure here what those files lack, in seconds: copies, the link to "
-                 "the host, launches, and the host's time for each operation")
-      ->needs(from);
-  CLI::Option* const rounds =
-      command
-          ->add_option("--rounds", flags->rounds,
-                       "Times that everything is measured, a step's recipe for at least 8 s; the "
-                       "fastest counts")
-          ->check(CLI::Range(1, 100))
-          ->capture_default_str();
-  CLI::Option* const small = command->add_flag(
-      "--small", flags->small, "Tiny shapes, in a second: to try the command, not to measure");
-  command->footer(
-      "Takes a minute or two. Other work on the machine makes it look slower than it is.");
-  command->callback([flags, rounds, small] {
-    if (!flags->from.empty() && !flags->overheads && (!rounds->empty() || !small->empty())) {
+  Command command{"calibrate",
+                  "Measure this machine and write its hardware file for plan and simulate"};
+  command.flags = {
+      {"--out", &flags->out, "The file", FlagRules{.value = "FILE", .required = true}},
+      {"--from", &flags->from,
+       "Measure nothing: read the JSON of `bench gemm|ops|comm --json`, or result.json of "
+       "tools/gpu/kit",
+       FlagRules{.value = "FILE"}},
+      {"--device", &flags->device, "auto: a GPU if one can be used, otherwise the CPU",
+       FlagRules{.choices = kDevices, .shows_default = true, .excludes = "--from"}},
+      {"--step", &flags->steps,
+       "Recipes: one rank trains a few steps of each here. They set the share of its kernels' "
+       "rates that a whole step reaches",
+       FlagRules{.value = "RECIPE", .excludes = "--from"}},
+      {"--overheads", &flags->overheads,
+       "With --from: measure here what those files lack, in seconds: copies, the link to the "
+       "host, launches, and the host's time for each operation",
+       FlagRules{.needs = "--from"}},
+      {"--rounds", &flags->rounds,
+       "Times that everything is measured, a step's recipe for at least 8 s; the fastest counts",
+       FlagRules{.range = {1, 100}, .default_text = "2"}},
+      {"--small", &flags->small, "Tiny shapes, in a second: to try the command, not to measure"},
+  };
+  command.footer =
+      "Takes a minute or two. Other work on the machine makes it look slower than it is.";
+  command.run = [flags] {
+    if (!flags->from.empty() && !flags->overheads && (flags->rounds || flags->small)) {
       throw ConfigError(
           "calibrate: --from measures nothing, so it takes neither --rounds nor "
           "--small without --overheads");
     }
     Run(*flags);
-  });
+  };
+  return command;
 }
 
 }  // namespace fsdp

@@ -1,7 +1,3 @@
-#include "cmd/checkpoint_command.h"
-
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
@@ -31,40 +29,19 @@
 namespace fsdp {
 namespace {
 
-// How far a long job is, on stderr: one line redrawn on a terminal, elsewhere a line from time to
-// time, and nothing at all for what is done at once.
-class Progress {
- public:
-  explicit Progress(std::string what) : what_(std::move(what)), begin_(Clock::now()) {}
-  ~Progress() {
-    if (shown_ && terminal_) std::fprintf(stderr, "\r\033[K");
-  }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+// Shows how far a long job is.
+struct Progress {
+  const char* what;
+  ProgressLine line = {};
 
   void operator()(int64_t done, int64_t total) {
-    const Clock::time_point now = Clock::now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
-      return;
-    last_ = now;
-    shown_ = true;
-    const double elapsed = std::chrono::duration<double>(now - begin_).count();
-    const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0;
-    std::string line = what_ + " " + HumanBytes(done) + " of " + HumanBytes(total) + ", " +
-                       HumanBytes(static_cast<int64_t>(rate)) + "/s";
-    if (rate > 0) line += ", " + HumanDuration(static_cast<double>(total - done) / rate) + " left";
-    std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
-    std::fflush(stderr);
+    if (!line.IsDue()) return;
+    const double rate = static_cast<double>(done) / line.Seconds();
+    std::string text = std::string(what) + " " + HumanBytes(done) + " of " + HumanBytes(total) +
+                       ", " + HumanBytes(static_cast<int64_t>(rate)) + "/s";
+    if (rate > 0) text += ", " + HumanDuration(static_cast<double>(total - done) / rate) + " left";
+    line.Show(text);
   }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  const std::string what_;
-  const Clock::time_point begin_;
-  Clock::time_point last_ = Clock::now();
-  const bool terminal_ = IsTerminal(STDERR_FILENO);
-  bool shown_ = false;
 };
 
 double SecondsSince1970() {
@@ -109,15 +86,12 @@ void ListRunsIn(const std::string& directory, const std::vector<RunEntry>& runs)
 std::string RunsToJson(const std::vector<RunEntry>& runs) {
   std::vector<std::string> list;
   for (const RunEntry& run : runs) {
-    const auto step = [](const std::optional<int64_t>& number) {
-      return number ? std::to_string(*number) : "null";
-    };
     list.push_back(JsonObject()
                        .Add("name", run.name)
                        .Add("path", run.path)
-                       .AddRaw("step", step(run.step))
-                       .AddRaw("loss", run.loss ? JsonNumber(*run.loss) : "null")
-                       .AddRaw("checkpoint", step(run.checkpoint))
+                       .Add("step", run.step)
+                       .Add("loss", run.loss)
+                       .Add("checkpoint", run.checkpoint)
                        .Add("age_s", SecondsSince1970() - run.modified)
                        .Text());
   }
@@ -132,18 +106,20 @@ void List(const std::string& directory, bool json) {
   if (json) {
     std::vector<std::string> list;
     for (const CheckpointEntry& e : entries) {
-      JsonObject object;
-      object.Add("step", e.step)
-          .Add("path", e.path)
-          .Add("complete", e.complete)
-          .Add("latest", e.latest);
-      e.complete ? object.AddRaw("reason", "null") : object.Add("reason", e.why);
-      if (e.world > 0) {
-        object.Add("world_size", e.world).Add("shard_size", e.shards);
-      } else {
-        object.AddRaw("world_size", "null").AddRaw("shard_size", "null");
-      }
-      list.push_back(object.Add("bytes", e.bytes).Add("age_s", now - e.modified).Text());
+      const auto known = [&](int ranks) {
+        return e.world > 0 ? std::optional(ranks) : std::nullopt;
+      };
+      list.push_back(JsonObject()
+                         .Add("step", e.step)
+                         .Add("path", e.path)
+                         .Add("complete", e.complete)
+                         .Add("latest", e.latest)
+                         .Add("reason", e.complete ? std::nullopt : std::optional(e.why))
+                         .Add("world_size", known(e.world))
+                         .Add("shard_size", known(e.shards))
+                         .Add("bytes", e.bytes)
+                         .Add("age_s", now - e.modified)
+                         .Text());
     }
     JsonObject object;
     object.AddRaw("checkpoints", JsonArray(list));
@@ -182,7 +158,7 @@ std::string VerifyOne(const CheckpointHold& hold) {
   const std::string& directory = hold.path();
   VerifyReport report;
   try {
-    Progress progress("verified");
+    Progress progress{"verified"};
     report = VerifyCheckpoint(hold, std::ref(progress));
   } catch (const CheckpointError& error) {  // The manifest's own mistakes.
     return error.what();
@@ -251,7 +227,7 @@ void Reshard(const ReshardFlags& flags) {
   }
   SavedCheckpoint saved;
   {
-    Progress progress("resharded");
+    Progress progress{"resharded"};
     saved = ReshardCheckpoint(HoldCheckpoint(flags.source), flags.world, shards, flags.out,
                               std::ref(progress));
   }
@@ -273,7 +249,7 @@ void WarnOf(const std::vector<std::string>& warnings) {
 void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
   AdaptersExported exported;
   {
-    Progress progress("exported");
+    Progress progress{"exported"};
     exported = ExportAdapters(HoldCheckpoint(flags.source), flags.out,
                               {.dtype = how.dtype, .state = how.state}, std::ref(progress));
   }
@@ -287,9 +263,7 @@ void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
 void Export(const ExportFlags& flags) {
   HfExportOptions options;
   std::optional<DType> dtype;
-  if (flags.dtype == "bf16") dtype = DType::kBFloat16;
-  if (flags.dtype == "fp16") dtype = DType::kFloat16;
-  if (flags.dtype == "fp32") dtype = DType::kFloat32;
+  if (!flags.dtype.empty()) dtype = FloatNamed(flags.dtype);
   options.dtype = dtype.value_or(DType::kFloat32);
   const std::optional<int64_t> bytes = ParseBytes(flags.max_shard_size);
   if (!bytes) {
@@ -301,7 +275,7 @@ void Export(const ExportFlags& flags) {
   if (flags.adapters) return ExportAdaptersOf(flags, options);
   CheckpointExported exported;
   {
-    Progress progress("exported");
+    Progress progress{"exported"};
     exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, dtype,
                                 options, std::ref(progress));
   }
@@ -320,7 +294,7 @@ struct ImportFlags {
 void Import(const ImportFlags& flags) {
   HfImported imported;
   {
-    Progress progress("imported");
+    Progress progress{"imported"};
     imported = ImportHf(flags.source, flags.out, std::ref(progress), flags.allow_nonfinite);
   }
   if (!imported.ignored.empty()) {
@@ -332,98 +306,93 @@ void Import(const ImportFlags& flags) {
               HumanBytes(imported.saved.bytes).c_str());
 }
 
+constexpr char kOneCheckpoint[] = "A checkpoint, or a run directory: its latest one";
+
+Command LsCommand() {
+  const auto directory = std::make_shared<std::string>();
+  const auto json = std::make_shared<bool>(false);
+  Command command{
+      "ls",
+      "List a run's checkpoints, complete or not, and the latest of them; or the runs of a "
+      "directory"};
+  command.flags = {
+      {"directory", directory.get(), "A run directory, or a directory of checkpoints or of runs",
+       kRequired},
+      {"--json", json.get(), "One JSON object"},
+  };
+  command.run = [=] { List(*directory, *json); };
+  return command;
+}
+
+Command VerifyCommand() {
+  const auto directory = std::make_shared<std::string>();
+  Command command{"verify", "Read every byte of checkpoints and compare it with its checksum"};
+  command.flags = {{"directory", directory.get(),
+                    "A checkpoint, or a run directory: all of its checkpoints", kRequired}};
+  command.run = [=] { Verify(*directory); };
+  return command;
+}
+
+Command ReshardCommand() {
+  constexpr FlagRange kWorlds = {1, 1 << 20};
+  const auto flags = std::make_shared<ReshardFlags>();
+  Command command{"reshard",
+                  "Write a checkpoint as a job with another number of ranks would have saved it"};
+  command.flags = {
+      {"directory", &flags->source, kOneCheckpoint, kRequired},
+      {"--world-size", &flags->world, "Ranks of that job",
+       FlagRules{.range = kWorlds, .required = true}},
+      {"--shard-size", &flags->shards, "Ranks that share one copy of the model. Default: all",
+       FlagRules{.range = kWorlds}},
+      {"--out", &flags->out, "The new checkpoint's directory; must not exist", kRequired},
+  };
+  command.run = [=] { Reshard(*flags); };
+  return command;
+}
+
+Command ExportCommand() {
+  const auto flags = std::make_shared<ExportFlags>();
+  Command command{"export", "Write a Hugging Face directory that transformers loads"};
+  command.flags = {
+      {"directory", &flags->source, kOneCheckpoint, kRequired},
+      {"--out", &flags->out, "The new directory; must not exist", kRequired},
+      {"--dtype", &flags->dtype,
+       "dtype of the weights. Default: the one in the config.json of model.init_from; fp32 "
+       "without one, and for adapters",
+       FlagRules{.choices = kFloats}},
+      {"--max-shard-size", &flags->max_shard_size, "Most bytes of a file", kShowsDefault},
+      {"--ema", &flags->ema, "Export the averaged weights (train.ema)"},
+      {"--adapters", &flags->adapters,
+       "Export the adapters of a run with model.lora alone, as a directory that peft loads",
+       FlagRules{.excludes = "--max-shard-size"}},
+      {"--tokenizer", &flags->tokenizer,
+       "bytes, a tokenizer.json or a SentencePiece model, in place of the run's own",
+       FlagRules{.value = "T", .excludes = "--adapters"}},
+  };
+  command.run = [=] { Export(*flags); };
+  return command;
+}
+
+Command ImportCommand() {
+  const auto flags = std::make_shared<ImportFlags>();
+  Command command{"import", "Turn a Hugging Face directory into a checkpoint of step 0"};
+  command.flags = {
+      {"directory", &flags->source, "A directory with config.json and *.safetensors", kRequired},
+      {"--out", &flags->out, "The checkpoint's directory; must not exist", kRequired},
+      {"--allow-nonfinite", &flags->allow_nonfinite,
+       "Take weights that are NaN or infinite, to look at them: no run can train from them"},
+  };
+  command.run = [=] { Import(*flags); };
+  return command;
+}
+
 }  // namespace
 
-void AddCheckpointCommand(CLI::App& app) {
-  constexpr int kMaxWorld = 1 << 20;
-  CLI::App* checkpoint = app.add_subcommand(
-      "checkpoint", "List, verify, reshard, export and import what runs have saved");
-  checkpoint->require_subcommand(1);
-
-  {
-    CLI::App* command =
-        checkpoint->add_subcommand("ls",
-                                   "List a run's checkpoints, complete or not, and the latest of "
-                                   "them; or the runs of a directory");
-    const auto directory = std::make_shared<std::string>();
-    const auto json = std::make_shared<bool>(false);
-    command
-        ->add_option("directory", *directory,
-                     "A run directory, or a directory of checkpoints or of runs")
-        ->required();
-    command->add_flag("--json", *json, "One JSON object");
-    command->callback([=] { List(*directory, *json); });
-  }
-  {
-    CLI::App* command = checkpoint->add_subcommand(
-        "verify", "Read every byte of checkpoints and compare it with its checksum");
-    const auto directory = std::make_shared<std::string>();
-    command
-        ->add_option("directory", *directory,
-                     "A checkpoint, or a run directory: all of its checkpoints")
-        ->required();
-    command->callback([=] { Verify(*directory); });
-  }
-  {
-    CLI::App* command = checkpoint->add_subcommand(
-        "reshard", "Write a checkpoint as a job with another number of ranks would have saved it");
-    const auto flags = std::make_shared<ReshardFlags>();
-    command
-        ->add_option("directory", flags->source, "A checkpoint, or a run directory: its latest one")
-        ->required();
-    command->add_option("--world-size", flags->world, "Ranks of that job")
-        ->required()
-        ->check(CLI::Range(1, kMaxWorld));
-    command
-        ->add_option("--shard-size", flags->shards,
-                     "Ranks that share one copy of the model. Default: all")
-        ->check(CLI::Range(1, kMaxWorld));
-    command->add_option("--out", flags->out, "The new checkpoint's directory; must not exist")
-        ->required();
-    command->callback([=] { Reshard(*flags); });
-  }
-  {
-    CLI::App* command = checkpoint->add_subcommand(
-        "export", "Write a Hugging Face directory that transformers loads");
-    const auto flags = std::make_shared<ExportFlags>();
-    command
-        ->add_option("directory", flags->source, "A checkpoint, or a run directory: its latest one")
-        ->required();
-    command->add_option("--out", flags->out, "The new directory; must not exist")->required();
-    command
-        ->add_option("--dtype", flags->dtype,
-                     "dtype of the weights. Default: the one in the config.json of "
-                     "model.init_from; fp32 without one, and for adapters")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-    CLI::Option* const size =
-        command->add_option("--max-shard-size", flags->max_shard_size, "Most bytes of a file")
-            ->capture_default_str();
-    command->add_flag("--ema", flags->ema, "Export the averaged weights (train.ema)");
-    CLI::Option* const adapters = command->add_flag(
-        "--adapters", flags->adapters,
-        "Export the adapters of a run with model.lora alone, as a directory that peft loads");
-    adapters->excludes(size);
-    command
-        ->add_option("--tokenizer", flags->tokenizer,
-                     "bytes, a tokenizer.json or a SentencePiece model, in place of the run's own")
-        ->type_name("T")
-        ->excludes(adapters);
-    command->callback([=] { Export(*flags); });
-  }
-  {
-    CLI::App* command = checkpoint->add_subcommand(
-        "import", "Turn a Hugging Face directory into a checkpoint of step 0");
-    const auto flags = std::make_shared<ImportFlags>();
-    command
-        ->add_option("directory", flags->source, "A directory with config.json and *.safetensors")
-        ->required();
-    command->add_option("--out", flags->out, "The checkpoint's directory; must not exist")
-        ->required();
-    command->add_flag(
-        "--allow-nonfinite", flags->allow_nonfinite,
-        "Take weights that are NaN or infinite, to look at them: no run can train from them");
-    command->callback([=] { Import(*flags); });
-  }
+Command CheckpointCommand() {
+  Command command{"checkpoint", "List, verify, reshard, export and import what runs have saved"};
+  command.commands = {LsCommand(), VerifyCommand(), ReshardCommand(), ExportCommand(),
+                      ImportCommand()};
+  return command;
 }
 
 }  // namespace fsdp

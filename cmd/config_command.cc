@@ -1,11 +1,10 @@
-#include "cmd/config_command.h"
-
 #include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
 
-#include "cmd/recipe_flags.h"
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "models/shape.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
@@ -102,15 +101,14 @@ void PrintSummary(const Recipe& recipe, const ModelShape& shape) {
 
 }  // namespace
 
-void AddConfigCommand(CLI::App& app) {
-  CLI::App* config = app.add_subcommand("config", "Check, print and document recipes");
-  config->require_subcommand(1);
-
-  const auto add = [&](const char* name, const char* help, auto run) {
-    CLI::App* command = config->add_subcommand(name, help);
+Command ConfigCommand() {
+  Command config{"config", "Check, print and document recipes"};
+  const auto add = [&](const char* name, const char* about, auto run) {
     const auto flags = std::make_shared<RecipeFlags>();
-    AddRecipeFlags(*command, *flags);
-    command->callback([flags, run] { run(*flags); });
+    Command command{name, about};
+    command.flags = {ConfigFlag(&flags->files), SetFlag(&flags->overrides)};
+    command.run = [flags, run] { run(*flags); };
+    config.commands.push_back(command);
   };
   add("check",
       "Check a recipe and the files it names: print what the run would be, or list every mistake",
@@ -139,6 +137,7 @@ void AddConfigCommand(CLI::App& app) {
       [](const auto&) { std::fputs(RecipeJsonSchema().c_str(), stdout); });
   add("docs", "Print the reference of all keys (docs/recipe.md)",
       [](const auto&) { std::fputs(RecipeDocumentation().c_str(), stdout); });
+  return config;
 }
 
 }  // namespace fsdp

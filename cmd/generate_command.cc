@@ -1,5 +1,3 @@
-#include "cmd/generate_command.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "cmd/commands.h"
 #include "cmd/generate_chat.h"
+#include "cmd/shared_flags.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
@@ -27,7 +27,6 @@
 #include "trainer/generate/chat_format.h"
 #include "trainer/generate/generator.h"
 #include "trainer/generate/sliding_rows.h"
-#include "trainer/runtime/choose_device.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
@@ -286,10 +285,7 @@ void Run(const GenerateFlags& flags) {
     options.capacity = std::min(limit, talk + flags.max_tokens);
   }
   options.threads = flags.threads > 0 ? flags.threads : AvailableCores();
-  const WantedDevice wanted = flags.device == "cuda"  ? WantedDevice::kCuda
-                              : flags.device == "cpu" ? WantedDevice::kCpu
-                                                      : WantedDevice::kAuto;
-  options.device = ChooseDevice(wanted, /*local_rank=*/0, /*local_world=*/1);
+  options.device = DeviceHere(flags.device);
   Generator generator(std::move(stored), options);
   SlidingRows rows(generator);
   if (!asks) {
@@ -358,83 +354,55 @@ void Run(const GenerateFlags& flags) {
 
 }  // namespace
 
-void AddGenerateCommand(CLI::App& app) {
+Command GenerateCommand() {
   const auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* const command =
-      app.add_subcommand("generate", "Continue a text with a checkpoint's model, or talk to it");
-  command
-      ->add_option("--checkpoint", flags->checkpoint,
-                   "A checkpoint, a run directory (its latest one) or a Hugging Face directory")
-      ->type_name("DIR")
-      ->required();
-  command->add_option("--prompt", flags->prompts, "A text to continue; may be given several times")
-      ->type_name("TEXT")
-      ->expected(1)
-      ->take_all();
-  command->add_option("--prompt-file", flags->prompt_files, "A file with a text to continue")
-      ->type_name("FILE")
-      ->expected(1)
-      ->take_all();
-  command
-      ->add_option("--prompt-ids", flags->prompt_ids,
-                   "A text to continue as token ids, such as 1,2,3; needs no tokenizer")
-      ->type_name("IDS")
-      ->expected(1)
-      ->take_all();
-  command
-      ->add_option("--messages", flags->messages,
-                   "A conversation to answer: a JSON list of objects with role and content, or "
-                   "an object with such `messages`. Without a prompt, on a terminal, generate "
-                   "talks")
-      ->type_name("FILE")
-      ->expected(1)
-      ->take_all();
-  command
-      ->add_option("--template", flags->chat_template,
-                   "The chat template of conversations, in place of the model's own")
-      ->type_name("FILE");
-  command
-      ->add_option("--tokenizer", flags->tokenizer,
-                   "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own")
-      ->type_name("T");
-  command
-      ->add_option("--max-tokens", flags->max_tokens,
-                   "Most new tokens; beyond the model's positions its window slides")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
-  command
-      ->add_option("--temperature", flags->sampling.temperature,
-                   "Divides the logits; 0: always the likeliest token")
-      ->check(CLI::Range(0.0, 1e9))
-      ->capture_default_str();
-  command
-      ->add_option("--top-k", flags->sampling.top_k,
-                   "Draw from the k likeliest tokens; 0: from all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
-      ->capture_default_str();
-  command
-      ->add_option("--top-p", flags->sampling.top_p,
-                   "Draw from the likeliest tokens that together have this probability")
-      ->check(CLI::Range(1e-9, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Seed of the draws")->capture_default_str();
-  command->add_option("--samples", flags->samples, "Continuations of each prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--batch", flags->batch, "Continuations at a time")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
-      ->check(CLI::Range(0, 1 << 16))
-      ->capture_default_str();
-  command
-      ->add_option("--device", flags->device,
-                   "The device. auto: a GPU if one can be used, otherwise the CPU")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_flag("--ignore-eot", flags->ignore_eot, "Go on after an end-of-text token");
-  command->add_flag("--json", flags->json, "One JSON object per continuation, with the token ids");
-  command->callback([flags] { Run(*flags); });
+  Command command{"generate", "Continue a text with a checkpoint's model, or talk to it"};
+  command.flags = {
+      {"--checkpoint", &flags->checkpoint,
+       "A checkpoint, a run directory (its latest one) or a Hugging Face directory",
+       FlagRules{.value = "DIR", .required = true}},
+      {"--prompt", &flags->prompts, "A text to continue; may be given several times",
+       FlagRules{.value = "TEXT", .one_each = true}},
+      {"--prompt-file", &flags->prompt_files, "A file with a text to continue",
+       FlagRules{.value = "FILE", .one_each = true}},
+      {"--prompt-ids", &flags->prompt_ids,
+       "A text to continue as token ids, such as 1,2,3; needs no tokenizer",
+       FlagRules{.value = "IDS", .one_each = true}},
+      {"--messages", &flags->messages,
+       "A conversation to answer: a JSON list of objects with role and content, or an object with "
+       "such `messages`. Without a prompt, on a terminal, generate talks",
+       FlagRules{.value = "FILE", .one_each = true}},
+      {"--template", &flags->chat_template,
+       "The chat template of conversations, in place of the model's own",
+       FlagRules{.value = "FILE"}},
+      {"--tokenizer", &flags->tokenizer,
+       "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own",
+       FlagRules{.value = "T"}},
+      {"--max-tokens", &flags->max_tokens,
+       "Most new tokens; beyond the model's positions its window slides",
+       FlagRules{.range = {1, int64_t{1} << 31}, .shows_default = true}},
+      {"--temperature", &flags->sampling.temperature,
+       "Divides the logits; 0: always the likeliest token",
+       FlagRules{.range = {0, 1e9}, .shows_default = true}},
+      {"--top-k", &flags->sampling.top_k, "Draw from the k likeliest tokens; 0: from all",
+       FlagRules{.range = {0, int64_t{1} << 31}, .shows_default = true}},
+      {"--top-p", &flags->sampling.top_p,
+       "Draw from the likeliest tokens that together have this probability",
+       FlagRules{.range = {1e-9, 1}, .shows_default = true}},
+      {"--seed", &flags->seed, "Seed of the draws", kShowsDefault},
+      {"--samples", &flags->samples, "Continuations of each prompt",
+       FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
+      {"--batch", &flags->batch, "Continuations at a time",
+       FlagRules{.range = {1, 1 << 16}, .shows_default = true}},
+      {"--threads", &flags->threads, "CPU threads; 0: one per core",
+       FlagRules{.range = {0, 1 << 16}, .shows_default = true}},
+      {"--device", &flags->device, "The device. auto: a GPU if one can be used, otherwise the CPU",
+       FlagRules{.choices = kDevices, .shows_default = true}},
+      {"--ignore-eot", &flags->ignore_eot, "Go on after an end-of-text token"},
+      {"--json", &flags->json, "One JSON object per continuation, with the token ids"},
+  };
+  command.run = [flags] { Run(*flags); };
+  return command;
 }
 
 }  // namespace fsdp

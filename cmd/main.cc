@@ -2,7 +2,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -13,20 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "cmd/bench_command.h"
-#include "cmd/cache_command.h"
-#include "cmd/calibrate_command.h"
-#include "cmd/checkpoint_command.h"
-#include "cmd/config_command.h"
-#include "cmd/devices_command.h"
-#include "cmd/eval_command.h"
-#include "cmd/generate_command.h"
-#include "cmd/models_command.h"
-#include "cmd/recipe_flags.h"
-#include "cmd/report_command.h"
-#include "cmd/simulate_command.h"
-#include "cmd/tokenize_command.h"
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "trainer/comm/told_once.h"
+#include "trainer/core/command_line.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/memory_limits.h"
 #include "trainer/core/utf8.h"
@@ -35,6 +24,7 @@
 #include "trainer/launch/stop_signal.h"
 #include "trainer/launch/stray_word.h"
 #include "trainer/launch/supervisor.h"
+#include "trainer/loop/evaluate.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/runtime/gpus.h"
@@ -58,12 +48,36 @@ struct TrainingFlags {
   }
 };
 
-void AddTrainingFlags(CLI::App& app, TrainingFlags& flags) {
-  AddRecipeFlags(app, flags.recipe);
-  app.add_option("--device", flags.device, "The same as --set run.device=...")
-      ->type_name("auto|cpu|cuda|sim");
-  app.add_flag("--dry-run", flags.dry_run,
-               "Check everything and plan the memory, but take no device memory");
+Command TrainingCommand(const std::string& name, const std::string& about, TrainingFlags* flags) {
+  Command command{name, about};
+  command.flags = {
+      ConfigFlag(&flags->recipe.files),
+      SetFlag(&flags->recipe.overrides),
+      {"--device", &flags->device, "The same as --set run.device=...",
+       FlagRules{.value = "auto|cpu|cuda|sim"}},
+      {"--dry-run", &flags->dry_run,
+       "Check everything and plan the memory, but take no device memory"},
+  };
+  return command;
+}
+
+// For its own command, and for the ranks that `launch` starts.
+Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
+  Command command{name, "Compute the loss of a checkpoint on the validation sets"};
+  command.flags = {
+      {"--checkpoint", &flags->checkpoint,
+       "A checkpoint, a run directory (its latest one) or a Hugging Face directory",
+       FlagRules{.value = "DIR", .required = true}},
+      ConfigFlag(&flags->config),
+      SetFlag(&flags->overrides),
+      {"--full", &flags->full, "Evaluate all of each set instead of eval.steps batches"},
+      {"--json", &flags->json, "One JSON object"},
+  };
+  command.footer =
+      "Without --config it evaluates by the recipe that the checkpoint was trained by; --set "
+      "changes it.\n"
+      "On several ranks: fsdp-train launch --nproc-per-node 2 -- eval --checkpoint DIR";
+  return command;
 }
 
 Recipe LoadRecipe(const TrainingFlags& flags) {
@@ -72,18 +86,19 @@ Recipe LoadRecipe(const TrainingFlags& flags) {
   return LoadRecipe(recipe);
 }
 
-// Finds mistakes in the ranks' flags, recipe and model, so that they are told once and not by each
-// rank. Returns the recipe that the ranks will read.
-Recipe CheckLaunch(const LaunchCommand& launch, bool evaluates) {
-  CLI::App app(evaluates ? "the flags of eval"
-                         : "the flags of a training run, after `launch ... --`");
+// Starts the ranks. Finds mistakes in their flags, recipe and model before, so that they are told
+// once and not by each rank.
+int RunLaunch(const LaunchCommand& launch) {
+  LaunchOptions options = launch.options;
   TrainingFlags flags;
   EvaluationFlags evaluation;
-  evaluates ? AddEvaluationFlags(app, evaluation) : AddTrainingFlags(app, flags);
-  std::vector<std::string> reversed(launch.argv.rbegin(), launch.argv.rend());  // As CLI11 wants.
-  if (evaluates) reversed.pop_back();
-  app.parse(reversed);
-  const LaunchOptions& options = launch.options;
+  const bool evaluates = !launch.argv.empty() && launch.argv[0] == "eval";
+  const Command ranks =
+      evaluates ? EvalCommand("fsdp-train launch ... -- eval", &evaluation)
+                : TrainingCommand("fsdp-train launch ... --", "A rank of a training run", &flags);
+  const CommandLine line =
+      ReadCommandLine(ranks, {launch.argv.begin() + (evaluates ? 1 : 0), launch.argv.end()});
+  if (!line.text.empty()) return std::fputs(line.text.c_str(), stdout), 0;
   if (evaluates && options.max_restarts > 0) {
     throw ConfigError("launch: --max-restarts: an evaluation has nothing to go on from");
   }
@@ -91,14 +106,15 @@ Recipe CheckLaunch(const LaunchCommand& launch, bool evaluates) {
   Recipe recipe = evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags);
   if (evaluates) ShardFor(world, recipe);
   CheckTraining(recipe, world, options.nproc_per_node, options.max_restarts);
-  return recipe;
+  if (!evaluates) options.how_to_go_on = [&] { return HowToGoOn(recipe); };
+  return Launch(options, launch.argv);
 }
 
-// The words to type instead of those that CLI11 does not take.
-std::string Cure(const CLI::ParseError& error, std::string_view front,
+// The words to type instead of those that no flag takes.
+std::string Cure(const UsageError& error, std::string_view front,
                  const std::vector<std::string>& words) {
   const bool launches = front == "launch";
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+  if (error.has_stray_word) {
     for (size_t i = 1; i < words.size(); ++i) {
       const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
       std::string meant = follows_its_flag
@@ -150,78 +166,70 @@ int Main(int argc, char** argv) {
   if (!LimitsAreEnough()) return static_cast<int>(ExitCode::kRuntime);
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
 
-  CLI::App app(
+  const std::vector<std::string> words(argv, argv + argc);
+  TrainingFlags flags;
+  EvaluationFlags evaluation;
+  LaunchCommand launch;
+  Command eval = EvalCommand("eval", &evaluation);
+  eval.run = [&] {
+    if (!signals) signals.emplace();
+    return EvaluateProcess(PrepareEvaluation(evaluation), words, *signals);
+  };
+  Command launches =
+      MakeLaunchCommand(&launch, [] { return static_cast<int>(FindGpus().visible.size()); });
+  launches.run = [&] { return RunLaunch(launch); };
+  Command program = TrainingCommand(
+      argc > 0 ? argv[0] : "fsdp-train",
       "fsdp-train: Fully Sharded Data Parallel training from a YAML recipe\n\n"
       "Without a sub-command it trains, and this process is one rank:\n"
       "  fsdp-train --config FILE                               alone, or under torchrun, srun, "
       "mpirun\n"
       "  fsdp-train launch --nproc-per-node 2 -- --config FILE  two ranks on this host\n"
-      "Ctrl-C ends a run with a checkpoint; the same command goes on from there.\n");
-  app.set_version_flag("--version", Version());
-  app.footer(
+      "Ctrl-C ends a run with a checkpoint; the same command goes on from there.\n",
+      &flags);
+  program.version = Version();
+  program.footer =
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
       "5 checkpoint or run directory, 6 a collective failed or timed out, "
       "7 loss or weights not finite,\n"
       "75 stopped early on a signal: the last line says from which checkpoint it can go on, if "
       "any;\n128 + n where signal n ended it: after SIGKILL (137) Linux has ended what took "
-      "too much memory.");
-  app.require_subcommand(0, 1);
+      "too much memory.";
+  program.commands = {BenchCommand(),
+                      CalibrateCommand(),
+                      ConfigCommand(),
+                      CheckpointCommand(),
+                      eval,
+                      GenerateCommand(),
+                      ReportCommand(),
+                      TokenizeCommand(),
+                      CacheCommand(),
+                      launches,
+                      PlanCommand(),
+                      SimulateCommand(),
+                      CollectiveCommand(),
+                      ModelsCommand(),
+                      DevicesCommand()};
+  program.run = [&] {
+    const Recipe recipe = LoadRecipe(flags);
+    if (!signals) signals.emplace();
+    return TrainProcess(recipe, words, flags.dry_run, *signals);
+  };
 
-  TrainingFlags flags;
-  AddTrainingFlags(app, flags);
-
-  AddBenchCommand(app);
-  AddCalibrateCommand(app);
-  AddConfigCommand(app);
-  AddCheckpointCommand(app);
-  EvaluationFlags evaluation;
-  CLI::App* const eval_command =
-      app.add_subcommand("eval", "Compute the loss of a checkpoint on the validation sets");
-  AddEvaluationFlags(*eval_command, evaluation);
-  AddGenerateCommand(app);
-  AddReportCommand(app);
-  AddTokenizeCommand(app);
-  AddCacheCommand(app);
-
-  LaunchCommand launch;
-  CLI::App* const launch_command =
-      AddLaunchCommand(app, &launch, [] { return static_cast<int>(FindGpus().visible.size()); });
-
-  ExitCode code = ExitCode::kDone;
-  AddPlanCommand(app, code);
-  AddSimulateCommand(app, code);
-  AddCollectiveCommand(app);
-  AddModelsCommand(app);
-  AddDevicesCommand(app);
-
+  int code = 0;
   try {
-    app.parse(argc, argv);
-    if (app.get_subcommands().empty()) {
-      const Recipe recipe = LoadRecipe(flags);
-      if (!signals) signals.emplace();
-      return static_cast<int>(TrainProcess(recipe, std::vector<std::string>(argv, argv + argc),
-                                           flags.dry_run, *signals));
-    } else if (flags.any()) {
+    const CommandLine line = ReadCommandLine(program, {words.begin() + (argc > 0), words.end()});
+    if (!line.text.empty()) {
+      std::fputs(line.text.c_str(), stdout);
+    } else if (line.command != &program && flags.any()) {
       throw ConfigError("flags of a training run go without a sub-command, or after its name");
+    } else {
+      code = line.command->run();
     }
-    if (launch_command->parsed()) {
-      const bool evaluates = !launch.argv.empty() && launch.argv[0] == "eval";
-      const Recipe recipe = CheckLaunch(launch, evaluates);
-      if (!evaluates) launch.options.how_to_go_on = [&] { return HowToGoOn(recipe); };
-      return Launch(launch.options, launch.argv);
-    }
-    if (eval_command->parsed()) {
-      if (!signals) signals.emplace();
-      code = EvaluateProcess(PrepareEvaluation(evaluation),
-                             std::vector<std::string>(argv, argv + argc), *signals);
-    }
-  } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);  // Prints to stdout.
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(
-        stderr, "fsdp-train: %s\n%s\n", Printable(error.what()).c_str(),
-        Printable(Cure(error, front, std::vector<std::string>(argv, argv + argc))).c_str());
-    return static_cast<int>(ExitCode::kUsage);
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "fsdp-train: %s\n%s\n", Printable(error.what()).c_str(),
+                 Printable(Cure(error, front, words)).c_str());
+    return static_cast<int>(error.code());
   } catch (const ToldByAnother& error) {
     return static_cast<int>(error.code());
   } catch (const Error& error) {
@@ -238,7 +246,7 @@ int Main(int argc, char** argv) {
     std::perror("fsdp-train: stdout");
     return static_cast<int>(ExitCode::kRuntime);
   }
-  return static_cast<int>(code);
+  return code;
 }
 
 }  // namespace

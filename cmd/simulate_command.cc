@@ -1,5 +1,3 @@
-#include "cmd/simulate_command.h"
-
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -8,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "cmd/recipe_flags.h"
+#include "cmd/commands.h"
+#include "cmd/shared_flags.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
-#include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/engine/plan.h"
@@ -33,34 +31,20 @@ struct MachineFlags {
   bool json = false;
 };
 
-CLI::Option* AddMachineFlags(CLI::App& command, MachineFlags& flags, bool needs_hardware) {
-  AddRecipeFlags(command, flags.recipe);
-  command.add_option("--world-size", flags.world, "Ranks of the job")
-      ->required()
-      ->check(CLI::Range(1, kMostRanks));
-  command
-      .add_option("--local-world-size", flags.local_world,
-                  "Ranks of a host, a divisor of --world-size. Default: the hardware file's, "
-                  "otherwise all of them")
-      ->check(CLI::Range(1, kMostRanks));
-  CLI::Option* const hardware =
-      command
-          .add_option(
-              "--hardware", flags.hardware,
-              std::string("A file that describes the machine, such as those of configs/hardware") +
-                  (needs_hardware ? "" : ". Default: this machine"))
-          ->type_name("FILE");
-  if (needs_hardware) hardware->required();
-  command.add_flag("--json", flags.json, "One JSON object");
-  command.footer(PlanTerms());
-  return hardware;
-}
-
-DType WireDType(const std::string& name) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-    if (name == Name(dtype)) return dtype;
-  }
-  throw ConfigError("--dtype " + name + ": want fp32, bf16 or fp16");
+Command MachineCommand(const char* name, const char* about, MachineFlags& flags) {
+  Command command{name, about};
+  command.flags = {
+      ConfigFlag(&flags.recipe.files),
+      SetFlag(&flags.recipe.overrides),
+      {"--world-size", &flags.world, "Ranks of the job",
+       FlagRules{.range = {1, kMostRanks}, .required = true}},
+      {"--local-world-size", &flags.local_world,
+       "Ranks of a host, a divisor of --world-size. Default: the hardware file's, otherwise all "
+       "of them",
+       FlagRules{.range = {1, kMostRanks}}},
+  };
+  command.footer = PlanTerms();
+  return command;
 }
 
 Collective CallNamed(const std::string& name) {
@@ -72,68 +56,70 @@ Collective CallNamed(const std::string& name) {
 
 }  // namespace
 
-void AddPlanCommand(CLI::App& app, ExitCode& code) {
-  CLI::App* const command =
-      app.add_subcommand("plan", "Show a recipe's memory, traffic and time without running it");
+Command PlanCommand() {
   struct Flags : MachineFlags {
     bool search = false;
     double budget_s = std::numeric_limits<double>::infinity();
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::Option* const machine = AddMachineFlags(*command, *flags, /*needs_hardware=*/false);
-  CLI::Option* const search =
-      command
-          ->add_flag("--search", flags->search,
-                     "Find the settings of sharding, micro-batches, recomputation, offload and "
-                     "prefetch with the shortest step. Results change by rounding alone")
-          ->needs(machine);
-  command->add_option("--budget", flags->budget_s, "Most seconds of the search")
-      ->check(CLI::PositiveNumber)
-      ->type_name("S")
-      ->needs(search);
-  command->callback([flags, &code] {
+  Command command =
+      MachineCommand("plan", "Show a recipe's memory, traffic and time without running it", *flags);
+  command.flags.insert(
+      command.flags.end(),
+      {{"--hardware", &flags->hardware,
+        "A file that describes the machine, such as those of configs/hardware. Default: this "
+        "machine",
+        FlagRules{.value = "FILE"}},
+       {"--json", &flags->json, "One JSON object"},
+       {"--search", &flags->search,
+        "Find the settings of sharding, micro-batches, recomputation, offload and prefetch with "
+        "the shortest step. Results change by rounding alone",
+        FlagRules{.needs = "--hardware"}},
+       {"--budget", &flags->budget_s, "Most seconds of the search",
+        FlagRules{.value = "S", .range = kAboveZero, .needs = "--search"}}});
+  command.run = [flags] {
     std::optional<Hardware> hardware;
     if (!flags->hardware.empty()) hardware = ReadHardware(flags->hardware);
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
     if (flags->search) {
-      code = SearchProcess(RecipeLoader(flags->recipe), flags->world, local_world, *hardware,
+      return SearchProcess(RecipeLoader(flags->recipe), flags->world, local_world, *hardware,
                            flags->budget_s, flags->json);
-      return;
     }
-    code =
-        PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware, flags->json);
-  });
+    return PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
+                          flags->json);
+  };
+  return command;
 }
 
-void AddSimulateCommand(CLI::App& app, ExitCode& code) {
+Command SimulateCommand() {
   struct Flags : MachineFlags {
     SimulateOptions options;
     std::vector<std::string> sweep;
     std::string out;
   };
-  CLI::App* const command =
-      app.add_subcommand("simulate", "Simulate a recipe's steps on a described cluster");
   const auto flags = std::make_shared<Flags>();
-  AddMachineFlags(*command, *flags, /*needs_hardware=*/true);
-  command->add_option("--steps", flags->options.steps, "Steps to simulate; the last one is shown")
-      ->check(CLI::Range(1, 1000));
-  command
-      ->add_option("--slowest", flags->options.slowest,
-                   "One rank computes this many times slower, and the others wait for it")
-      ->check(CLI::Range(1.0, 1e6));
-  command
-      ->add_option("--sweep", flags->sweep,
-                   "Simulate each of these values of a recipe's key or of world_size; with "
-                   "several --sweep, all combinations")
-      ->type_name("KEY=V1,V2")
-      ->allow_extra_args(false)
-      ->take_all();
-  command
-      ->add_option("--out", flags->out,
-                   "Write simulate.json and the step's trace there; for a sweep, sweep.csv, "
-                   "sweep.json and sweep.html")
-      ->type_name("DIR");
-  command->callback([flags, &code] {
+  Command command =
+      MachineCommand("simulate", "Simulate a recipe's steps on a described cluster", *flags);
+  command.flags.insert(
+      command.flags.end(),
+      {{"--hardware", &flags->hardware,
+        "A file that describes the machine, such as those of configs/hardware",
+        FlagRules{.value = "FILE", .required = true}},
+       {"--json", &flags->json, "One JSON object"},
+       {"--steps", &flags->options.steps, "Steps to simulate; the last one is shown",
+        FlagRules{.range = {1, 1000}}},
+       {"--slowest", &flags->options.slowest,
+        "One rank computes this many times slower, and the others wait for it",
+        FlagRules{.range = {1, 1e6}}},
+       {"--sweep", &flags->sweep,
+        "Simulate each of these values of a recipe's key or of world_size; with several --sweep, "
+        "all combinations",
+        FlagRules{.value = "KEY=V1,V2", .one_each = true}},
+       {"--out", &flags->out,
+        "Write simulate.json and the step's trace there; for a sweep, sweep.csv, sweep.json and "
+        "sweep.html",
+        FlagRules{.value = "DIR"}}});
+  command.run = [flags] {
     const Hardware hardware = ReadHardware(flags->hardware);
     if (!flags->sweep.empty()) {
       const auto recipe = [&](const std::vector<std::string>& settings) {
@@ -144,43 +130,41 @@ void AddSimulateCommand(CLI::App& app, ExitCode& code) {
       SimulateSweep({SweptKeys(flags->sweep), recipe, flags->world, flags->local_world,
                      flags->options, flags->out, flags->json},
                     hardware);
-      code = ExitCode::kDone;
-      return;
+      return ExitCode::kDone;
     }
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
-    code = SimulateProcess(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
+    return SimulateProcess(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
                            flags->options, flags->out, flags->json);
-  });
+  };
+  return command;
 }
 
-void AddCollectiveCommand(CLI::App& app) {
+Command CollectiveCommand() {
   struct Flags {
     std::string hardware, call = "all_gather", dtype = "fp32";
     int world = 1;
     int64_t elements = 0;
     bool json = false;
   };
-  CLI::App* const command =
-      app.add_subcommand("collective", "Price one collective on a described cluster");
-  command->group("");  // For tools: not in the help.
   const auto flags = std::make_shared<Flags>();
-  command->add_option("--hardware", flags->hardware, "A file of configs/hardware")->required();
-  command->add_option("--world-size", flags->world, "Ranks, all of them in the call")
-      ->required()
-      ->check(CLI::Range(1, kMostRanks));
-  command->add_option("--call", flags->call, "all_gather, reduce_scatter, all_reduce, ...");
-  command
-      ->add_option("--elements", flags->elements,
-                   "Elements of the whole tensor: of a gather's result, of a reduction's operand")
-      ->required()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
-  command->add_option("--dtype", flags->dtype, "fp32, bf16 or fp16");
-  command->add_flag("--json", flags->json, "One JSON object");
-  command->callback([flags] {
+  Command command{"collective", "Price one collective on a described cluster"};
+  command.hidden = true;
+  command.flags = {
+      {"--hardware", &flags->hardware, "A file of configs/hardware", kRequired},
+      {"--world-size", &flags->world, "Ranks, all of them in the call",
+       FlagRules{.range = {1, kMostRanks}, .required = true}},
+      {"--call", &flags->call, "all_gather, reduce_scatter, all_reduce, ..."},
+      {"--elements", &flags->elements,
+       "Elements of the whole tensor: of a gather's result, of a reduction's operand",
+       FlagRules{.range = {1, int64_t{1} << 50}, .required = true}},
+      {"--dtype", &flags->dtype, "dtype of what moves", FlagRules{.choices = kFloats}},
+      {"--json", &flags->json, "One JSON object"},
+  };
+  command.run = [flags] {
     const Hardware hardware = ReadHardware(flags->hardware);
     const int local_world = LocalWorldFor(flags->world, std::nullopt, hardware);
     const Network network(hardware, flags->world, local_world);
-    CollectiveCall call{.kind = CallNamed(flags->call), .dtype = WireDType(flags->dtype)};
+    CollectiveCall call{.kind = CallNamed(flags->call), .dtype = FloatNamed(flags->dtype)};
     const bool of_parts =
         call.kind != Collective::kAllReduce && call.kind != Collective::kBroadcast;
     if (of_parts && flags->elements % flags->world != 0) {
@@ -195,7 +179,8 @@ void AddCollectiveCommand(CLI::App& app) {
     } else {
       std::printf("%.6g s\n", seconds);
     }
-  });
+  };
+  return command;
 }
 
 }  // namespace fsdp

@@ -72,7 +72,7 @@ bool IsOfAnotherPart(const ::testing::TestSuite& suite, const ::testing::TestInf
   return Hash(NameOf(suite, test)) >> 63 != Part(2);
 }
 
-// This process's shard of sources, in the order in which they are linked; then gtest shards no more.
+// This process's shard of sources, by name; then gtest shards no more.
 std::set<std::string> ShardOfSources() {
   std::map<std::string, int> sources;
   ForEachTest([&](const auto&, const auto& test) { sources.emplace(SourceOf(test), 0); });
@@ -84,6 +84,7 @@ std::set<std::string> ShardOfSources() {
     if (n++ % shards == (index.empty() ? 0 : std::stoi(index))) chosen.insert(source);
   }
   ::unsetenv("GTEST_TOTAL_SHARDS");
+  ::unsetenv("GTEST_SHARD_INDEX");
   return chosen;
 }
 

@@ -12,7 +12,7 @@ def _with_precompiled(rule, srcs, deps, copts, precompiled, kwargs):
     rule(srcs = srcs, deps = deps, copts = copts, **kwargs)
 
 def cc_library(srcs = [], deps = [], copts = [], precompiled = "std", **kwargs):
-    """As the built-in rule. `precompiled`: one of those of //tools/bazel, std, json or cli11."""
+    """As the built-in rule. `precompiled`: one of those of //tools/bazel, std or json."""
     _with_precompiled(native.cc_library, srcs, deps, copts, precompiled, kwargs)
 
 def cc_binary(srcs = [], deps = [], copts = [], precompiled = "std", **kwargs):

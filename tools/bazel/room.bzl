@@ -18,7 +18,6 @@ def room(
         without = [],
         flags = {},
         json = [],
-        cli11 = [],
         srcs = [],
         **kwargs):
     """The library <name> of the folder's sources, and <name>_headers of its headers alone.
@@ -34,7 +33,6 @@ def room(
       without: sources that other targets compile.
       flags: source -> compiler flags of its own.
       json: sources that include nlohmann/json.hpp, which is precompiled for them.
-      cli11: the same of CLI/CLI.hpp.
       srcs: generated sources.
       **kwargs: passed on to cc_library.
     """
@@ -60,22 +58,21 @@ def room(
             linkstatic = True,
             deps = deps,
         )
-    for kind, sources in {"json": json, "cli11": cli11}.items():
-        if sources:
-            parts.append(name + "_" + kind)
-            cc_library(
-                name = parts[-1],
-                srcs = sources,
-                hdrs = headers,
-                linkstatic = True,
-                precompiled = kind,
-                deps = deps,
-            )
+    if json:
+        parts.append(name + "_json")
+        cc_library(
+            name = parts[-1],
+            srcs = json,
+            hdrs = headers,
+            linkstatic = True,
+            precompiled = "json",
+            deps = deps,
+        )
     cc_library(
         name = name,
         srcs = native.glob(
             [place + "*.cc" for place in places],
-            exclude = without + flags.keys() + json + cli11,
+            exclude = without + flags.keys() + json,
         ) + srcs,
         hdrs = headers,
         linkstatic = True,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 namespace fsdp {
@@ -41,6 +42,26 @@ std::string EraseBar(std::string_view bar, int width) {
   if (bar.empty()) return "";
   const int rows = (Columns(WithoutColours(bar)) - 1) / std::max(1, width);  // Above the last one.
   return "\r" + (rows > 0 ? "\033[" + std::to_string(rows) + "A\033[J" : "\033[K");
+}
+
+ProgressLine::ProgressLine() : terminal_(IsTerminal(STDERR_FILENO)), every_(terminal_ ? 0.2 : 10) {}
+
+ProgressLine::~ProgressLine() {
+  if (drawn_) std::fputs("\r\033[K", stderr);
+}
+
+double ProgressLine::Seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+bool ProgressLine::IsDue() const { return Seconds() >= next_; }
+
+void ProgressLine::Show(const std::string& line) {
+  if (!IsDue()) return;
+  next_ = Seconds() + every_;
+  std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
+  std::fflush(stderr);
+  drawn_ = terminal_;
 }
 
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_CORE_TERMINAL_H_
 #define FSDP_TRAIN_TRAINER_CORE_TERMINAL_H_
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,27 @@ std::string EraseBar(std::string_view bar, int width);
 // removes the bar.
 inline constexpr char kTerminalVariable[] = "FSDP_TRAIN_TERMINAL";
 inline constexpr char kBarMark = '\r';
+
+// How far a long job is, on stderr: on a terminal a line that is redrawn, and erased at the end;
+// elsewhere a line every ten seconds. Nothing for a job that is done at once.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  double Seconds() const;  // Since the job has begun, with this object.
+  bool IsDue() const;      // Whether Show() would show its line.
+  void Show(const std::string& line);
+
+ private:
+  const bool terminal_;
+  const double every_;  // Seconds.
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double next_ = every_;
+  bool drawn_ = false;
+};
 
 }  // namespace fsdp
 

@@ -7,11 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/command_line.h"
 #include "trainer/launch/supervisor.h"
-
-namespace CLI {
-class App;  // <CLI/CLI.hpp> is 6 s of compile time: for the one source that needs it.
-}
 
 namespace fsdp {
 
@@ -20,12 +17,12 @@ struct LaunchCommand {
   std::vector<std::string> argv;  // After `--`: a training run's flags, or `eval` and its own.
 };
 
-// Adds the sub-command, which fills `command`: it must live as long as `app`. Where launch was
-// given, app.parse throws ConfigError for options out of range and for flags of a training run
-// before the `--`. The caller then returns Launch(command->options, command->argv).
+// The sub-command without its `run`, which calls Launch(launch->options, launch->argv). Reading the
+// command line fills `launch`, and throws ConfigError for options out of range and for flags of a
+// training run before the `--`.
 //   gpus  How many this host has: `--nproc-per-node auto` is that many ranks, and one where it has
 //         none, which computes on all cores.
-CLI::App* AddLaunchCommand(CLI::App& app, LaunchCommand* command, std::function<int()> gpus);
+Command MakeLaunchCommand(LaunchCommand* launch, std::function<int()> gpus);
 
 }  // namespace fsdp
 

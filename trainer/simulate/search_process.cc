@@ -1,8 +1,5 @@
 #include "trainer/simulate/search_process.h"
 
-#include <unistd.h>
-
-#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <vector>
@@ -15,41 +12,19 @@
 namespace fsdp {
 namespace {
 
-// How far a search is: one line that is redrawn on a terminal, elsewhere lines now and then.
-class ProgressLine {
- public:
-  void operator()(const SearchProgress& progress) {
-    const double now = Seconds();
-    if (now - last_ < (terminal_ ? 1 : 10)) return;
-    last_ = now;
-    std::string text;
-    if (progress.bounded < progress.groups && progress.done <= 1) {
-      text = "bounds of " + Grouped(static_cast<int64_t>(progress.bounded)) + " of " +
-             Counted(static_cast<int64_t>(progress.groups), "group");
-    } else {
-      text = Grouped(static_cast<int64_t>(progress.done)) + " of " +
-             Counted(static_cast<int64_t>(progress.candidates), "recipe");
-    }
-    if (progress.best_s) text += ", the shortest step " + HumanDuration(*progress.best_s);
-    std::fprintf(stderr, "%s%s%s", terminal_ ? "\r" : "", text.c_str(),
-                 terminal_ ? "\x1b[K" : "\n");
-    std::fflush(stderr);
-    drawn_ = terminal_;
+void Show(const SearchProgress& progress, ProgressLine& line) {
+  if (!line.IsDue()) return;
+  std::string text;
+  if (progress.bounded < progress.groups && progress.done <= 1) {
+    text = "bounds of " + Grouped(static_cast<int64_t>(progress.bounded)) + " of " +
+           Counted(static_cast<int64_t>(progress.groups), "group");
+  } else {
+    text = Grouped(static_cast<int64_t>(progress.done)) + " of " +
+           Counted(static_cast<int64_t>(progress.candidates), "recipe");
   }
-  ~ProgressLine() {
-    if (drawn_) std::fputs("\r\x1b[K", stderr);
-  }
-
- private:
-  static double Seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-
-  const bool terminal_ = IsTerminal(STDERR_FILENO);
-  double last_ = Seconds();
-  bool drawn_ = false;
-};
+  if (progress.best_s) text += ", the shortest step " + HumanDuration(*progress.best_s);
+  line.Show(text);
+}
 
 struct LostWords {
   const char* name;  // In JSON.
@@ -194,9 +169,9 @@ ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const H
   SearchResult result;
   {
     ProgressLine progress;
-    result =
-        Search(load, world, local_world, hardware,
-               {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { progress(p); }});
+    result = Search(
+        load, world, local_world, hardware,
+        {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { Show(p, progress); }});
   }
   std::cout << (json ? SearchToJson(result, world, local_world) + "\n"
                      : SearchToText(result, world, hardware))

@@ -1,10 +1,14 @@
 #include "trainer/core/terminal.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <string>
 
 namespace fsdp {
 namespace {
@@ -35,6 +39,35 @@ TEST(Terminal, AWrappedBarIsErasedWhole) {
   EXPECT_EQ(EraseBar("bars", 3), "\r\033[1A\033[J");
   EXPECT_EQ(EraseBar("\033[32m▕██\033[0m", 3), "\r\033[K");
   EXPECT_EQ(EraseBar("seven..", 3), "\r\033[2A\033[J");
+}
+
+// `other` is stderr while the job runs. Returns what arrived at the terminal.
+std::string WrittenTo(int terminal, int other, const std::function<void()>& job) {
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(other, STDERR_FILENO);
+  job();
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  ::fcntl(terminal, F_SETFL, O_NONBLOCK);
+  char text[256];
+  const ssize_t size = ::read(terminal, text, sizeof(text));
+  return {text, static_cast<size_t>(std::max<ssize_t>(size, 0))};
+}
+
+TEST(ProgressLine, IsDrawnOverItselfAndErased) {
+  int terminal = -1, other = -1;
+  ASSERT_EQ(::openpty(&terminal, &other, nullptr, nullptr, nullptr), 0);
+  ::unsetenv("OMPI_COMM_WORLD_RANK");
+  ::setenv("TERM", "xterm", 1);
+  const auto job = [](double most_s) {
+    ProgressLine line;
+    while (line.Seconds() < most_s && !line.IsDue()) ::usleep(1000);
+    line.Show("1 of 2");
+  };
+  EXPECT_EQ(WrittenTo(terminal, other, [&] { job(60); }), "\r\033[K1 of 2\r\033[K");
+  ::setenv("TERM", "dumb", 1);  // As a file, which gets a line after ten seconds.
+  EXPECT_EQ(WrittenTo(terminal, other, [&] { job(0.3); }), "");
+  for (const int fd : {terminal, other}) ::close(fd);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/command_line.h"
 #include "trainer/core/errors.h"
 #include "trainer/launch/environment.h"
 #include "trainer/launch/exit_words.h"
@@ -258,13 +258,13 @@ void ReadMilliseconds(const char* name, std::chrono::milliseconds* value) {
 }
 
 int RunSupervisor(int argc, char** argv) {
-  CLI::App app;
   std::vector<std::string> config;
-  app.add_option("--config", config);  // As fsdp-train itself has it.
   LaunchCommand command;
-  AddLaunchCommand(app, &command, [] { return 3; });
+  Command program{"child", "A supervisor"};
+  program.flags = {{"--config", &config, "As fsdp-train itself has it"}};
+  program.commands = {MakeLaunchCommand(&command, [] { return 3; })};
   try {
-    app.parse(argc, argv);
+    ReadCommandLine(program, std::vector<std::string>(argv + 1, argv + argc));
     ReadMilliseconds("LAUNCH_TEST_GRACE_MS", &command.options.grace);
     ReadMilliseconds("LAUNCH_TEST_GRACE_AFTER_SIGTERM_MS", &command.options.grace_after_sigterm);
     ReadMilliseconds("LAUNCH_TEST_REPEAT_MS", &command.options.repeat);
@@ -272,9 +272,6 @@ int RunSupervisor(int argc, char** argv) {
       command.options.memory_root = root;
     }
     return Launch(command.options, command.argv);
-  } catch (const CLI::ParseError& error) {
-    app.exit(error);
-    return 2;
   } catch (const Error& error) {
     Write(STDERR_FILENO, std::string(error.what()) + "\n");
     return static_cast<int>(error.code());

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/flushed_subnormals.h"
 #include "tests/testing/numeric.h"
 #include "trainer/core/dtype.h"
 #include "trainer/ops/cpu/isa.h"
@@ -108,7 +109,7 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
 
 TEST(AttentionKernels, EveryInstructionSetGivesTheSameBits) {
   if (!UseAvx512()) GTEST_SKIP() << "this processor has no AVX-512";
-  FlushSubnormals();
+  const FlushedSubnormals flushed;
   std::vector<Case> cases = {{131, 64, 50},         {131, 40, 1},           {100, 64, 0, 0.2},
                              {75, 33, 30, 0.5},     {61, 40, 0, 0.2, 99},   {99, 16, 0, 0, 50},
                              {131, 33, 50, 0, 131}, {61, 40, 0, 0, 99, 40}, {131, 33, 0, 0, 0, 60},

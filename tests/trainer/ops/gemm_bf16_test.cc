@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/flushed_subnormals.h"
 #include "tests/testing/numeric.h"
 #include "trainer/core/dtype.h"
 #include "trainer/ops/cpu/gemm.h"
@@ -187,7 +188,7 @@ TEST(GemmBf16, FewTilesOfLongSums) {
 // The one step that differs between instruction sets, in more cases than are tried at each start.
 TEST(GemmBf16, AnInstructionIsTwoFusedMultiplyAdds) {
   if (!MultiplyPairs()) GTEST_SKIP() << "this processor, or FSDP_TRAIN_ISA, has no AVX512_BF16";
-  FlushSubnormals();
+  const FlushedSubnormals flushed;
   Random random(4, DType::kFloat32);
   const auto bits = [&] { return static_cast<uint32_t>(random.Integer(0, 0xffffffff)); };
   for (int i = 0; i < 100000; ++i) {

@@ -1,13 +1,15 @@
-// The flags that name a recipe, the same wherever a command takes one.
-#ifndef FSDP_TRAIN_CMD_RECIPE_FLAGS_H_
-#define FSDP_TRAIN_CMD_RECIPE_FLAGS_H_
+// Flags that several commands have.
+#ifndef FSDP_TRAIN_CMD_SHARED_FLAGS_H_
+#define FSDP_TRAIN_CMD_SHARED_FLAGS_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "trainer/core/command_line.h"
+#include "trainer/core/dtype.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 
@@ -17,11 +19,8 @@ struct RecipeFlags {
 };
 
 // --config FILE and --set KEY=VALUE, each any number of times.
-void AddRecipeFlags(CLI::App& app, std::vector<std::string>& files,
-                    std::vector<std::string>& overrides);
-inline void AddRecipeFlags(CLI::App& app, RecipeFlags& flags) {
-  AddRecipeFlags(app, flags.files, flags.overrides);
-}
+Flag ConfigFlag(std::vector<std::string>* files);
+Flag SetFlag(std::vector<std::string>* overrides);
 
 // Throws ConfigError, also where --config is missing.
 Recipe LoadRecipe(const RecipeFlags& flags);
@@ -31,6 +30,15 @@ Recipe LoadRecipe(const RecipeFlags& flags);
 // be of model or data. Both throw ConfigError.
 std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags);
 
+// Values of --device.
+inline constexpr char kDevices[] = "auto,cpu,cuda";
+WantedDevice WantedOf(const std::string& device);
+ChosenDevice DeviceHere(const std::string& device);  // For a process that is no job's rank.
+
+// Values of --dtype.
+inline constexpr char kFloats[] = "fp32,bf16,fp16";
+DType FloatNamed(const std::string& name);
+
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_CMD_RECIPE_FLAGS_H_
+#endif  // FSDP_TRAIN_CMD_SHARED_FLAGS_H_

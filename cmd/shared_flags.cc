@@ -1,0 +1,54 @@
+#include "cmd/shared_flags.h"
+
+#include "trainer/loop/complete_recipe.h"
+#include "trainer/loop/setup.h"
+#include "trainer/recipe/load.h"
+
+namespace fsdp {
+
+// One value a flag: the word that follows it is not swallowed, and [1, 2] in a value stays whole.
+Flag ConfigFlag(std::vector<std::string>* files) {
+  return {"--config", files, "A recipe (YAML). Later files override earlier ones.",
+          FlagRules{.value = "FILE", .one_each = true}};
+}
+
+Flag SetFlag(std::vector<std::string>* overrides) {
+  return {"--set", overrides,
+          "Overrides one key, for example --set optimizer.lr=3e-4. The value is YAML.",
+          FlagRules{.value = "KEY=VALUE", .one_each = true}};
+}
+
+Recipe LoadRecipe(const RecipeFlags& flags) {
+  return LoadRecipe(flags.files, flags.overrides, ModelMistakes, CompleteRecipe);
+}
+
+std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags) {
+  return [flags, whole = LoadRecipe(flags)](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = flags.overrides;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const auto complete = [&](Recipe& recipe) {
+      recipe.model = whole.model;
+      recipe.data = whole.data;
+      recipe.fsdp.mixed_precision.keep_fp32 = whole.fsdp.mixed_precision.keep_fp32;
+      recipe.notes = whole.notes;
+      return std::vector<ShapeConflict>();
+    };
+    return LoadRecipe(flags.files, overrides, ModelMistakes, complete);
+  };
+}
+
+WantedDevice WantedOf(const std::string& device) {
+  return device == "cuda"  ? WantedDevice::kCuda
+         : device == "cpu" ? WantedDevice::kCpu
+                           : WantedDevice::kAuto;
+}
+
+ChosenDevice DeviceHere(const std::string& device) {
+  return ChooseDevice(WantedOf(device), /*local_rank=*/0, /*local_world=*/1);
+}
+
+DType FloatNamed(const std::string& name) {
+  return name == "fp32" ? DType::kFloat32 : name == "bf16" ? DType::kBFloat16 : DType::kFloat16;
+}
+
+}  // namespace fsdp

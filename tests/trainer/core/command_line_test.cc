@@ -1,0 +1,201 @@
+#include "trainer/core/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A program of two commands, and where its flags go.
+struct Example {
+  bool fast = false, slow = false;
+  int count = 3;
+  int64_t large = 0;
+  uint64_t seed = 0;
+  double rate = 0.5;
+  std::string name = "x", device = "cpu";
+  std::optional<int> limit;
+  std::vector<int64_t> sizes = {1, 2};
+  Strings files, settings, strays;
+
+  Command Program() {
+    Command work{"work", "Does it"};
+    work.flags = {
+        {"--fast", &fast, "Quickly"},
+        {"--slow", &slow, "Slowly", FlagRules{.excludes = "--fast"}},
+        {"--count", &count, "How many", FlagRules{.range = {1, 9}, .shows_default = true}},
+        {"--large", &large, "More", FlagRules{.range = {0, int64_t{1} << 50}}},
+        {"--seed", &seed, "Any"},
+        {"--rate", &rate, "A share", FlagRules{.range = kAboveZero}},
+        {"--name", &name, "Who", FlagRules{.value = "WHO", .needs = "--fast"}},
+        {"--device", &device, "Where", FlagRules{.choices = "cpu,cuda", .shows_default = true}},
+        {"--limit", &limit, "Most", FlagRules{.default_text = "7"}},
+        {"--sizes", &sizes, "Bytes", FlagRules{.byte_units = true, .shows_default = true}},
+        {"--set", &settings, "A key", FlagRules{.value = "K=V", .one_each = true}},
+        {"files", &files, "What to read", kRequired},
+    };
+    work.run = [] { return ExitCode::kData; };
+    Command list{"list", "Lists"};
+    list.take_strays = [this](const Strings& words) { strays = words; };
+    list.run = [] {};
+    list.footer = "List's own end.";
+    Command group{"group", "Has commands"};
+    group.commands = {list};
+    Command secret{"secret", "For tools"};
+    secret.hidden = true;
+    Command program{"prog", "About it"};
+    program.flags = {{"--top", &top, "Of the program"}};
+    program.commands = {work, group, secret};
+    program.run = [] { return 42; };
+    program.footer = "The end.";
+    program.version = "prog 1.2";
+    return program;
+  }
+  bool top = false;
+
+  // The mistake that the line is refused for; empty: none.
+  std::string Mistake(const Strings& words) {
+    const Command program = Program();
+    try {
+      ReadCommandLine(program, words);
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      return error.what();
+    }
+    return "";
+  }
+  std::string Text(const Strings& words) { return ReadCommandLine(Program(), words).text; }
+};
+
+TEST(CommandLine, SetsTargetsOfEveryType) {
+  Example it;
+  const Command program = it.Program();
+  const CommandLine line = ReadCommandLine(program, {"--top",       "work",
+                                                     "a",           "--fast",
+                                                     "--count",     "9",
+                                                     "--large",     "1125899906842624",
+                                                     "--seed",      "18446744073709551615",
+                                                     "--rate=0.25", "--name",
+                                                     "me",          "--device",
+                                                     "cuda",        "--limit",
+                                                     "4",           "--sizes",
+                                                     "64",          "2k",
+                                                     "--set",       "a=[1, 2]",
+                                                     "b",           "--set",
+                                                     "[c,d]"});
+  EXPECT_EQ(line.command, &program.commands[0]);
+  EXPECT_EQ(line.text, "");
+  EXPECT_TRUE(it.top && it.fast);
+  EXPECT_FALSE(it.slow);
+  EXPECT_EQ(it.count, 9);
+  EXPECT_EQ(it.large, int64_t{1} << 50);
+  EXPECT_EQ(it.seed, UINT64_MAX);
+  EXPECT_EQ(it.rate, 0.25);
+  EXPECT_EQ(it.name, "me");
+  EXPECT_EQ(it.device, "cuda");
+  EXPECT_EQ(it.limit, 4);
+  EXPECT_EQ(it.sizes, (std::vector<int64_t>{64, 2048}));
+  EXPECT_EQ(it.settings, (Strings{"a=[1, 2]", "[c,d]"}));  // Neither split nor with `b`.
+  EXPECT_EQ(it.files, (Strings{"a", "b"}));
+}
+
+TEST(CommandLine, LeavesTargetsOfFlagsThatAreNotGiven) {
+  Example it;
+  EXPECT_EQ(it.Mistake({"work", "a"}), "");
+  EXPECT_EQ(it.count, 3);
+  EXPECT_EQ(it.limit, std::nullopt);
+  EXPECT_EQ(it.sizes, (std::vector<int64_t>{1, 2}));
+}
+
+TEST(CommandLine, RefusesWhatTheRowsForbid) {
+  const std::vector<std::pair<Strings, std::string>> mistakes = {
+      {{"work"}, "files is required"},
+      {{"work", "a", "--count"}, "--count: 1 required"},
+      {{"work", "a", "--count", "0"}, "--count: Value 0 not in range 1 to 9"},
+      {{"work", "a", "--count", "10"}, "--count: Value 10 not in range 1 to 9"},
+      {{"work", "a", "--count", "1.5"}, "--count: Value 1.5 not in range 1 to 9"},
+      {{"work", "a", "--large", "1125899906842625"}, "not in range 0 to 1125899906842624"},
+      {{"work", "a", "--seed", "x"}, "Could not convert: --seed = x"},
+      {{"work", "a", "--rate", "0"}, "--rate: Value 0 not in range"},
+      {{"work", "a", "--device", "tpu"}, "--device: tpu not in {cpu,cuda}"},
+      {{"work", "a", "--limit", "x"}, "Could not convert: --limit = x"},
+      {{"work", "a", "--sizes", "2q"}, "--sizes: q unit not recognized"},
+      {{"work", "a", "--name", "me"}, "--name requires --fast"},
+      {{"work", "a", "--slow", "--fast"}, "excludes"},
+      {{"work", "a", "--count", "1", "--count", "2"}, "--count: At Most 1 required"},
+      {{"group"}, "A subcommand is required"},
+  };
+  for (const auto& [words, message] : mistakes) {
+    const std::string mistake = Example().Mistake(words);
+    EXPECT_TRUE(Contains(mistake, message)) << message << ": " << mistake;
+  }
+}
+
+TEST(CommandLine, SaysWhichMistakesAreStrayWords) {
+  const auto strays = [](const Strings& words) {
+    Example it;
+    const Command program = it.Program();
+    try {
+      ReadCommandLine(program, words);
+    } catch (const UsageError& error) {
+      return error.has_stray_word;
+    }
+    ADD_FAILURE() << "not refused";
+    return false;
+  };
+  EXPECT_TRUE(strays({"nonsense"}));
+  EXPECT_TRUE(strays({"work", "a", "--nonsense"}));
+  EXPECT_FALSE(strays({"work"}));
+}
+
+TEST(CommandLine, FindsTheInnermostCommandAndRunsIt) {
+  Example it;
+  const Command program = it.Program();
+  const CommandLine none = ReadCommandLine(program, {});
+  EXPECT_EQ(none.command, &program);
+  EXPECT_EQ(none.command->run(), 42);
+  EXPECT_EQ(ReadCommandLine(program, {"work", "a"}).command->run(),
+            static_cast<int>(ExitCode::kData));
+  const CommandLine list = ReadCommandLine(program, {"group", "list", "--what", "is", "--"});
+  EXPECT_EQ(list.command, &program.commands[1].commands[0]);
+  EXPECT_EQ(list.command->run(), 0);  // Its function returns nothing.
+  EXPECT_EQ(it.strays, (Strings{"--what", "is"}));
+}
+
+TEST(CommandLine, HelpShowsTheRows) {
+  Example it;
+  const std::string all = it.Text({"--help"});
+  for (const char* part : {"About it", "Usage: prog [OPTIONS] [SUBCOMMAND]", "--version", "--top",
+                           "work ", "Does it", "group", "The end."}) {
+    EXPECT_TRUE(Contains(all, part)) << part << "\n" << all;
+  }
+  EXPECT_FALSE(Contains(all, "secret")) << all;
+  const std::string work = it.Text({"work", "--help"});
+  for (const char* part :
+       {"Usage: prog work [OPTIONS] files...", "files TEXT ... REQUIRED", "What to read",
+        "--slow Excludes: --fast", "--count INT:INT in [1 - 9]=3", "--seed UINT",
+        "--rate FLOAT:POSITIVE", "--name WHO Needs: --fast", "--device TEXT:{cpu,cuda}=cpu",
+        "--limit INT=7", "=[1,2] ...", "--set K=V ...", "The end."}) {
+    EXPECT_TRUE(Contains(work, part)) << part << "\n" << work;
+  }
+  EXPECT_FALSE(Contains(work, "WHO=x")) << work;
+  const std::string list = it.Text({"group", "list", "-h"});
+  EXPECT_TRUE(Contains(list, "List's own end.")) << list;
+  EXPECT_FALSE(Contains(list, "The end.")) << list;
+  EXPECT_EQ(it.Text({"--version"}), "prog 1.2\n");
+  EXPECT_EQ(it.Mistake({"work", "a", "--version"}).substr(0, 5), "The f");  // The program's alone.
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,105 @@
+#include "trainer/core/command_line.h"
+
+#include <CLI/CLI.hpp>  // Costs seconds: no other source includes it.
+#include <cmath>
+#include <sstream>
+
+namespace fsdp {
+namespace {
+
+CLI::Option* Declare(CLI::App& app, const Flag& flag) {
+  return std::visit(
+      [&](auto* target) {
+        if constexpr (std::is_same_v<decltype(target), bool*>) {
+          return app.add_flag(flag.name, *target, flag.help);
+        } else {
+          return app.add_option(flag.name, *target, flag.help);
+        }
+      },
+      flag.target);
+}
+
+CLI::Validator Between(const FlagRange& range, bool of_integers) {
+  if (of_integers) {
+    return CLI::Range(static_cast<int64_t>(range.least), static_cast<int64_t>(range.most));
+  }
+  return CLI::Range(range.least, range.most, range.least == kAboveZero.least ? "POSITIVE" : "");
+}
+
+std::vector<std::string> Split(const char* choices) {
+  std::vector<std::string> words;
+  std::istringstream in(choices);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
+void AddFlag(CLI::App& app, const Flag& flag) {
+  CLI::Option* const option = Declare(app, flag);
+  const FlagRules& rules = flag.rules;
+  if (rules.value != nullptr) option->type_name(rules.value);
+  if (rules.byte_units) option->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  if (std::isfinite(rules.range.least)) {
+    option->check(Between(rules.range, !std::holds_alternative<double*>(flag.target)));
+  }
+  if (rules.choices != nullptr) option->check(CLI::IsMember(Split(rules.choices)));
+  // CLI11 also takes [a, b] for a list, unless a list takes one word at a time.
+  if (rules.one_each) option->allow_extra_args(false)->take_all();
+  if (rules.required) option->required();
+  if (rules.shows_default) option->capture_default_str();
+  if (rules.default_text != nullptr) option->default_str(rules.default_text);
+}
+
+void AddCommand(CLI::App& app, const Command& command) {
+  // First: commands inherit it.
+  if (!command.footer.empty()) app.footer(command.footer);
+  if (!command.version.empty()) app.set_version_flag("--version", command.version);
+  if (!command.commands.empty()) app.require_subcommand(command.run ? 0 : 1, 1);
+  if (command.hidden) app.group("");
+  for (const Flag& flag : command.flags) AddFlag(app, flag);
+  for (const Flag& flag : command.flags) {
+    CLI::Option* const option = app.get_option(flag.name);
+    if (flag.rules.needs != nullptr) option->needs(app.get_option(flag.rules.needs));
+    if (flag.rules.excludes != nullptr) option->excludes(app.get_option(flag.rules.excludes));
+  }
+  if (command.take_strays) {
+    app.allow_extras();
+    // When the command's own part has been read, not at the end: CLI11 would give what follows a
+    // positional and a `--` to the program, which refuses it.
+    app.parse_complete_callback([&app, &command] {
+      std::vector<std::string> strays = app.remaining();
+      std::erase(strays, "--");  // CLI11 leaves it over.
+      command.take_strays(strays);
+    });
+  }
+  for (const Command& sub : command.commands) {
+    AddCommand(*app.add_subcommand(sub.name, sub.about), sub);
+  }
+}
+
+const Command& Innermost(const CLI::App& app, const Command& command) {
+  for (const CLI::App* given : app.get_subcommands()) {
+    for (const Command& sub : command.commands) {
+      if (sub.name == given->get_name()) return Innermost(*given, sub);
+    }
+  }
+  return command;
+}
+
+}  // namespace
+
+CommandLine ReadCommandLine(const Command& program, const std::vector<std::string>& words) {
+  CLI::App app(program.about, program.name);
+  AddCommand(app, program);
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // As CLI11 wants.
+  } catch (const CLI::Success& asked) {
+    std::ostringstream text;
+    app.exit(asked, text);
+    return {&program, text.str()};
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr);
+  }
+  return {&Innermost(app, program), ""};
+}
+
+}  // namespace fsdp
