@@ -14,6 +14,7 @@
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

@@ -7,6 +7,7 @@
 #include "trainer/core/check.h"
 #include "trainer/fsdp/loss_scale.h"
 #include "trainer/ops/reductions.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

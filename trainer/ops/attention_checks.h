@@ -10,7 +10,6 @@
 #include "trainer/core/view.h"
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 

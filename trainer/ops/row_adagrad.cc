@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/row_adagrad_cpu.h"
 #include "trainer/ops/cuda/row_adagrad_cuda.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

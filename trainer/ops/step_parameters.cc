@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/step_parameters_cpu.h"
 #include "trainer/ops/cuda/step_parameters_cuda.h"
+#include "trainer/ops/step_blocks.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "trainer/ops/step_blocks.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/core/view.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/runtime/cuda_stream.h"
 #include "trainer/runtime/kernel.h"

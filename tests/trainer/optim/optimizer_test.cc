@@ -20,6 +20,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "trainer/ops/norm_rows.h"
-#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
