@@ -6,6 +6,7 @@
 
 #include "trainer/data/click_batch.h"
 #include "trainer/nn/class_losses.h"
+#include "trainer/nn/layers.h"
 #include "trainer/nn/vector_layers.h"
 
 namespace fsdp {

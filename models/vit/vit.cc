@@ -5,6 +5,7 @@
 
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/image_layers.h"
+#include "trainer/nn/layers.h"
 
 namespace fsdp {
 namespace {

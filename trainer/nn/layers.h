@@ -9,10 +9,9 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/data/token_batch.h"
-#include "trainer/nn/model.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/ops/linear.h"
+#include "trainer/ops/weight_layout.h"
 
 namespace fsdp {
 

@@ -14,7 +14,7 @@
 #include "trainer/nn/eval_metric.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/nn/table.h"
-#include "trainer/ops/linear.h"
+#include "trainer/ops/weight_layout.h"
 
 namespace fsdp {
 

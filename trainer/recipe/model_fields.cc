@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "models/families.h"
 #include "trainer/core/check.h"
 
 namespace fsdp::recipe {

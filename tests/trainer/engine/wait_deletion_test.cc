@@ -17,6 +17,7 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/everything.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/philox.h"
