@@ -22,7 +22,6 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/fsdp/step_position.h"
 #include "trainer/fsdp/table_exchange.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"

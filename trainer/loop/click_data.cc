@@ -11,6 +11,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/click_batch.h"
 #include "trainer/data/click_rows.h"
 #include "trainer/data/csv_clicks.h"
 #include "trainer/data/planted_clicks.h"

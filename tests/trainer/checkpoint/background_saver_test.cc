@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
 

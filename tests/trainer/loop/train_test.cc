@@ -19,6 +19,7 @@
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
