@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cmd/generate_chat.h"
+#include "models/shape.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"

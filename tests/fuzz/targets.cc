@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/manifest_writer.h"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"

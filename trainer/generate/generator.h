@@ -11,9 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/autograd/kv_cache.h"
-#include "trainer/data/tokenizer.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/generate/sampler.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launch/supervisor.h"
+#include "trainer/launch/launch_options.h"
 
 namespace CLI {
 class App;  // <CLI/CLI.hpp> is 6 s of compile time: for the one source that needs it.

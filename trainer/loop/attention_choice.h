@@ -3,7 +3,6 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 
-#include "models/shape.h"
 #include "trainer/loop/choice.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"

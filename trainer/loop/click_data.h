@@ -7,7 +7,6 @@
 #include <functional>
 #include <string>
 
-#include "trainer/core/batch.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/row_loaders.h"
 #include "trainer/nn/model.h"

@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"

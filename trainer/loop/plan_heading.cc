@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "models/shape.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/observe/provenance.h"

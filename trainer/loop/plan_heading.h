@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "models/shape.h"
 #include "trainer/engine/plan.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/hardware.h"

@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh.h"
-#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/store.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
@@ -25,6 +23,8 @@
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
+
+class NcclLibrary;  // trainer/comm/nccl/nccl_api.h
 
 // A run takes these by asking its machine (choice.h).
 enum class ChoiceId {

@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"

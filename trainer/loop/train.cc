@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/shape.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"

@@ -9,6 +9,7 @@
 
 #include "models/families.h"
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"

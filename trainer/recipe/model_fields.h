@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "models/field.h"
-#include "models/shape.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp::recipe {

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "models/families.h"
+#include "models/shape.h"
+#include "trainer/recipe/containers.h"
 #include "trainer/recipe/field_types.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/sections.h"

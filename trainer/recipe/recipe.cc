@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/view.h"

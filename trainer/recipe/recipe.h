@@ -16,8 +16,8 @@
 #include <variant>
 #include <vector>
 
+#include "models/family.h"
 #include "models/field.h"
-#include "models/shape.h"
 #include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
 #include "trainer/core/dtype.h"

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "models/shape.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 
-#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"

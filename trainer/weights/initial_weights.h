@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"

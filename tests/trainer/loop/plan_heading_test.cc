@@ -6,6 +6,7 @@
 #include <string>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 
 namespace fsdp {
 namespace {

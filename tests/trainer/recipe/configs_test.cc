@@ -10,6 +10,7 @@
 #include <regex>
 #include <sstream>
 
+#include "models/shape.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 
