@@ -27,7 +27,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/numeric.h"
 #include "tests/testing/test_memory.h"
 #include "trainer/core/view.h"
 #include "trainer/runtime/cpu/cpu_device.h"

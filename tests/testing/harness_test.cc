@@ -8,6 +8,7 @@
 #include <csignal>
 #include <stdexcept>
 
+#include "tests/testing/numeric.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "models/family.h"
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/data/row_source.h"

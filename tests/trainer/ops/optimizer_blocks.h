@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/ops/element_rules.h"
+#include "trainer/core/dtype.h"
+#include "trainer/core/view.h"
 #include "trainer/ops/step_blocks.h"
-#include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 
