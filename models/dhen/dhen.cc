@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/data/click_batch.h"
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/layers.h"

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 #include "trainer/ops/elementwise.h"
 

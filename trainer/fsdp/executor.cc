@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/loss_scale.h"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/fake_collectives.h"

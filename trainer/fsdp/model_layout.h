@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/autograd/activation_offload.h"
+#include "trainer/autograd/recompute.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/moves.h"

@@ -12,6 +12,7 @@
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "models/shape_json.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/check.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/testing/tiny_run.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/ops/elementwise.h"

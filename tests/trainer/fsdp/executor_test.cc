@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/token_batch.h"

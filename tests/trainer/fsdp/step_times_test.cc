@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"

@@ -15,6 +15,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"
