@@ -12,6 +12,7 @@
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

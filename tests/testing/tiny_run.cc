@@ -18,6 +18,7 @@
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/nn/lora.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"

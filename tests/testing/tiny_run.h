@@ -21,9 +21,11 @@
 #include "trainer/data/row_source.h"
 #include "trainer/engine/session.h"
 #include "trainer/nn/lora.h"
-#include "trainer/nn/model.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp::testing {
+
+class Model;
 
 struct TinyRun {
   Gpt2Config config = TinyConfig();

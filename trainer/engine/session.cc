@@ -6,6 +6,7 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {

@@ -15,11 +15,13 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/nn/model.h"
+#include "trainer/nn/eval_metric.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/optim/optimizer.h"
 
 namespace fsdp {
+
+class Model;
 
 struct SessionOptions {
   ExecutorOptions executor;

@@ -13,6 +13,7 @@
 #include "trainer/fsdp/loss_scale.h"
 #include "trainer/fsdp/quantized_tables.h"
 #include "trainer/fsdp/step_position.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"

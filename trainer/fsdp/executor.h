@@ -23,10 +23,11 @@
 #include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/table_exchange.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+class Model;
 
 class Executor final : public SegmentHooks {
  public:

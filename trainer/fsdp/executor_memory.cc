@@ -6,6 +6,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/loss_scale.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_blocks.h"

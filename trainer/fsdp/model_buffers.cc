@@ -8,6 +8,7 @@
 
 #include "trainer/core/round_up.h"
 #include "trainer/fsdp/carver.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/running_statistics.h"
 

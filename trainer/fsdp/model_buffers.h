@@ -12,10 +12,12 @@
 
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/nn/model.h"
+#include "trainer/nn/buffer.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+class Model;
 
 class ModelBuffers {
  public:

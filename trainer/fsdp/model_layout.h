@@ -17,11 +17,13 @@
 #include "trainer/fsdp/options.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/storage.h"
-#include "trainer/nn/model.h"
+#include "trainer/nn/parameter.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/convolution_backend.h"
 
 namespace fsdp {
+
+class Model;
 
 // The dtypes in which a parameter is kept, computed and summed. Depends only on what all ranks
 // know.

@@ -7,6 +7,7 @@
 #include "trainer/fsdp/quantized_gather.h"
 #include "trainer/fsdp/quantized_reduce.h"
 #include "trainer/fsdp/table_layout.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

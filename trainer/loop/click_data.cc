@@ -15,6 +15,7 @@
 #include "trainer/data/click_rows.h"
 #include "trainer/data/csv_clicks.h"
 #include "trainer/data/planted_clicks.h"
+#include "trainer/nn/model.h"
 #include "trainer/nn/table.h"
 
 namespace fsdp {

@@ -31,6 +31,7 @@
 #include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/yaml_text.h"

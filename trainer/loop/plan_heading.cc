@@ -6,6 +6,7 @@
 #include "models/shape.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/provenance.h"
 
 namespace fsdp {

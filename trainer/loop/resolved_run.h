@@ -17,13 +17,13 @@
 #include "trainer/engine/session.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
-#include "trainer/nn/model.h"
 #include "trainer/ops/convolution_backend.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
 
+class Model;
 class NcclLibrary;  // trainer/comm/nccl/nccl_api.h
 
 // A run takes these by asking its machine (choice.h).

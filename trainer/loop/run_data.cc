@@ -38,6 +38,7 @@
 #include "trainer/loop/image_data.h"
 #include "trainer/loop/pair_data.h"
 #include "trainer/loop/run_words.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

@@ -32,6 +32,7 @@
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"

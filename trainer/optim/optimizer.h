@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "trainer/fsdp/executor.h"
-#include "trainer/nn/model.h"
 #include "trainer/optim/update_rule.h"
 
 namespace fsdp {
+
+class Model;
 
 // One state tensor, named by KeptStates(): a shard for each flat parameter, empty for a frozen one.
 struct ShardState {

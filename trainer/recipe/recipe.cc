@@ -13,6 +13,7 @@
 #include "trainer/data/click_batch.h"
 #include "trainer/data/image_batch.h"
 #include "trainer/data/pair_batch.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/model_fields.h"
 
 namespace fsdp {

@@ -12,6 +12,7 @@
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/simulate/candidates.h"
 #include "trainer/simulate/estimate.h"

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/errors.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"

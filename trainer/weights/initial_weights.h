@@ -7,12 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "models/family.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/fsdp/executor.h"
-#include "trainer/nn/model.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
+
+class Model;
 
 // All throw CheckpointError that names the directory and its fault.
 

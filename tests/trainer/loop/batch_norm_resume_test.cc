@@ -19,6 +19,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {

@@ -7,6 +7,7 @@
 
 #include "models/make_model.h"
 #include "models/shape.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

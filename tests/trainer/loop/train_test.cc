@@ -25,6 +25,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/stream_checker.h"
 

@@ -13,6 +13,7 @@
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/nn/model.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
