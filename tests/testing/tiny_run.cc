@@ -17,6 +17,8 @@
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/nn/lora.h"
 #include "trainer/ops/cuda/cublaslt.h"

@@ -95,7 +95,7 @@ void TableExchange::Begin(Stream& exchanges, Stream& stream) {
   Copy(stream, slots, first_slot_);
 }
 
-void TableExchange::Initialize(Stream& stream, const Fill& fill) {
+void TableExchange::Initialize(Stream& stream, const FillRows& fill) {
   const int64_t width = layout_.width();
   const View rows = table_.Reshape(Shape{table_.NumElements()});
   const int64_t most = upload_.NumElements() / width;
@@ -113,7 +113,7 @@ void TableExchange::Initialize(Stream& stream, const Fill& fill) {
     });
     Cast(stream, part, rows.Slice(at * width, part.NumElements()));
   }
-  fsdp::Fill(stream, 0, sums_);
+  Fill(stream, 0, sums_);
 }
 
 void TableExchange::Route(Stream& data, const Load& load, int micro_batches) {
@@ -171,7 +171,7 @@ void TableExchange::Fetch(Stream& stream) {
   }
 }
 
-void TableExchange::Clear(Stream& stream) { fsdp::Fill(stream, 0, gradient_); }
+void TableExchange::Clear(Stream& stream) { Fill(stream, 0, gradient_); }
 
 void TableExchange::SendRound(Stream& stream, int64_t round) {
   AskFor(stream, round);
@@ -199,7 +199,7 @@ void TableExchange::Update(Stream& stream, const std::function<void(const RowUpd
 void TableExchange::Check(Stream& stream, const std::optional<View>& loss_scale, const View& sum,
                           const View& workspace) {
   const View all = gradient_.Reshape(Shape{gradient_.NumElements()});
-  fsdp::Fill(stream, 0, squares_);
+  Fill(stream, 0, squares_);
   if (loss_scale) {
     return UnscaledSumOfSquares(stream, all, *loss_scale, squares_, sum, workspace);
   }

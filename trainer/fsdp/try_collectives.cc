@@ -4,6 +4,7 @@
 
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/model_buffers.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/quantized_gather.h"
 #include "trainer/fsdp/quantized_reduce.h"
 #include "trainer/fsdp/table_layout.h"

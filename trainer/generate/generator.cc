@@ -23,6 +23,7 @@
 #include "trainer/data/pair_batch.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/host_memory.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
 #include "trainer/runtime/device_factory.h"
@@ -135,6 +136,8 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor_->Initialize(model.weights.parameters, model.weights.buffers, model.weights.rows);
   executor_->Synchronize();
 }
+
+Generator::~Generator() = default;
 
 void Generator::TakeCaches(const DecoderShape& decoder) {
   const auto take = [&](const Shape& shape) {

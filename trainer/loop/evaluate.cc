@@ -23,6 +23,7 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trainer/engine/plan.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/loop/choices.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"

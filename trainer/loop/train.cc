@@ -20,6 +20,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"

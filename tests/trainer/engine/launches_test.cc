@@ -19,6 +19,8 @@
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/gemm_library.h"
 #include "trainer/runtime/device_factory.h"

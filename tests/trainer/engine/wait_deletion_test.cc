@@ -23,6 +23,8 @@
 #include "trainer/core/philox.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {

@@ -14,6 +14,7 @@
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/token_batch.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"

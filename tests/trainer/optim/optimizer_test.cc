@@ -19,6 +19,7 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/step_blocks.h"
