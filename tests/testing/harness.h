@@ -29,6 +29,7 @@
 
 #include "tests/testing/test_memory.h"
 #include "trainer/core/view.h"
+#include "trainer/runtime/cost.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device.h"
 

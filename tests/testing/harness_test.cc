@@ -10,6 +10,7 @@
 
 #include "tests/testing/numeric.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

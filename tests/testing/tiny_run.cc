@@ -26,6 +26,7 @@
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {
 

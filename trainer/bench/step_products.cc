@@ -10,6 +10,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/linear.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -9,6 +9,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {

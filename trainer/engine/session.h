@@ -19,6 +19,7 @@
 #include "trainer/nn/eval_metric.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 

@@ -20,6 +20,8 @@
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/operation.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {

@@ -15,6 +15,7 @@
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -11,6 +11,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/running_statistics.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -11,6 +11,8 @@
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/table_rows.h"
+#include "trainer/runtime/operation.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {

@@ -7,6 +7,7 @@
 #include "trainer/ops/cuda/row_adagrad_cuda.h"
 #include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -14,6 +14,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/simulate/candidates.h"
 #include "trainer/simulate/estimate.h"
 #include "trainer/simulate/price_list.h"

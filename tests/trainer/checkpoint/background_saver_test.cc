@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {

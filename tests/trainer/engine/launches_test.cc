@@ -24,6 +24,7 @@
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/gemm_library.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {
 namespace {
