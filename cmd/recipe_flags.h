@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/recipe/recipe.h"
-
 namespace fsdp {
+
+struct Recipe;
 
 struct RecipeFlags {
   std::vector<std::string> files;

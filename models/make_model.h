@@ -9,8 +9,6 @@
 
 namespace fsdp {
 
-class Model;
-
 // Throws std::invalid_argument for a shape that Validate() complains about.
 std::unique_ptr<Model> MakeModel(const ModelShape& shape);
 

@@ -17,6 +17,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
 
 namespace fsdp {

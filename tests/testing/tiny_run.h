@@ -21,12 +21,14 @@
 #include "trainer/data/row_source.h"
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/fill.h"
-#include "trainer/nn/lora.h"
+#include "trainer/nn/lora_options.h"
 #include "trainer/nn/parameter.h"
 
-namespace fsdp::testing {
-
+namespace fsdp {
 class Model;
+}  // namespace fsdp
+
+namespace fsdp::testing {
 
 struct TinyRun {
   Gpt2Config config = TinyConfig();

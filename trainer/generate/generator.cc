@@ -26,6 +26,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/gpus.h"
 #include "trainer/weights/hf_config.h"

@@ -8,6 +8,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/nn/model.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

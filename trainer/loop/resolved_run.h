@@ -44,6 +44,12 @@ struct Chosen {
 };
 
 struct ResolvedRun {
+  // In resolved_run.cc, so that readers of this header need not know a model.
+  ResolvedRun();
+  ResolvedRun(ResolvedRun&&) noexcept;
+  ResolvedRun& operator=(ResolvedRun&&) noexcept;
+  ~ResolvedRun();
+
   Place place;
   // The recipe as it is run: with the dropouts of the run that it goes on with, the model's shape,
   // the number of steps where data was opened, and fsdp.cpu_offload.optimizer_share as a number.
@@ -67,12 +73,7 @@ struct ResolvedRun {
   RunPlan plan;
 
   // A choice that has not been made is empty.
-  Chosen Of(ChoiceId id) const {
-    for (const Chosen& one : chosen) {
-      if (one.id == id) return one;
-    }
-    return {.id = id};
-  }
+  Chosen Of(ChoiceId id) const;
 };
 
 }  // namespace fsdp

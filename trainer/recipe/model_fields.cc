@@ -7,6 +7,7 @@
 
 #include "models/families.h"
 #include "trainer/core/check.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp::recipe {
 namespace {

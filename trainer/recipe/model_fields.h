@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "models/field.h"
-#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+struct ModelRecipe;
+}  // namespace fsdp
 
 namespace fsdp::recipe {
 

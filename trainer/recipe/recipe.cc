@@ -18,6 +18,13 @@
 
 namespace fsdp {
 
+Recipe::Recipe() = default;
+Recipe::Recipe(const Recipe&) = default;
+Recipe::Recipe(Recipe&&) noexcept = default;
+Recipe& Recipe::operator=(const Recipe&) = default;
+Recipe& Recipe::operator=(Recipe&&) noexcept = default;
+Recipe::~Recipe() = default;
+
 std::string Recipe::Mistake(const std::string& key, const std::string& message) const {
   const auto place = places.find(key);
   return (place == places.end() ? "" : place->second + ": ") + key + ": " + message;

@@ -19,6 +19,7 @@
 #include "trainer/loop/train.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/schema.h"
 
 namespace fsdp {

@@ -8,6 +8,7 @@
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -27,6 +27,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {

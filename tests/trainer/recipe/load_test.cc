@@ -15,6 +15,7 @@
 #include "models/vit/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
