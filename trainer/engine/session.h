@@ -12,10 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/mesh_communicators.h"
 #include "trainer/core/batch.h"
 #include "trainer/core/view.h"
-#include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/executor_options.h"
 #include "trainer/nn/eval_metric.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/optim/optimizer.h"
@@ -23,8 +22,11 @@
 
 namespace fsdp {
 
+class Device;
 class Executor;
+class MeshCommunicators;
 class Model;
+class PhasedAllocator;
 
 struct SessionOptions {
   ExecutorOptions executor;

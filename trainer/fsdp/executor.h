@@ -20,7 +20,6 @@
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"
-#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/table_exchange.h"

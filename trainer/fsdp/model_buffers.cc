@@ -75,7 +75,7 @@ void ModelBuffers::Carve(Values& values) const {
 }
 
 void ModelBuffers::Initialize(Stream& stream, const View& upload, const FillBuffer& fill) const {
-  if (values_.statistics.NumElements() > 0) Fill(stream, 0, values_.statistics);
+  if (values_.statistics.NumElements() > 0) fsdp::Fill(stream, 0, values_.statistics);
   for (size_t i = 0; i < buffers_.size(); ++i) {
     const ModelBuffer& buffer = *buffers_[i];
     const int64_t n = buffer.shape().NumElements();

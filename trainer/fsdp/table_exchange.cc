@@ -115,7 +115,7 @@ void TableExchange::Initialize(Stream& stream, const FillRows& fill) {
     });
     Cast(stream, part, rows.Slice(at * width, part.NumElements()));
   }
-  Fill(stream, 0, sums_);
+  fsdp::Fill(stream, 0, sums_);
 }
 
 void TableExchange::Route(Stream& data, const Load& load, int micro_batches) {
@@ -173,7 +173,7 @@ void TableExchange::Fetch(Stream& stream) {
   }
 }
 
-void TableExchange::Clear(Stream& stream) { Fill(stream, 0, gradient_); }
+void TableExchange::Clear(Stream& stream) { fsdp::Fill(stream, 0, gradient_); }
 
 void TableExchange::SendRound(Stream& stream, int64_t round) {
   AskFor(stream, round);
@@ -201,7 +201,7 @@ void TableExchange::Update(Stream& stream, const std::function<void(const RowUpd
 void TableExchange::Check(Stream& stream, const std::optional<View>& loss_scale, const View& sum,
                           const View& workspace) {
   const View all = gradient_.Reshape(Shape{gradient_.NumElements()});
-  Fill(stream, 0, squares_);
+  fsdp::Fill(stream, 0, squares_);
   if (loss_scale) {
     return UnscaledSumOfSquares(stream, all, *loss_scale, squares_, sum, workspace);
   }

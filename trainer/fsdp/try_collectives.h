@@ -7,8 +7,8 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/fsdp/executor_options.h"
 #include "trainer/fsdp/layout.h"
-#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {

@@ -5,6 +5,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_STREAM_CHECKER_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_STREAM_CHECKER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
