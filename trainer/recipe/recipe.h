@@ -28,7 +28,6 @@
 #include "trainer/fsdp/options.h"
 #include "trainer/optim/kind.h"
 #include "trainer/optim/lr_schedule.h"
-#include "trainer/runtime/device.h"
 
 namespace fsdp {
 

@@ -14,7 +14,6 @@
 #include "trainer/core/view.h"
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
-#include "trainer/runtime/allocator.h"
 
 namespace fsdp {
 
