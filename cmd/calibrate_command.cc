@@ -22,6 +22,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpus.h"
 

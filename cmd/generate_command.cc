@@ -16,6 +16,7 @@
 #include "cmd/commands.h"
 #include "cmd/generate_chat.h"
 #include "cmd/shared_flags.h"
+#include "models/shape.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"

@@ -13,6 +13,8 @@
 
 namespace fsdp {
 
+struct Recipe;
+
 struct RecipeFlags {
   std::vector<std::string> files;
   std::vector<std::string> overrides;

@@ -16,6 +16,7 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/report.h"

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "models/shape.h"
+#include "models/family.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

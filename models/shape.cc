@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "models/families.h"
 #include "trainer/core/check.h"
 #include "trainer/nn/model.h"
 

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "models/families.h"
 #include "models/family.h"
 
 namespace fsdp {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trainer/ops/attention_inputs.h"
+
 namespace fsdp {
 
 void ShapeChecks::Integer(const std::string& field, int64_t value, int64_t max) {

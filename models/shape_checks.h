@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/ops/attention.h"
-
 namespace fsdp {
 
 // Upper bounds of the fields: far above any machine, and products of them fit in 64 bits.

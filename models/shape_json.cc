@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 

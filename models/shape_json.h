@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "models/shape.h"
+#include "models/family.h"
 
 namespace fsdp {
 

@@ -4,8 +4,10 @@
 #include <span>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/data/click_batch.h"
 #include "trainer/nn/class_losses.h"
+#include "trainer/nn/layers.h"
 #include "trainer/nn/vector_layers.h"
 
 namespace fsdp {

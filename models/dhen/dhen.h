@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "models/dhen/config.h"
-#include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
 #include "trainer/nn/table.h"
 

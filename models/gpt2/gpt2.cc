@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/nn/layers.h"
 
 namespace fsdp {

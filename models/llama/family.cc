@@ -12,6 +12,7 @@
 #include "models/llama/hf_config.h"
 #include "models/llama/llama.h"
 #include "models/table_family.h"
+#include "trainer/ops/attention_inputs.h"
 
 namespace fsdp {
 namespace {

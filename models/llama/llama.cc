@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "models/llama/rope.h"
+#include "trainer/autograd/tape.h"
+#include "trainer/nn/layers.h"
 #include "trainer/ops/rope.h"
 
 namespace fsdp {

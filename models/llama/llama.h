@@ -10,7 +10,6 @@
 
 #include "models/llama/config.h"
 #include "trainer/data/token_batch.h"
-#include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

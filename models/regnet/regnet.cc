@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/layers.h"
 

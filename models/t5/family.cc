@@ -12,6 +12,7 @@
 #include "models/t5/config.h"
 #include "models/t5/t5.h"
 #include "models/table_family.h"
+#include "trainer/ops/attention_inputs.h"
 
 namespace fsdp {
 namespace {

@@ -8,6 +8,9 @@
 #include "models/shape_checks.h"
 #include "models/t5/relative_buckets.h"
 #include "trainer/autograd/kv_cache.h"
+#include "trainer/autograd/tape.h"
+#include "trainer/nn/layers.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {

@@ -16,7 +16,6 @@
 #include "models/t5/config.h"
 #include "trainer/data/pair_batch.h"
 #include "trainer/data/token_batch.h"
-#include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

@@ -11,6 +11,7 @@
 #include "models/table_family.h"
 #include "models/vit/config.h"
 #include "models/vit/vit.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/head_mixing.h"
 #include "trainer/ops/layer_norm.h"
 

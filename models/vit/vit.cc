@@ -3,8 +3,10 @@
 #include <span>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/image_layers.h"
+#include "trainer/nn/layers.h"
 
 namespace fsdp {
 namespace {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "models/vit/config.h"
-#include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

@@ -14,6 +14,7 @@
 #include "tests/testing/harness.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -14,7 +14,6 @@
 #include "tests/emulated/fiber.h"
 #include "tests/emulated/shared_arrays.h"
 #include "tests/emulated/shared_memory.h"
-#include "tests/emulated/simt.h"
 #include "tests/emulated/warp.h"
 
 namespace fsdp {

@@ -9,6 +9,7 @@
 
 #include "tests/testing/harness.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

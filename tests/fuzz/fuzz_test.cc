@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "models/shape.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/targets.h"
 #include "trainer/checkpoint/manifest.h"

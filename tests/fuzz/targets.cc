@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/manifest_writer.h"
@@ -16,6 +17,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
 
 namespace fsdp {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "models/families.h"
 #include "models/llama/config.h"
 #include "models/shape_json.h"
 #include "trainer/core/errors.h"

@@ -2,6 +2,8 @@
 #include <vector>
 
 #include "tests/testing/test_device.h"
+#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

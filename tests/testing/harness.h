@@ -28,9 +28,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/numeric.h"
 #include "tests/testing/test_memory.h"
 #include "trainer/core/view.h"
+#include "trainer/runtime/cost.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device.h"
 

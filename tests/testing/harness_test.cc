@@ -8,7 +8,9 @@
 #include <csignal>
 #include <stdexcept>
 
+#include "tests/testing/numeric.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/segment.h"
 #include "trainer/core/philox.h"
+#include "trainer/runtime/allocator.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp::testing {

@@ -6,6 +6,7 @@
 #include "tests/testing/test_memory.h"
 #include "trainer/core/check.h"
 #include "trainer/runtime/memory.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

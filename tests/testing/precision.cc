@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/fsdp/loss_scale.h"
+#include "trainer/nn/table.h"
 
 namespace fsdp::testing {
 namespace {

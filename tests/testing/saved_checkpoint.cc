@@ -7,6 +7,7 @@
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp::testing {
 

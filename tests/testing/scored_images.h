@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/batch.h"
 #include "trainer/data/synthetic_rows.h"
 #include "trainer/nn/class_losses.h"

@@ -13,6 +13,8 @@
 #include "trainer/core/dtype.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

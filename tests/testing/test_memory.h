@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+struct Operation;
 
 // Place of a tensor. kEnd: it ends at a page, so that an access too far is seen; its first element
 // is aligned only if its size is. kBegin: it begins at a page, so that its rows are aligned only if

@@ -9,6 +9,7 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/philox.h"
@@ -16,12 +17,16 @@
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/nn/lora.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {
 

@@ -13,15 +13,20 @@
 #include <utility>
 #include <vector>
 
+#include "models/family.h"
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/shape.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/data/row_source.h"
 #include "trainer/engine/session.h"
-#include "trainer/nn/lora.h"
-#include "trainer/nn/model.h"
+#include "trainer/fsdp/fill.h"
+#include "trainer/nn/lora_options.h"
+#include "trainer/nn/parameter.h"
+
+namespace fsdp {
+class Model;
+}  // namespace fsdp
 
 namespace fsdp::testing {
 
@@ -53,7 +58,7 @@ struct TinyRun {
   // The numbers that the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
   Initial initial;
-  TableExchange::Fill initial_rows;  // The same of embedding tables; random where null.
+  FillRows initial_rows;  // The same of embedding tables; random where null.
   // Sequence `sample` of step `step` (from 1): tokens [seq_len + 1], weights [seq_len] of targets.
   using Sample = std::function<void(int64_t step, int64_t sample, std::span<int32_t> tokens,
                                     std::span<float> weights)>;

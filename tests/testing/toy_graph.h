@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/data/synthetic_rows.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"

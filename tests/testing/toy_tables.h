@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/batch.h"
 #include "trainer/data/synthetic_rows.h"
 #include "trainer/nn/class_losses.h"

@@ -18,7 +18,8 @@ class FormatTest(unittest.TestCase):
         self.addCleanup(scratch.cleanup)
         self.root = pathlib.Path(scratch.name)
         (self.root / "tools").mkdir()
-        shutil.copy("tools/format", self.root / "tools")
+        for name in ("code_text.py", "format", "includes"):
+            shutil.copy(f"tools/{name}", self.root / "tools")
         subprocess.run(["git", "init", "-q", self.root], check=True)
         self.write(".clang-format", "BasedOnStyle: Google\n")
 
@@ -49,6 +50,13 @@ class FormatTest(unittest.TestCase):
                          GOOD + "int Bad() { return 2; }\nint Bad2() { return 2; }\n")
         for name in ("text.txt", "not_added.cc"):
             self.assertEqual((self.root / name).read_text(), BAD)
+
+    def test_includes_are_looked_at_too(self):
+        (self.root / "trainer").mkdir()
+        self.write("trainer/b/a.h", "#define A 1\n")
+        self.write("trainer/b/b.h", '#include "trainer/b/a.h"\n')
+        self.assertEqual(self.format(), (1, "0 of 2 files differ\ntrainer/b/b.h:1: includes trainer/b/a.h, "
+                                            "of which it uses nothing\n"))
 
     def test_another_version_is_no_answer(self):
         (self.root / "bin").mkdir()

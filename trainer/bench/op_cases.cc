@@ -14,6 +14,7 @@
 #include "trainer/ops/binary_loss.h"
 #include "trainer/ops/class_loss.h"
 #include "trainer/ops/convolution.h"
+#include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
 #include "trainer/ops/feature_vectors.h"
@@ -25,6 +26,8 @@
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
+#include "trainer/ops/step_blocks.h"
+#include "trainer/ops/step_parameters.h"
 #include "trainer/ops/swiglu.h"
 
 namespace fsdp {

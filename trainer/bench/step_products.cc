@@ -7,8 +7,10 @@
 #include "trainer/core/check.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/resolve.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/linear.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

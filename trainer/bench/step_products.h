@@ -12,11 +12,12 @@
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/core/dtype.h"
 #include "trainer/loop/resolved_run.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // C[m, n] = op(A)[m, k] op(B)[k, n], or += where `adds`, as an op of the step multiplies.
 struct StepProduct {

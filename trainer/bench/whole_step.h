@@ -7,10 +7,11 @@
 #include <string>
 
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // Trains `recipe` as one rank on `device` and returns the median of a step's seconds, without the
 // first two steps. Writes the run below `directory`. Blocks until the run has ended. Throws Error.

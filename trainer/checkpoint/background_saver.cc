@@ -4,6 +4,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/start_thread.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 

@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/runtime/range.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+class StreamChecker;
 
 // Used by one thread, which must not have two saves in flight: a save is in flight from Start()
 // until Finish(), whether or not it has ended.

@@ -14,6 +14,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/conversion.h"
 #include "trainer/checkpoint/manifest_writer.h"

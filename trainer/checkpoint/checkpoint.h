@@ -25,7 +25,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_file.h"
 #include "trainer/checkpoint/state_format.h"

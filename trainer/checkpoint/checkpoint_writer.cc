@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/read_ahead.h"

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

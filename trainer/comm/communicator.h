@@ -16,6 +16,9 @@
 namespace fsdp {
 
 class Traffic;  // traffic.h
+struct Cost;
+struct Operation;
+struct Range;
 
 enum class Collective : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast };
 inline constexpr int kCollectives = 5;

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/runtime/operation.h"
+
 namespace fsdp {
 namespace {
 

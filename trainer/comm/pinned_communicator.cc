@@ -9,6 +9,7 @@
 #include "trainer/core/check.h"
 #include "trainer/core/round_up.h"
 #include "trainer/runtime/cuda/copy_rows.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -10,6 +10,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
+#include "trainer/data/click_batch.h"
 #include "trainer/data/permutation.h"
 
 namespace fsdp {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "trainer/core/batch.h"
-#include "trainer/data/click_batch.h"
 #include "trainer/data/click_store.h"
 #include "trainer/data/mixture.h"
 #include "trainer/data/row_source.h"

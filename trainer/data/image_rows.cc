@@ -11,6 +11,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/data/image_batch.h"
 #include "trainer/data/permutation.h"
 
 namespace fsdp {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "trainer/core/batch.h"
-#include "trainer/data/image_batch.h"
 #include "trainer/data/image_changes.h"
 #include "trainer/data/image_store.h"
 #include "trainer/data/mixture.h"

@@ -32,7 +32,6 @@
 #include "trainer/data/row_threads.h"
 #include "trainer/data/sample_index.h"
 #include "trainer/data/sample_source.h"
-#include "trainer/data/token_batch.h"
 #include "trainer/data/token_source.h"
 
 namespace fsdp {

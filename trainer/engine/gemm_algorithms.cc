@@ -13,6 +13,8 @@
 #include "trainer/core/json_reader.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

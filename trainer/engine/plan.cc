@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/units.h"

@@ -6,6 +6,8 @@
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {

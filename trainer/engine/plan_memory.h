@@ -10,10 +10,11 @@
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/spill_memory.h"
 
 namespace fsdp {
+
+class Model;
 
 // Traffic of one training step of a rank.
 struct StepTraffic {

@@ -4,8 +4,12 @@
 #include <set>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
@@ -32,23 +36,24 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
       device_(device),
       model_(model),
       targets_(model.Inputs(options.executor.sample_length).targets),
-      executor_(device, allocator, model, ForExecutor(options), communicators),
-      optimizer_(options.optimizer, executor_, model) {
+      executor_(std::make_unique<Executor>(device, allocator, model, ForExecutor(options),
+                                           communicators)),
+      optimizer_(options.optimizer, *executor_, model) {
   state_.push_back({"master", {}});
-  for (size_t u = 0; u < executor_.layout().flat_parameters.size(); ++u) {
-    state_[0].shards.push_back(executor_.master(static_cast<int>(u)));
+  for (size_t u = 0; u < executor_->layout().flat_parameters.size(); ++u) {
+    state_[0].shards.push_back(executor_->master(static_cast<int>(u)));
   }
   for (const ShardState& state : optimizer_.state()) state_.push_back(state);
   if (options.optimizer.ema) ema_ = state_.back().shards;
   FSDP_CHECK(!options.eval_ema || options.optimizer.ema) << "no averaged weights to evaluate";
-  executor_.TakeSpillSlots();
+  executor_->TakeSpillSlots();
   PlaceOnHost();
-  const ModelBuffers& buffers = executor_.buffers();
+  const ModelBuffers& buffers = executor_->buffers();
   for (size_t i = 0; i < buffers.values().size(); ++i) {
     buffers_.push_back({buffers.buffers()[i]->name(), buffers.values()[i]});
   }
   PlaceOnHost(buffers_, host_buffers_, buffers_snapshot_);
-  if (const TableExchange* const tables = executor_.tables()) {
+  if (const TableExchange* const tables = executor_->tables()) {
     rows_ = {{"rows", tables->rows()}, {"sums of rows", tables->sums()}};
   }
   PlaceOnHost(rows_, host_rows_, rows_snapshot_);
@@ -56,19 +61,27 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
     bool offloaded = false;
-    for (int u = 0; u < static_cast<int>(executor_.layout().flat_parameters.size()); ++u) {
-      offloaded |= executor_.PlaceOf(u) != MemoryPlace::kDevice;
+    for (int u = 0; u < static_cast<int>(executor_->layout().flat_parameters.size()); ++u) {
+      offloaded |= executor_->PlaceOf(u) != MemoryPlace::kDevice;
     }
     if (offloaded) host_snapshots_ = device.host().CreateStream("snapshot of host memory");
   }
   if (options.generate) {
     const Autoregressive* const next = model.autoregressive();
     FSDP_CHECK(next != nullptr) << "nothing can be generated from this model";
-    logits_ = executor_.NewBuffer(next->outputs(), DType::kFloat32);
-    host_logits_ = executor_.NewBuffer(next->outputs(), DType::kFloat32,
-                                       {MemoryKind::kActivations, MemoryPlace::kPinned});
+    logits_ = executor_->NewBuffer(next->outputs(), DType::kFloat32);
+    host_logits_ = executor_->NewBuffer(next->outputs(), DType::kFloat32,
+                                        {MemoryKind::kActivations, MemoryPlace::kPinned});
   }
 }
+
+Session::~Session() = default;
+
+int64_t Session::WaveTargets() const {
+  return options_.executor.micro_batch_size * targets_ * executor_->mesh().data_size();
+}
+
+const EvalMetric* Session::eval_metric() const { return model_.eval_metric(); }
 
 void Session::PlaceOnHost() {
   host_state_ = state_;
@@ -76,9 +89,9 @@ void Session::PlaceOnHost() {
     for (size_t u = 0; u < state.shards.size(); ++u) {
       View& shard = state.shards[u];
       if (!IsOnHost(u)) {
-        shard = executor_.NewBuffer(shard.NumElements(), shard.dtype,
-                                    {MemoryKind::kSnapshot, MemoryPlace::kPinned});
-      } else if (device_.type() == DeviceType::kCpu && !executor_.spilled().Holds(shard)) {
+        shard = executor_->NewBuffer(shard.NumElements(), shard.dtype,
+                                     {MemoryKind::kSnapshot, MemoryPlace::kPinned});
+      } else if (device_.type() == DeviceType::kCpu && !executor_->spilled().Holds(shard)) {
         shard = *device_.OnHost(shard);
       }
     }
@@ -88,11 +101,12 @@ void Session::PlaceOnHost() {
   for (ShardState& state : snapshot_) {
     for (size_t u = 0; u < state.shards.size(); ++u) {
       // Shards that are copies already, and frozen ones, stay as they are.
-      if (!IsOnHost(u) || executor_.layout().flat_parameters[u].frozen) continue;
+      if (!IsOnHost(u) || executor_->layout().flat_parameters[u].frozen) continue;
       View& shard = state.shards[u];
       const MemoryPlace place =
-          executor_.spilled().Holds(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
-      shard = executor_.NewBuffer(shard.NumElements(), shard.dtype, {MemoryKind::kSnapshot, place});
+          executor_->spilled().Holds(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
+      shard =
+          executor_->NewBuffer(shard.NumElements(), shard.dtype, {MemoryKind::kSnapshot, place});
     }
   }
 }
@@ -104,8 +118,8 @@ void Session::PlaceOnHost(const std::vector<BufferState>& values, std::vector<Bu
     for (auto& [name, value] : on_host) {
       const View copy = in_place
                             ? device_.OnHost(value).value_or(value)
-                            : executor_.NewBuffer(value.NumElements(), value.dtype,
-                                                  {MemoryKind::kSnapshot, MemoryPlace::kPinned});
+                            : executor_->NewBuffer(value.NumElements(), value.dtype,
+                                                   {MemoryKind::kSnapshot, MemoryPlace::kPinned});
       value = copy.Reshape(value.shape);
     }
     return on_host;
@@ -116,7 +130,7 @@ void Session::PlaceOnHost(const std::vector<BufferState>& values, std::vector<Bu
 }
 
 void Session::NameSpilled() const {
-  SpillMemory* const spill = executor_.spill();
+  SpillMemory* const spill = executor_->spill();
   if (spill == nullptr) return;
   std::byte* end = spill->data();
   const auto name = [&](const std::vector<ShardState>& states, const std::string& copy) {
@@ -124,7 +138,8 @@ void Session::NameSpilled() const {
       for (size_t u = 0; u < state.shards.size(); ++u) {
         const View& shard = state.shards[u];
         if (!spill->Holds(shard)) continue;
-        spill->Name(shard, copy + state.name + " of " + executor_.layout().flat_parameters[u].name);
+        spill->Name(shard,
+                    copy + state.name + " of " + executor_->layout().flat_parameters[u].name);
         end = std::max(end, shard.data + shard.bytes());
       }
     }
@@ -140,7 +155,7 @@ void Session::NameSpilled() const {
 
 bool Session::IsOnHost(size_t flat) const {
   return device_.kernel_type() == DeviceType::kCpu ||
-         executor_.PlaceOf(static_cast<int>(flat)) != MemoryPlace::kDevice;
+         executor_->PlaceOf(static_cast<int>(flat)) != MemoryPlace::kDevice;
 }
 
 void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Load load_next) {
@@ -165,7 +180,7 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Loa
     optimizer_.StepRows(stream, update);
   };
   run.load_next = std::move(load_next);
-  executor_.Run(run);
+  executor_->Run(run);
 }
 
 void Session::Eval(float scale, Load load, bool stop) {
@@ -177,7 +192,7 @@ void Session::Eval(float scale, Load load, bool stop) {
   run.stop = stop ? 1.0f : 0.0f;
   run.weights = EvalWeights();
   run.load = std::move(load);
-  executor_.Run(run);
+  executor_->Run(run);
 }
 
 std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
@@ -192,8 +207,8 @@ std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
     model_.autoregressive()->Logits(tape, batch.First(1), column, logits_);
     Copy(tape.stream(), logits_, host_logits_);
   };
-  executor_.Run(run);
-  executor_.Result(executor_.steps() - 1);
+  executor_->Run(run);
+  executor_->Result(executor_->steps() - 1);
   if (device_.type() == DeviceType::kSim) return {};
   if (device_.checker()) device_.checker()->OnHostAccess("logits", {host_logits_}, {});
   return {host_logits_.As<float>(), static_cast<size_t>(host_logits_.NumElements())};
@@ -203,7 +218,7 @@ void Session::InitializeEma() {
   for (size_t u = 0; u < ema_.size(); ++u) {
     if (ema_[u].NumElements() > 0) {
       const int flat = static_cast<int>(u);
-      executor_.CastShard(flat, executor_.master(flat), ema_[u]);
+      executor_->CastShard(flat, executor_->master(flat), ema_[u]);
     }
   }
 }
@@ -211,15 +226,15 @@ void Session::InitializeEma() {
 void Session::CopyUnit(int unit, Stream& of_device, Stream& of_host,
                        const std::vector<ShardState>& from, const std::vector<ShardState>& to,
                        bool frozen) const {
-  const Layout& layout = executor_.layout();
+  const Layout& layout = executor_->layout();
   for (const int f : layout.units[unit].flat_parameters) {
     if (layout.flat_parameters[f].frozen && !frozen) continue;
-    const bool on_device = executor_.PlaceOf(f) == MemoryPlace::kDevice;
+    const bool on_device = executor_->PlaceOf(f) == MemoryPlace::kDevice;
     for (size_t s = 0; s < from.size(); ++s) {
       const View &source = from[s].shards[f], &copy = to[s].shards[f];
       if (source.NumElements() == 0 || HostAddress(source.data) == HostAddress(copy.data)) continue;
-      if (executor_.spilled().Holds(source)) {
-        CopySpilled(of_host, executor_.spill(), source, copy);
+      if (executor_->spilled().Holds(source)) {
+        CopySpilled(of_host, executor_->spill(), source, copy);
       } else {
         Copy(on_device ? of_device : of_host, source, copy);
       }
@@ -229,43 +244,43 @@ void Session::CopyUnit(int unit, Stream& of_device, Stream& of_host,
 
 void Session::CopyOnCompute(const std::vector<ShardState>& from, const std::vector<ShardState>& to,
                             bool frozen) {
-  Stream& compute = executor_.compute();
-  for (int u = 0; u < static_cast<int>(executor_.layout().units.size()); ++u) {
+  Stream& compute = executor_->compute();
+  for (int u = 0; u < static_cast<int>(executor_->layout().units.size()); ++u) {
     CopyUnit(u, compute, compute, from, to, frozen);
   }
 }
 
 void Session::ToHost() {
   CopyOnCompute(state_, host_state_, !std::exchange(frozen_on_host_, true));
-  CopyBuffers(executor_.compute(), buffers_, host_buffers_);
-  CopyBuffers(executor_.compute(), rows_, host_rows_);
+  CopyBuffers(executor_->compute(), buffers_, host_buffers_);
+  CopyBuffers(executor_->compute(), rows_, host_rows_);
 }
 
 void Session::ToDevice() {
   CopyOnCompute(host_state_, state_, /*frozen=*/true);
-  CopyBuffers(executor_.compute(), host_buffers_, buffers_);
-  CopyBuffers(executor_.compute(), host_rows_, rows_);
+  CopyBuffers(executor_->compute(), host_buffers_, buffers_);
+  CopyBuffers(executor_->compute(), host_rows_, rows_);
   frozen_on_host_ = true;
 }
 
 Session::Snapshot Session::TakeSnapshot() {
   FSDP_CHECK(options_.snapshot);
   Stream& of_host = host_snapshots_ ? *host_snapshots_ : *snapshots_;
-  executor_.WaitUntilLanded(*snapshots_);
-  if (host_snapshots_) executor_.WaitUntilLanded(of_host);
+  executor_->WaitUntilLanded(*snapshots_);
+  if (host_snapshots_) executor_->WaitUntilLanded(of_host);
   const bool frozen = !std::exchange(frozen_on_host_, true);
   CopyBuffers(*snapshots_, buffers_, buffers_snapshot_);
-  if (!buffers_.empty()) executor_.buffers().Hold(snapshots_->Record());
+  if (!buffers_.empty()) executor_->buffers().Hold(snapshots_->Record());
   CopyBuffers(*snapshots_, rows_, rows_snapshot_);
-  if (executor_.tables()) executor_.tables()->Hold(snapshots_->Record());
+  if (executor_->tables()) executor_->tables()->Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.
-  for (const int u : executor_.layout().unit_of_segment) {
+  for (const int u : executor_->layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;
     CopyUnit(u, *snapshots_, of_host, state_, snapshot_, frozen);
     const bool on_host =
-        std::ranges::any_of(executor_.layout().TrainableFlatParameters(u),
-                            [&](int f) { return executor_.PlaceOf(f) != MemoryPlace::kDevice; });
-    executor_.HoldUpdate(u, (on_host ? of_host : *snapshots_).Record());
+        std::ranges::any_of(executor_->layout().TrainableFlatParameters(u),
+                            [&](int f) { return executor_->PlaceOf(f) != MemoryPlace::kDevice; });
+    executor_->HoldUpdate(u, (on_host ? of_host : *snapshots_).Record());
   }
   if (host_snapshots_) snapshots_->Wait(of_host.Record());
   return {snapshot_, buffers_snapshot_, rows_snapshot_, snapshots_->Record()};

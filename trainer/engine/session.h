@@ -12,14 +12,21 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/mesh_communicators.h"
-#include "trainer/fsdp/executor.h"
-#include "trainer/fsdp/model_layout.h"
-#include "trainer/nn/model.h"
+#include "trainer/core/batch.h"
+#include "trainer/core/view.h"
+#include "trainer/fsdp/executor_options.h"
+#include "trainer/nn/eval_metric.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+class Device;
+class Executor;
+class MeshCommunicators;
+class Model;
+class PhasedAllocator;
 
 struct SessionOptions {
   ExecutorOptions executor;
@@ -45,6 +52,7 @@ class Session {
   // References are kept. Communicators as in Executor.
   Session(Device& device, PhasedAllocator& allocator, Model& model, const SessionOptions& options,
           const MeshCommunicators& communicators);
+  ~Session();
 
   using Load = std::function<void(int micro_batch, const Batch& batch)>;
 
@@ -54,9 +62,7 @@ class Session {
   };
   // T0: the targets of a full global batch; and of a full micro-batch on all data ranks.
   int64_t FullTargets() const { return options_.global_batch_size * targets_; }
-  int64_t WaveTargets() const {
-    return options_.executor.micro_batch_size * targets_ * executor_.mesh().data_size();
-  }
+  int64_t WaveTargets() const;
   // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
   // `load_next` loads the step behind it: a model with embedding tables reads ids a step ahead.
   // Without `load_next`, as in the last step, the step behind begins by reading its ids.
@@ -68,7 +74,7 @@ class Session {
   // Runs the model on row 0 of the batch that `load` fills. Returns its Autoregressive scores of
   // position `column`, valid on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load, bool stop = false);
-  const EvalMetric* eval_metric() const { return model_.eval_metric(); }
+  const EvalMetric* eval_metric() const;
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
 
   // Sets the averaged weights to the master weights. Call it once these have their initial values.
@@ -99,8 +105,8 @@ class Session {
   };
   Snapshot TakeSnapshot();
 
-  Executor& executor() { return executor_; }
-  const Executor& executor() const { return executor_; }
+  Executor& executor() { return *executor_; }
+  const Executor& executor() const { return *executor_; }
   Optimizer& optimizer() { return optimizer_; }
   const SessionOptions& options() const { return options_; }
 
@@ -109,7 +115,7 @@ class Session {
   Device& device_;
   Model& model_;
   const int64_t targets_;  // Targets of a sample.
-  Executor executor_;
+  const std::unique_ptr<Executor> executor_;
   Optimizer optimizer_;
   // Makes host_state_ and snapshot_, and those of buffers and rows.
   void PlaceOnHost();

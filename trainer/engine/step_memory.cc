@@ -8,7 +8,9 @@
 
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/check.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/memory_plan.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/runtime/sim/sim_device.h"
 

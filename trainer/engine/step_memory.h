@@ -23,10 +23,11 @@
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/fsdp/storage.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+class Model;
 
 class StepMemory {
  public:

@@ -1,7 +1,9 @@
 #include "trainer/engine/step_operations.h"
 
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/plan_memory.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {

@@ -1,5 +1,8 @@
 #include "trainer/engine/step_resource.h"
 
+#include "trainer/runtime/cost.h"
+#include "trainer/runtime/operation.h"
+
 namespace fsdp {
 
 StepResource ResourceOf(const Operation& operation, std::string_view stream) {

@@ -5,9 +5,9 @@
 
 #include <string_view>
 
-#include "trainer/runtime/stream.h"
-
 namespace fsdp {
+
+struct Operation;
 
 // The resources work side by side.
 enum class StepResource {

@@ -15,10 +15,11 @@
 
 #include "trainer/engine/session.h"
 #include "trainer/engine/update_rates.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+class Model;
 
 // The share, to four decimals if these suffice, by which UnitsOnHost() leaves `stay` of `units`
 // units on the device. 0 <= stay <= units.

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/fsdp/action.h"
 #include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/pooled_allocator.h"
-#include "trainer/fsdp/schedule.h"
 #include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/spill_memory.h"
 

@@ -7,14 +7,21 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/loss_scale.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/quantized_tables.h"
+#include "trainer/fsdp/step_position.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/operation.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
@@ -155,8 +162,8 @@ std::vector<View> Executor::NewShards(MemoryKind kind,
   return shards;
 }
 
-void Executor::Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer,
-                          const TableExchange::Fill& fill_rows) {
+void Executor::Initialize(const FillParameter& fill, const FillBuffer& fill_buffer,
+                          const FillRows& fill_rows) {
   for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
     for (const ShardPart& shard_part : spilled().PartsOf(f)) {
       const View master = spilled().In(0, shard_part, this->master(f));

@@ -16,18 +16,18 @@
 #include "trainer/comm/traffic.h"
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/executor_step.h"
+#include "trainer/fsdp/fill.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"
-#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/fsdp/step_position.h"
 #include "trainer/fsdp/table_exchange.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+class Model;
 
 class Executor final : public SegmentHooks {
  public:
@@ -82,11 +82,9 @@ class Executor final : public SegmentHooks {
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
   // Enqueues the initial values of this rank's elements, its rows of tables, and the buffers.
-  // `fill(parameter, begin, values)` writes elements [begin, begin + values.size()) to host memory,
-  // on threads of the compute stream. Padding becomes zero.
-  using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float>)>;
-  void Initialize(const FillParameter& fill, const ModelBuffers::Fill& fill_buffer = nullptr,
-                  const TableExchange::Fill& fill_rows = nullptr);
+  // Calls `fill` on threads of the compute stream. Padding becomes zero.
+  void Initialize(const FillParameter& fill, const FillBuffer& fill_buffer = nullptr,
+                  const FillRows& fill_rows = nullptr);
   // Before a step: enqueues compute copies of masters that were written in another way.
   void MastersWritten();
   // Enqueues the state that the loss scaler, if in use, goes on from.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/fake_collectives.h"
@@ -14,6 +15,7 @@
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -6,7 +6,10 @@
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/loss_scale.h"
+#include "trainer/nn/model.h"
+#include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

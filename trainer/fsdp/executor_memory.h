@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "trainer/core/batch.h"
+#include "trainer/fsdp/executor_options.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"
-#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/moves.h"
 #include "trainer/fsdp/quantized_tables.h"
 #include "trainer/fsdp/schedule.h"
@@ -20,7 +20,7 @@
 #include "trainer/fsdp/storage.h"
 #include "trainer/fsdp/unit_memory.h"
 #include "trainer/ops/gemm_library.h"
-#include "trainer/ops/loss_scaler.h"
+#include "trainer/ops/loss_scaler_state.h"
 
 namespace fsdp {
 

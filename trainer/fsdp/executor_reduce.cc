@@ -3,6 +3,7 @@
 #include "trainer/core/check.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/fake_collectives.h"
+#include "trainer/fsdp/step_position.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/autograd/tape.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/core/batch.h"
 #include "trainer/core/view.h"
@@ -19,6 +18,8 @@
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+class Tape;
 
 struct ExecutorStep {
   Mode mode = Mode::kTrain;

@@ -4,6 +4,7 @@
 #ifndef FSDP_TRAIN_TRAINER_FSDP_FAKE_COLLECTIVES_H_
 #define FSDP_TRAIN_TRAINER_FSDP_FAKE_COLLECTIVES_H_
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

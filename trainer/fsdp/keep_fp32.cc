@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "trainer/nn/model.h"
+
 namespace fsdp {
 namespace {
 

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "trainer/nn/model.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp {
+
+class Model;
 
 // Globs match the names of slices (those of the Hugging Face file): `*` stands for any run of
 // characters, `?` for one, `[...]` for one of a set. A parameter is kept if a glob matches one of

@@ -8,8 +8,10 @@
 
 #include "trainer/core/round_up.h"
 #include "trainer/fsdp/carver.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/running_statistics.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {
@@ -72,7 +74,7 @@ void ModelBuffers::Carve(Values& values) const {
   }
 }
 
-void ModelBuffers::Initialize(Stream& stream, const View& upload, const Fill& fill) const {
+void ModelBuffers::Initialize(Stream& stream, const View& upload, const FillBuffer& fill) const {
   if (values_.statistics.NumElements() > 0) fsdp::Fill(stream, 0, values_.statistics);
   for (size_t i = 0; i < buffers_.size(); ++i) {
     const ModelBuffer& buffer = *buffers_[i];

@@ -10,18 +10,18 @@
 #include <functional>
 #include <vector>
 
+#include "trainer/fsdp/fill.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/schedule.h"
-#include "trainer/nn/model.h"
+#include "trainer/nn/buffer.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
+class Model;
+
 class ModelBuffers {
  public:
-  // Writes elements [begin, begin + n) of a buffer to `values`, host memory of the buffer's dtype.
-  using Fill = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
-
   // Throws std::invalid_argument where two of the model's tensors have one name.
   explicit ModelBuffers(const Model& model);
 
@@ -38,7 +38,7 @@ class ModelBuffers {
 
   // Copies through `upload`, host memory. `fill` may be null: each buffer then has its initial
   // value.
-  void Initialize(Stream& stream, const View& upload, const Fill& fill) const;
+  void Initialize(Stream& stream, const View& upload, const FillBuffer& fill) const;
 
   // The calls of a step, in this order; only training steps make the last three. All enqueue on
   // `stream`.

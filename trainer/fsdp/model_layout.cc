@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trainer/fsdp/keep_fp32.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

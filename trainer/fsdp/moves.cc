@@ -7,6 +7,7 @@
 
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/quantize.h"
 
 namespace fsdp {
 namespace {

@@ -10,7 +10,7 @@
 #include "trainer/core/view.h"
 #include "trainer/fsdp/storage.h"
 #include "trainer/fsdp/unit_memory.h"
-#include "trainer/ops/quantize.h"
+#include "trainer/ops/quantized_layout.h"
 #include "trainer/runtime/spill_memory.h"
 #include "trainer/runtime/stream.h"
 

@@ -65,7 +65,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/autograd/segment.h"
 #include "trainer/fsdp/action.h"
 #include "trainer/fsdp/options.h"
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "trainer/fsdp/schedule.h"
+#include "trainer/fsdp/action.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

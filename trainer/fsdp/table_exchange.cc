@@ -11,6 +11,8 @@
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/table_rows.h"
+#include "trainer/runtime/operation.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
@@ -95,7 +97,7 @@ void TableExchange::Begin(Stream& exchanges, Stream& stream) {
   Copy(stream, slots, first_slot_);
 }
 
-void TableExchange::Initialize(Stream& stream, const Fill& fill) {
+void TableExchange::Initialize(Stream& stream, const FillRows& fill) {
   const int64_t width = layout_.width();
   const View rows = table_.Reshape(Shape{table_.NumElements()});
   const int64_t most = upload_.NumElements() / width;

@@ -25,6 +25,7 @@
 #include "trainer/autograd/table_vectors.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/core/batch.h"
+#include "trainer/fsdp/fill.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/shard_update.h"
 #include "trainer/fsdp/table_layout.h"
@@ -50,10 +51,8 @@ class TableExchange final : public TableVectors {
   // Call it before all else: `exchanges` is stream() from here on. Enqueues on `stream` the data
   // about tables that kernels read.
   void Begin(Stream& exchanges, Stream& stream);
-  // Enqueues the rows' initial values: `fill` writes elements [begin, begin + values.size()) of a
-  // table, on the host, on any thread.
-  using Fill = std::function<void(const EmbeddingTable&, int64_t begin, std::span<float> values)>;
-  void Initialize(Stream& stream, const Fill& fill);
+  // Enqueues the rows' initial values.
+  void Initialize(Stream& stream, const FillRows& fill);
 
   // The actions of a step. Each enqueues on the stream given.
   using Load = std::function<void(int micro_batch, const Batch& batch)>;

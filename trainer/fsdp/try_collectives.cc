@@ -4,9 +4,11 @@
 
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/model_buffers.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/quantized_gather.h"
 #include "trainer/fsdp/quantized_reduce.h"
 #include "trainer/fsdp/table_layout.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

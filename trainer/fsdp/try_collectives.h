@@ -7,12 +7,13 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/fsdp/executor_options.h"
 #include "trainer/fsdp/layout.h"
-#include "trainer/fsdp/model_layout.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+class Model;
 
 // By group: the largest call of each kind and dtypes, over all flat parameters. The step's scalars
 // and a model's statistics are left out.

@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "models/shape_json.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/check.h"
@@ -21,8 +23,10 @@
 #include "trainer/data/pair_batch.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/host_memory.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device_factory.h"
 #include "trainer/runtime/gpus.h"
 #include "trainer/weights/hf_config.h"
@@ -133,6 +137,8 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
   executor_->Initialize(model.weights.parameters, model.weights.buffers, model.weights.rows);
   executor_->Synchronize();
 }
+
+Generator::~Generator() = default;
 
 void Generator::TakeCaches(const DecoderShape& decoder) {
   const auto take = [&](const Shape& shape) {

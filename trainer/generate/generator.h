@@ -11,10 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/autograd/kv_cache.h"
-#include "trainer/data/tokenizer.h"
-#include "trainer/fsdp/executor.h"
+#include "trainer/comm/mesh.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/generate/sampler.h"
 #include "trainer/nn/model.h"
@@ -24,6 +23,8 @@
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
+
+class Executor;
 
 // A model to generate from, as found on disk.
 struct StoredModel {
@@ -54,6 +55,7 @@ class Generator : public LogitsSource {
   // Reads all weights: blocks. Throws MemoryError before it allocates where they will not fit,
   // CheckpointError.
   Generator(StoredModel model, const GeneratorOptions& options);
+  ~Generator() override;
 
   int64_t rows() const override { return options_.rows; }
   int64_t vocab_size() const override { return model_->autoregressive()->outputs(); }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/core/command_line.h"
-#include "trainer/launch/supervisor.h"
+#include "trainer/launch/launch_options.h"
 
 namespace fsdp {
 

@@ -3,14 +3,14 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_ATTENTION_CHOICE_H_
 
-#include "models/shape.h"
 #include "trainer/loop/choice.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // ChoiceId::kAttention, into options.executor.attention. A rank with a GPU looks for cuDNN, and has
 // it make the plans of the recipe's shape. With train.attention: math nobody is asked. Where no

@@ -7,6 +7,7 @@
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/runtime/spill_file.h"
 #include "trainer/runtime/spill_memory.h"

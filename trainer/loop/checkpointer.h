@@ -17,9 +17,10 @@
 #include "trainer/loop/job.h"
 #include "trainer/loop/recorder.h"
 #include "trainer/loop/run_directory.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // Every rank has one. All ranks make the same calls, but for functions that say otherwise. Reading
 // or writing the session's state waits for all device work.

@@ -11,9 +11,11 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/click_batch.h"
 #include "trainer/data/click_rows.h"
 #include "trainer/data/csv_clicks.h"
 #include "trainer/data/planted_clicks.h"
+#include "trainer/nn/model.h"
 #include "trainer/nn/table.h"
 
 namespace fsdp {

@@ -7,13 +7,13 @@
 #include <functional>
 #include <string>
 
-#include "trainer/core/batch.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/row_loaders.h"
-#include "trainer/nn/model.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+class Model;
 
 // Whether a source of the recipe is clicks.
 bool ReadsClicks(const DataRecipe& data);

@@ -6,9 +6,10 @@
 
 #include <vector>
 
-#include "trainer/recipe/recipe.h"
-
 namespace fsdp {
+
+struct Recipe;
+struct ShapeConflict;
 
 // A RecipeCompletion (recipe/load.h). It changes one key that the user wrote: a run directory in
 // model.init_from becomes its latest checkpoint, so that all ranks begin with the same one.

@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -22,6 +23,7 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
@@ -30,6 +32,7 @@
 #include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/yaml_text.h"

@@ -9,6 +9,7 @@
 
 #include "trainer/data/check_row.h"
 #include "trainer/data/token_batch.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/generate/sampler.h"
 
 namespace fsdp {

@@ -13,9 +13,10 @@
 #include "trainer/loop/job.h"
 #include "trainer/loop/recorder.h"
 #include "trainer/loop/run_data.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // Means over the targets of all batches of a set.
 struct EvalMeans {

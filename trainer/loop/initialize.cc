@@ -6,6 +6,7 @@
 
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/utf8.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/weights/initial_weights.h"

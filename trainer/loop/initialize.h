@@ -8,9 +8,10 @@
 #include "trainer/engine/session.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/recorder.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // Draws the weights from `seed`, or reads those of model.init_from and draws adapters beside them.
 // Averaged weights are the same. All ranks call it; blocks until each has its weights. Says which

@@ -18,10 +18,11 @@
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 struct Place {
   int rank = 0, world = 1;

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "models/shape.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -7,14 +7,15 @@
 #include <optional>
 #include <string>
 
-#include "models/shape.h"
+#include "models/family.h"
 #include "trainer/engine/plan.h"
-#include "trainer/nn/model.h"
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
+
+class Model;
+struct Recipe;
 
 // "family, 12 layers x 768, 124,439,808 parameters, in steps of 512 x 1,024 = 524,288 tokens
 //  on cuda, 8 ranks, 4 to a host: an H100 with 80 GB", two lines, each ended. Where some parameters

@@ -13,11 +13,11 @@
 #include "trainer/loop/evaluate.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 
 class StopSignal;
+struct Recipe;
 
 // Finds the rank's place from the environment (launch/environment.h) and its peers through the
 // store, then trains until `signals` says otherwise. With `dry_run`, or on the sim device, it makes

@@ -1,6 +1,7 @@
 #include "trainer/loop/rank_session.h"
 
 #include "trainer/comm/together.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/try_collectives.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/choices.h"
@@ -14,6 +15,10 @@
 namespace fsdp {
 
 RankSession::RankSession(ResolvedRun run, const Job& job) : run_(std::move(run)), job_(job) {}
+
+std::string RankSession::Where() const {
+  return session_ ? session_->executor().Where() : opening_;
+}
 
 void RankSession::Open(const Held& held, const std::function<void(std::string_view)>& say) {
   opening_ = "the device";

@@ -49,7 +49,7 @@ class RankSession {
   Session& session() { return *session_; }
   Executor& executor() { return session_->executor(); }
   // The streams' present work, as Executor::Where(), or the stage that Open() is in; else empty.
-  std::string Where() const { return session_ ? session_->executor().Where() : opening_; }
+  std::string Where() const;
   void Abort(const std::string& why) {
     if (link_) link_->Abort(why);
   }

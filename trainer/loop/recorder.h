@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "trainer/core/file_prefix.h"
-#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/executor_memory.h"
+#include "trainer/fsdp/executor_step.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"

@@ -4,9 +4,11 @@
 #include <string>
 
 #include "trainer/engine/plan.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/loop/choices.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"

@@ -6,9 +6,10 @@
 #include "trainer/comm/store.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolved_run.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // All ranks of the place's job call it, and it blocks for them; for a place without a job it asks
 // nobody. Allocates nothing of the run. RequireFit() checks whether the run fits. Throws

@@ -10,21 +10,21 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh.h"
-#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/store.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
-#include "trainer/nn/model.h"
 #include "trainer/ops/convolution_backend.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
+
+class Model;
+class NcclLibrary;  // trainer/comm/nccl/nccl_api.h
 
 // A run takes these by asking its machine (choice.h).
 enum class ChoiceId {
@@ -44,6 +44,12 @@ struct Chosen {
 };
 
 struct ResolvedRun {
+  // In resolved_run.cc, so that readers of this header need not know a model.
+  ResolvedRun();
+  ResolvedRun(ResolvedRun&&) noexcept;
+  ResolvedRun& operator=(ResolvedRun&&) noexcept;
+  ~ResolvedRun();
+
   Place place;
   // The recipe as it is run: with the dropouts of the run that it goes on with, the model's shape,
   // the number of steps where data was opened, and fsdp.cpu_offload.optimizer_share as a number.
@@ -67,12 +73,7 @@ struct ResolvedRun {
   RunPlan plan;
 
   // A choice that has not been made is empty.
-  Chosen Of(ChoiceId id) const {
-    for (const Chosen& one : chosen) {
-      if (one.id == id) return one;
-    }
-    return {.id = id};
-  }
+  Chosen Of(ChoiceId id) const;
 };
 
 }  // namespace fsdp

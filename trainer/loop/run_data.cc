@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -37,6 +38,7 @@
 #include "trainer/loop/image_data.h"
 #include "trainer/loop/pair_data.h"
 #include "trainer/loop/run_words.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizer.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/comm/store.h"
 #include "trainer/data/data_files.h"

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "trainer/core/units.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

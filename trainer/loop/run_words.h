@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "trainer/data/fitted_samples.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct CheckpointRecipe;
+struct DataRecipe;
 
 // "366k parameters", and where some are frozen "trains 37.0k of 1.60M parameters".
 std::string WhatTrains(int64_t trained, int64_t parameters);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"

@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "models/family.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/engine/session.h"
-#include "trainer/nn/model.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+class Model;
+struct Recipe;
+struct ShapeConflict;
 
 // CPU compute threads of a rank: run.threads, or the cores this process may use, shared by the
 // ranks of the host; at least 1.

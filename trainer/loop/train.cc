@@ -13,12 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "models/shape.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/checkpointer.h"
 #include "trainer/loop/evaluator.h"
@@ -31,6 +33,7 @@
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"

@@ -4,9 +4,10 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/loop/job.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // Trains to train.steps and returns kDone, or until a rank is asked to stop and returns kStopped:
 // then a checkpoint is saved, and rank 0's last line names it. A console that has lost its reader

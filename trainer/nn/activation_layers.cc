@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/nn/layers.h"
 #include "trainer/ops/activations.h"
 #include "trainer/ops/swiglu.h"

@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 
 namespace fsdp {

@@ -13,10 +13,11 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/autograd/tape.h"
 #include "trainer/core/view.h"
 
 namespace fsdp {
+
+class Tape;
 
 class ModelBuffer {
  public:

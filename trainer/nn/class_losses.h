@@ -3,10 +3,12 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_CLASS_LOSSES_H_
 #define FSDP_TRAIN_TRAINER_NN_CLASS_LOSSES_H_
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/var.h"
 #include "trainer/core/view.h"
 
 namespace fsdp {
+
+class Tape;
 
 // loss[0] += scale * sum of weights x cross-entropy of logits [rows, classes]. `targets`, int32,
 // and `weights`, fp32, have `rows` elements, in any shape, and must live until the tape has run. On

@@ -3,13 +3,15 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_CONVOLUTION_LAYERS_H_
 #define FSDP_TRAIN_TRAINER_NN_CONVOLUTION_LAYERS_H_
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/var.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/convolution_shape.h"
 
 namespace fsdp {
+
+class Tape;
 
 // Converts images of a batch, fp32 [samples, height, width, channels], to the tape's dtype of
 // activations. They have no gradient, so Convolution does not compute one; no other layer may read

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/var.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/patch_order.h"
 
 namespace fsdp {
+
+class Tape;
 
 // Images of a batch, fp32 [rows, height, width, channels], as [rows * patches, elements of a patch]
 // in the tape's dtype of activations. They have no gradient, as FromBatch() (layers.h).

@@ -13,6 +13,7 @@
 #include "trainer/ops/gelu.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/layer_norm.h"
+#include "trainer/ops/linear.h"
 #include "trainer/ops/lora.h"
 #include "trainer/ops/rms_norm.h"
 

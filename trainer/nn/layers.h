@@ -7,14 +7,16 @@
 #include <functional>
 #include <optional>
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/var.h"
 #include "trainer/data/token_batch.h"
-#include "trainer/nn/model.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/ops/linear.h"
+#include "trainer/ops/weight_layout.h"
+#include "trainer/runtime/allocator.h"
 
 namespace fsdp {
+
+class Tape;
 
 // token_table[token] + position_table[position], [batch * seq, hidden].
 Var Embed(Tape& tape, const Parameter& token_table, const Parameter& position_table,

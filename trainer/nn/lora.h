@@ -7,25 +7,16 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_LORA_H_
 #define FSDP_TRAIN_TRAINER_NN_LORA_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "trainer/nn/lora_options.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
-
-struct LoraOptions {
-  int64_t rank = 8;
-  double alpha = 16;
-  // The adapted weights in blocks. A target is a glob over their names in the Hugging Face file,
-  // or, as in PEFT's target_modules, a module's name or its last parts in any layer (`q_proj`,
-  // `self_attn.q_proj`). Each slice that a target matches gets an adapter of its own.
-  std::vector<std::string> targets = {"*"};
-
-  bool operator==(const LoraOptions&) const = default;
-};
 
 // A weight's name without .weight.
 std::string ModuleOf(const std::string& weight);

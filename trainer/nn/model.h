@@ -8,15 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "trainer/autograd/tape.h"
 #include "trainer/core/batch.h"
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/eval_metric.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/nn/table.h"
-#include "trainer/ops/linear.h"
+#include "trainer/ops/weight_layout.h"
 
 namespace fsdp {
+
+class Tape;
 
 // The segments are in forward order; a forward pass enters each once. A parameter that several
 // segments use is in memory in all of them, but listed once. Either the segment that lists it is

@@ -4,6 +4,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
 
 namespace fsdp {

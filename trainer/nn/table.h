@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/var.h"
 #include "trainer/core/batch.h"
 #include "trainer/core/dtype.h"
 #include "trainer/nn/parameter.h"
 
 namespace fsdp {
+
+class Tape;
 
 // The batch input that all tables of a model read: int32 [slots, 2] per sample, where slots is the
 // sum of the tables' bags, in the order of the tables. A slot holds a 64-bit id as two words, the

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 
-#include "trainer/autograd/tape.h"
+#include "trainer/autograd/var.h"
 #include "trainer/nn/parameter.h"
 
 namespace fsdp {
+
+class Tape;
 
 // Each row's vectors of a, then those of b: [rows * (n + m), width]. a has rows * n * width
 // elements and b has rows * m * width, in any shape. Either may be an input without a gradient.

@@ -3,6 +3,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/activations_cpu.h"
 #include "trainer/ops/cuda/activations_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

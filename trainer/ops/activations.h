@@ -24,6 +24,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_
 #define FSDP_TRAIN_TRAINER_OPS_ACTIVATIONS_H_
 
+#include "trainer/core/view.h"
 #include "trainer/ops/activation.h"
 #include "trainer/runtime/stream.h"
 

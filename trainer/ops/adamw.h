@@ -13,8 +13,6 @@
 
 #include <limits>
 
-#include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_parameters.h"
 #include "trainer/ops/update.h"
 #include "trainer/runtime/stream.h"
 

@@ -13,6 +13,7 @@
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/ops/cudnn/attention_workspace.h"
 #include "trainer/ops/tiled_attention.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -7,6 +7,7 @@
 #include "trainer/ops/attention_checks.h"
 #include "trainer/ops/cpu/attention_cached_cpu.h"
 #include "trainer/ops/cuda/attention_cached_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -10,7 +10,7 @@
 #include "trainer/core/view.h"
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/runtime/stream.h"
+#include "trainer/runtime/range.h"
 
 namespace fsdp {
 

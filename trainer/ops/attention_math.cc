@@ -9,6 +9,7 @@
 #include "trainer/ops/cpu/attention_math_cpu.h"
 #include "trainer/ops/cuda/attention_math_cuda.h"
 #include "trainer/ops/layer_norm.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -8,6 +8,7 @@
 #include "trainer/ops/batch_norm_shape.h"
 #include "trainer/ops/cpu/batch_norm_cpu.h"
 #include "trainer/ops/cuda/batch_norm_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

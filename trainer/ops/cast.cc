@@ -4,6 +4,7 @@
 #include "trainer/ops/cpu/cast_cpu.h"
 #include "trainer/ops/cuda/cast_cuda.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -5,6 +5,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CAST_H_
 #define FSDP_TRAIN_TRAINER_OPS_CAST_H_
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

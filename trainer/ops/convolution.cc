@@ -9,6 +9,7 @@
 #include "trainer/ops/cuda/convolution_cuda.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
 #include "trainer/ops/cudnn/convolution_workspace.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/dropout_cpu.h"
 #include "trainer/ops/cuda/dropout_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

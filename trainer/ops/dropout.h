@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

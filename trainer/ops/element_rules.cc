@@ -6,6 +6,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/ops/cpu/element_rules_cpu.h"
 #include "trainer/ops/cuda/element_rules_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

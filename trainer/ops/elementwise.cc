@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/elementwise_cpu.h"
 #include "trainer/ops/cuda/elementwise_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

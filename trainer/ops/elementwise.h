@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
 #define FSDP_TRAIN_TRAINER_OPS_ELEMENTWISE_H_
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

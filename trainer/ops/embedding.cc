@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/embedding_cpu.h"
 #include "trainer/ops/cuda/embedding_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -7,6 +7,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/feature_vectors_cpu.h"
 #include "trainer/ops/cuda/feature_vectors_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -8,6 +8,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/head_loss_cpu.h"
 #include "trainer/ops/cuda/head_loss_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

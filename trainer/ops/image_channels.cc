@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/image_channels_cpu.h"
 #include "trainer/ops/cuda/image_channels_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/image_tokens_cpu.h"
 #include "trainer/ops/cuda/image_tokens_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

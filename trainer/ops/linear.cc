@@ -6,6 +6,7 @@
 #include "trainer/ops/cpu/linear_cpu.h"
 #include "trainer/ops/cuda/linear_cuda.h"
 #include "trainer/ops/gelu.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/runtime/stream.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/lora_cpu.h"
 #include "trainer/ops/cuda/lora_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/loss_scaler_cpu.h"
 #include "trainer/ops/cuda/loss_scaler_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/quantize_cpu.h"
 #include "trainer/ops/cuda/quantize_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

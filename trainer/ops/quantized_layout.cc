@@ -8,6 +8,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/quantized_layout_cpu.h"
 #include "trainer/ops/cuda/quantized_layout_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

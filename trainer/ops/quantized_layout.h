@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trainer/core/view.h"
 #include "trainer/ops/quantized_form.h"
 #include "trainer/ops/quantized_row.h"
 #include "trainer/runtime/stream.h"

@@ -6,6 +6,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/reductions_cpu.h"
 #include "trainer/ops/cuda/reductions_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

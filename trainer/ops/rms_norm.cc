@@ -6,6 +6,7 @@
 #include "trainer/ops/cpu/rms_norm_cpu.h"
 #include "trainer/ops/cuda/rms_norm_cuda.h"
 #include "trainer/ops/norm_rows.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -5,7 +5,9 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/row_adagrad_cpu.h"
 #include "trainer/ops/cuda/row_adagrad_cuda.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/running_statistics_cpu.h"
 #include "trainer/ops/cuda/running_statistics_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

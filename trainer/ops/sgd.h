@@ -8,8 +8,6 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_SGD_H_
 #define FSDP_TRAIN_TRAINER_OPS_SGD_H_
 
-#include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_parameters.h"
 #include "trainer/ops/update.h"
 #include "trainer/runtime/stream.h"
 

@@ -5,6 +5,8 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/step_parameters_cpu.h"
 #include "trainer/ops/cuda/step_parameters_cuda.h"
+#include "trainer/ops/step_blocks.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "trainer/ops/step_blocks.h"
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

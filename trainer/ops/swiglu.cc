@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/swiglu_cpu.h"
 #include "trainer/ops/cuda/swiglu_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

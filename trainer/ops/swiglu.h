@@ -12,6 +12,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 #define FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 
+#include "trainer/core/view.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

@@ -5,6 +5,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/table_rows_cpu.h"
 #include "trainer/ops/cuda/table_rows_cuda.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "trainer/ops/element_rules.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

@@ -23,7 +23,7 @@
 #include <initializer_list>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/runtime/stream.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -5,9 +5,12 @@
 #include <string>
 #include <unordered_map>
 
+#include "trainer/fsdp/executor.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/row_adagrad.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

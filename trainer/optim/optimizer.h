@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "trainer/fsdp/executor.h"
-#include "trainer/nn/model.h"
+#include "trainer/fsdp/shard_update.h"
 #include "trainer/optim/update_rule.h"
 
 namespace fsdp {
+
+class Executor;
+class Model;
 
 // One state tensor, named by KeptStates(): a shard for each flat parameter, empty for a frozen one.
 struct ShardState {

@@ -2,6 +2,8 @@
 
 #include <fnmatch.h>
 
+#include "trainer/nn/model.h"
+
 namespace fsdp {
 namespace {
 

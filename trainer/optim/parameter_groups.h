@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/nn/model.h"
-
 namespace fsdp {
+
+class Model;
 
 struct ParameterGroup {
   // A glob over the names of slices, as in the Hugging Face file: `*` stands for any run of

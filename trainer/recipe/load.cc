@@ -7,7 +7,9 @@
 #include <string_view>
 #include <utility>
 
+#include "models/families.h"
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"

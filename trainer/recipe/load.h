@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "trainer/recipe/recipe.h"
-
 namespace fsdp {
+
+struct Recipe;
+struct ShapeConflict;
 
 // The files in order, then the overrides ("optimizer.lr=3e-4", the value in YAML) in order: the
 // later one wins, maps key by key, lists as a whole. Throws ConfigError whose text has a line for

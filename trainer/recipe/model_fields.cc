@@ -5,7 +5,9 @@
 #include <utility>
 #include <variant>
 
+#include "models/families.h"
 #include "trainer/core/check.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp::recipe {
 namespace {

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "models/field.h"
-#include "models/shape.h"
-#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+struct ModelRecipe;
+}  // namespace fsdp
 
 namespace fsdp::recipe {
 

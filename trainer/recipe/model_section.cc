@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "models/families.h"
+#include "models/shape.h"
+#include "trainer/recipe/containers.h"
 #include "trainer/recipe/field_types.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/sections.h"

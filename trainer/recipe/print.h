@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/recipe/recipe.h"
-
 namespace fsdp {
+
+struct Recipe;
 
 // All keys, as YAML in the schema's order. LoadRecipe reads the same recipe back.
 std::string PrintRecipe(const Recipe& recipe);

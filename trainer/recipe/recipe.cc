@@ -6,15 +6,24 @@
 #include <tuple>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/view.h"
 #include "trainer/data/click_batch.h"
 #include "trainer/data/image_batch.h"
 #include "trainer/data/pair_batch.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/model_fields.h"
 
 namespace fsdp {
+
+Recipe::Recipe() = default;
+Recipe::Recipe(const Recipe&) = default;
+Recipe::Recipe(Recipe&&) noexcept = default;
+Recipe& Recipe::operator=(const Recipe&) = default;
+Recipe& Recipe::operator=(Recipe&&) noexcept = default;
+Recipe::~Recipe() = default;
 
 std::string Recipe::Mistake(const std::string& key, const std::string& message) const {
   const auto place = places.find(key);

@@ -5,6 +5,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/schema.h"
 #include "trainer/recipe/yaml_text.h"
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/recipe/recipe.h"
-
 namespace fsdp {
+
+struct Recipe;
 
 struct RecipeDifference {
   std::string key;

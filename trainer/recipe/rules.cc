@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/shape.h"
 #include "trainer/data/jinja/date.h"
 #include "trainer/data/mixture.h"
 #include "trainer/ops/adamw.h"

@@ -1,5 +1,6 @@
 #include "trainer/recipe/schema.h"
 
+#include "trainer/recipe/containers.h"
 #include "trainer/recipe/sections.h"
 #include "trainer/recipe/type_of.h"
 

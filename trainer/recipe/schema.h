@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "trainer/recipe/reader.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/types.h"
+
+namespace fsdp {
+struct Recipe;
+}  // namespace fsdp
 
 namespace fsdp::recipe {
 

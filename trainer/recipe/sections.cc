@@ -1,5 +1,6 @@
 #include "trainer/recipe/sections.h"
 
+#include "trainer/recipe/containers.h"
 #include "trainer/recipe/forms.h"
 #include "trainer/recipe/model_fields.h"
 

@@ -3,8 +3,8 @@
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_SECTIONS_H_
 
-#include "trainer/recipe/containers.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/recipe/types.h"
 
 namespace fsdp::recipe {
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "trainer/core/check.h"
+#include "trainer/runtime/range.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 

@@ -17,6 +17,8 @@
 
 namespace fsdp {
 
+class StreamChecker;
+
 enum class DeviceType { kCpu, kCuda, kSim };
 const char* Name(DeviceType type);  // "cpu", ...
 

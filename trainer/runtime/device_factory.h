@@ -8,6 +8,8 @@
 
 namespace fsdp {
 
+class StreamChecker;
+
 struct DeviceOptions {
   bool spin = false;  // Compute threads of the CPU poll between loops: see ThreadPool.
   std::shared_ptr<StreamChecker> checker = nullptr;  // Null: no checking.

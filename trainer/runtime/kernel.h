@@ -20,7 +20,7 @@
 
 namespace fsdp {
 
-// Made by OnCpu(). May throw only what stream.h allows; the stream then fails.
+// Made by OnCpu(). May throw only what operation.h allows; the stream then fails.
 using CpuKernel = std::function<void(ThreadPool& pool)>;
 
 // A struct with View members defines this function beside itself, so that Host() finds them:

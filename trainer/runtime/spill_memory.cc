@@ -8,6 +8,7 @@
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/memory.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

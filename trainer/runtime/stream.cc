@@ -5,6 +5,8 @@
 
 #include "trainer/core/check.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/operation.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
-// Stream, Event and Operation: the contract for work, its order and its failure. It is the same on
-// every device; tests/trainer/runtime/stream_suite.h tests each of them.
+// Stream and Event: the contract for work (operation.h), its order and its failure. It is the same
+// on every device; tests/trainer/runtime/stream_suite.h tests each of them.
 // Tests: tests/trainer/runtime/cpu/cpu_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_STREAM_H_
@@ -10,38 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "trainer/core/view.h"
-#include "trainer/runtime/cost.h"
-#include "trainer/runtime/cuda_stream.h"
-#include "trainer/runtime/kernel.h"
-#include "trainer/runtime/stream_checker.h"
-
 namespace fsdp {
 
 class Device;
-
-// The work itself, for each type of device: a device runs its own kernel and ignores the others.
-// The sim device runs none and needs none.
-//   Throwing  A device's kernel does not throw: on a GPU it cannot. The host checks data before the
-//             work is enqueued. Two kinds of CPU work do throw, and so fail the stream:
-//             communicators (CommError) and host work such as loading a batch.
-//   Host      Work of the host in a stream's order, on host and pinned memory alone. A device with
-//             no kernel of its own for the operation runs it on a thread of the stream.
-struct DeviceKernels {
-  CpuKernel cpu = nullptr;
-  CudaKernel cuda = nullptr;
-  CpuKernel host = nullptr;
-};
-
-// `name` must outlive the program (a literal). Reads and writes are all the memory that the kernels
-// touch, Views among their arguments included. Memory that is read and written goes into `writes`.
-struct Operation {
-  const char* name = "";
-  std::vector<Range> reads;
-  std::vector<Range> writes;
-  std::vector<KernelCost> costs;  // By kernel, in the order in which they run.
-  DeviceKernels kernels = {};
-};
+class StreamChecker;
+class StreamResources;
+struct Operation;
 
 // A point in a Stream's work, made by Record() and RecordTime() alone.
 class Event {
@@ -65,8 +39,8 @@ class Event {
 
   std::shared_ptr<StreamChecker> checker_;
   int checker_stream_ = -1;
-  VectorClock clock_;
-  bool simulated_ = false;  // Time() is simulated time.
+  std::vector<uint64_t> clock_;  // A VectorClock (stream_checker.h).
+  bool simulated_ = false;       // Time() is simulated time.
   bool timed_ = false;
 };
 using EventPtr = std::shared_ptr<const Event>;

@@ -12,22 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/core/view.h"
-#include "trainer/runtime/memory.h"
+#include "trainer/runtime/range.h"
 
 namespace fsdp {
-
-// Bytes [begin, begin + bytes): the same for the device's address and the host's.
-struct Range {
-  uintptr_t begin = 0;
-  int64_t bytes = 0;
-
-  Range() = default;
-  Range(const void* data, int64_t n)
-      : begin(reinterpret_cast<uintptr_t>(HostAddress(data))), bytes(n) {}
-  Range(const View& v) : Range(v.data, v.bytes()) {}       // NOLINT: reads as `{x, w}`.
-  Range(const ConstView& v) : Range(v.data, v.bytes()) {}  // NOLINT
-};
 
 // Entry s counts the operations of stream s known to be done. Missing entries are zero.
 using VectorClock = std::vector<uint64_t>;

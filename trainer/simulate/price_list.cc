@@ -5,6 +5,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/ops/gemm_library.h"
 #include "trainer/ops/tiled_attention.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/simulate/product_waves.h"
 
 namespace fsdp {

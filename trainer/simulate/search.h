@@ -27,9 +27,10 @@
 #include "trainer/engine/plan.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // The recipe with these overrides behind its own. Throws ConfigError.
 using LoadWith = std::function<Recipe(const std::vector<std::string>& overrides)>;

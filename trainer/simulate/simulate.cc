@@ -12,6 +12,8 @@
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/runtime/sim/sim_device.h"

@@ -13,10 +13,10 @@
 #include <optional>
 #include <vector>
 
+#include "trainer/core/memory_point.h"
 #include "trainer/core/span.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/loop/resolved_run.h"
-#include "trainer/observe/chrome_trace.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/caching_allocator.h"
 

@@ -8,10 +8,11 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/simulate.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // Ranks of a host: as asked, as the hardware file has them where these are fewer than the job's, or
 // all. Throws ConfigError where they do not divide the world.

@@ -7,6 +7,7 @@
 #include "trainer/engine/step_operations.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/ops/gemm_library.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/simulate/price_list.h"
 
 namespace fsdp {

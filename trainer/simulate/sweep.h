@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "trainer/recipe/hardware.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/simulate.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 // A key of the recipe, or world_size, and its values as YAML.
 struct SweptKey {

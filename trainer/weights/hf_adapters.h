@@ -10,9 +10,10 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"
-#include "trainer/nn/model.h"
 
 namespace fsdp {
+
+class Model;
 
 struct HfAdapterOptions {
   DType dtype = DType::kFloat32;  // All tensors': fp32, bf16 or fp16.

@@ -7,6 +7,7 @@
 
 #include "models/families.h"
 #include "models/hf_object.h"
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/family.h"
 #include "models/hf_object.h"
-#include "models/shape.h"
 #include "trainer/core/dtype.h"
 
 namespace fsdp {

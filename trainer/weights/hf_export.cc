@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/check.h"
 #include "trainer/core/whole_file.h"

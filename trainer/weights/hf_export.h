@@ -7,14 +7,14 @@
 #include <cstdint>
 #include <string>
 
-#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"
-#include "trainer/nn/model.h"
 #include "trainer/weights/hf_tokenizer_files.h"
 
 namespace fsdp {
+
+class Model;
 
 struct HfExportOptions {
   DType dtype = DType::kFloat32;            // All weights': fp32, bf16 or fp16.

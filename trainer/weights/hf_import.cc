@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"

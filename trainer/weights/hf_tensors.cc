@@ -1,5 +1,7 @@
 #include "trainer/weights/hf_tensors.h"
 
+#include "trainer/nn/model.h"
+
 namespace fsdp {
 
 HfTensors::HfTensors(const Model& model) {

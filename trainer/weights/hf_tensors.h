@@ -10,9 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "trainer/nn/model.h"
+#include "trainer/core/dtype.h"
+#include "trainer/core/view.h"
+#include "trainer/nn/buffer.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp {
+
+class Model;
 
 // Tensors are in forward order, a segment's buffers behind its parameters, embedding tables behind
 // all. Adapters are no tensors of such a directory. Keeps a reference to the model.

@@ -19,6 +19,7 @@
 #include "trainer/core/read_file.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"

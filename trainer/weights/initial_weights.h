@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "models/shape.h"
+#include "models/family.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/fsdp/executor.h"
-#include "trainer/nn/model.h"
+#include "trainer/fsdp/fill.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
+
+class Model;
 
 // All throw CheckpointError that names the directory and its fault.
 
@@ -33,9 +34,9 @@ std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // Arguments of Executor::Initialize(). They read byte ranges when they are called, on any thread,
 // so a rank holds no more than its shard.
 struct WeightSource {
-  Executor::FillParameter parameters;
-  ModelBuffers::Fill buffers;
-  TableExchange::Fill rows;
+  FillParameter parameters;
+  FillBuffer buffers;
+  FillRows rows;
 };
 // Merges the adapters of a checkpoint. Parameters of `head` are drawn elsewhere and need not be
 // there.

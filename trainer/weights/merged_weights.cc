@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

@@ -10,9 +10,13 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/nn/model.h"
+#include "trainer/nn/buffer.h"
+#include "trainer/nn/parameter.h"
+#include "trainer/ops/weight_layout.h"
 
 namespace fsdp {
+
+class Model;
 
 // For one thread. Holds the adapters of one parameter at a time.
 class MergedWeights {

@@ -10,9 +10,11 @@
 
 #include "trainer/data/token_manifest.h"
 #include "trainer/data/tokenizer.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
+struct SourceRecipe;
 
 struct RunTokenizer {
   std::string name;              // For OpenTokenizer(); empty: unknown.

@@ -6,7 +6,9 @@
 
 #include "models/dhen/dhen.h"
 #include "tests/testing/fixture_rows.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/data/click_batch.h"
+#include "trainer/nn/layers.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp::testing {

@@ -4,6 +4,7 @@
 
 #include "models/gpt2/config.h"
 #include "models/shape.h"
+#include "trainer/ops/attention_inputs.h"
 
 namespace fsdp {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "models/llama/config.h"
 #include "models/shape.h"
+#include "trainer/ops/attention_inputs.h"
 
 namespace fsdp {
 namespace {

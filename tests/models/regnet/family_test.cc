@@ -10,6 +10,7 @@
 #include "models/make_model.h"
 #include "models/regnet/config.h"
 #include "models/shape.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

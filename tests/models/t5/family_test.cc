@@ -10,6 +10,8 @@
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "models/t5/config.h"
+#include "trainer/nn/model.h"
+#include "trainer/ops/attention_inputs.h"
 
 namespace fsdp {
 namespace {

@@ -11,6 +11,7 @@
 #include "models/t5/config.h"
 #include "tests/testing/fixture_rows.h"
 #include "trainer/data/derived_inputs.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp::testing {
 namespace {

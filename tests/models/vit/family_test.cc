@@ -11,6 +11,7 @@
 #include "models/make_model.h"
 #include "models/shape.h"
 #include "models/vit/config.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/head_mixing.h"
 
 namespace fsdp {

@@ -6,6 +6,7 @@
 #include "models/vit/config.h"
 #include "models/vit/vit.h"
 #include "tests/testing/fixture_rows.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp::testing {

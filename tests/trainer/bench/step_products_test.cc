@@ -6,6 +6,7 @@
 
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {

@@ -18,6 +18,7 @@
 #include "tests/testing/kill_at_call.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/whole_file.h"
 

@@ -16,6 +16,7 @@
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "tests/trainer/checkpoint/tiny_saves.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/errors.h"
 

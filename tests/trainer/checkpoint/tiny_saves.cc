@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/memory_store.h"
 
 namespace fsdp {

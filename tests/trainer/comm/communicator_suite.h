@@ -22,6 +22,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

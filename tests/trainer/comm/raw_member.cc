@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <chrono>
 
+#include "trainer/comm/wire.h"
+
 namespace fsdp::testing {
 namespace {
 

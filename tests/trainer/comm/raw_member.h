@@ -9,7 +9,6 @@
 
 #include "trainer/comm/socket.h"
 #include "trainer/comm/store_proof.h"
-#include "trainer/comm/wire.h"
 
 namespace fsdp::testing {
 

@@ -17,6 +17,7 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/try_collectives.h"
 #include "trainer/runtime/sim/sim_device.h"

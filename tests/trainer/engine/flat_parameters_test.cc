@@ -7,10 +7,15 @@
 #include <vector>
 
 #include "tests/testing/tiny_run.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {
 namespace {

@@ -13,14 +13,18 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/emulated/profiler.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/gemm_library.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {
 namespace {

@@ -22,6 +22,7 @@
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 

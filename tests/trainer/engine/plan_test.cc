@@ -14,8 +14,10 @@
 #include "models/make_model.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/hosts/hosts_communicator.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/ops/cpu/gemm.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 

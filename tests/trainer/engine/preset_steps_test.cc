@@ -23,6 +23,7 @@
 #include "trainer/core/file_prefix.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

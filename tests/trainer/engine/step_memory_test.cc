@@ -13,6 +13,7 @@
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 

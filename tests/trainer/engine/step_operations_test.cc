@@ -11,6 +11,7 @@
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {
 namespace {

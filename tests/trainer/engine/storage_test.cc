@@ -16,6 +16,7 @@
 #include "tests/testing/tiny_run.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/moves.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -19,6 +19,8 @@
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/runtime/sim/sim_device.h"
 #include "trainer/runtime/stream_checker.h"

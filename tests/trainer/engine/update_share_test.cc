@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 
 #include "models/gpt2/config.h"
 #include "models/make_model.h"

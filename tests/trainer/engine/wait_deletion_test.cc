@@ -17,11 +17,14 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/everything.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/philox.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {

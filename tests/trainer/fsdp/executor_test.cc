@@ -10,10 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/token_batch.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/pooled_allocator.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/sim/sim_device.h"

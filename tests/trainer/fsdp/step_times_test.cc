@@ -6,9 +6,12 @@
 #include <memory>
 #include <vector>
 
+#include "trainer/autograd/tape.h"
 #include "trainer/comm/sim/sim_communicator.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {

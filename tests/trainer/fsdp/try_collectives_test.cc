@@ -8,6 +8,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/fsdp/model_layout.h"
 
 namespace fsdp {
 namespace {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/initial_values.h"

@@ -25,6 +25,7 @@
 #include "trainer/launch/exit_words.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/stop_signal.h"
+#include "trainer/launch/supervisor.h"
 
 namespace fsdp {
 namespace {

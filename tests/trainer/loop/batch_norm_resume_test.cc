@@ -19,7 +19,9 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

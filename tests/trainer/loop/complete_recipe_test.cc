@@ -12,6 +12,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/data/token_manifest.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -11,6 +11,8 @@
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/caching_buffers.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp {

@@ -17,7 +17,9 @@
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/schema.h"
 
 namespace fsdp {

@@ -13,6 +13,7 @@
 #include "trainer/data/pair_batch.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {

@@ -6,6 +6,9 @@
 #include <string>
 
 #include "models/make_model.h"
+#include "models/shape.h"
+#include "trainer/nn/model.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

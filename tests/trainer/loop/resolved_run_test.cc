@@ -21,6 +21,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 

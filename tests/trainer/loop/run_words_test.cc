@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/recipe/recipe.h"
+
 namespace fsdp {
 namespace {
 

@@ -21,6 +21,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/recipe/recipe.h"
+namespace fsdp {
+struct Recipe;
+}  // namespace fsdp
 
 namespace fsdp::testing {
 

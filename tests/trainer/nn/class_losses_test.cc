@@ -11,6 +11,7 @@
 
 #include "tests/testing/numeric.h"
 #include "tests/testing/on_tape.h"
+#include "trainer/autograd/tape.h"
 
 namespace fsdp {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/testing/on_tape.h"
+#include "trainer/autograd/tape.h"
 
 namespace fsdp {
 namespace {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/ops/attention.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 
 namespace fsdp {
 namespace {

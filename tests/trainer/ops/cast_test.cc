@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
+#include "trainer/core/philox.h"
 
 namespace fsdp {
 namespace {

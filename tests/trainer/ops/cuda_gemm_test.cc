@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "tests/trainer/ops/gelu_oracle.h"
 #include "trainer/ops/cuda/gemm.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,7 @@
 #include "trainer/ops/elementwise.h"
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 
 namespace fsdp {
 namespace {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "trainer/core/argsort.h"
 #include "trainer/core/errors.h"
 

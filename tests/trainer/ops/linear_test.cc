@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "tests/trainer/ops/gelu_oracle.h"
 #include "trainer/ops/gelu.h"
 

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_parameters.h"
+#include "trainer/core/dtype.h"
+#include "trainer/core/view.h"
+#include "trainer/ops/step_blocks.h"
 
 namespace fsdp {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
 #include "tests/trainer/ops/quantize_model.h"
 

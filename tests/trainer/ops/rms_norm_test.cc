@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 
 namespace fsdp {
 namespace {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
 #include "trainer/ops/row_order.h"
+#include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 namespace {

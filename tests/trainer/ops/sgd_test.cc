@@ -4,7 +4,11 @@
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
+#include "trainer/ops/element_rule.h"
+#include "trainer/ops/element_rules.h"
+#include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 namespace {

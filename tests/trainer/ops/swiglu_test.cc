@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/numeric.h"
 #include "tests/trainer/ops/gelu_oracle.h"
 
 namespace fsdp {

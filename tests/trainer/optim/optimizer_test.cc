@@ -15,11 +15,14 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/autograd/tape.h"
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/data/token_batch.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 

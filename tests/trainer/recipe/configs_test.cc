@@ -10,8 +10,10 @@
 #include <regex>
 #include <sstream>
 
+#include "models/shape.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -11,9 +11,11 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/regnet/config.h"
+#include "models/shape.h"
 #include "models/vit/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/schema.h"
 
 namespace fsdp {

@@ -11,6 +11,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/model_fields.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -15,6 +15,7 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

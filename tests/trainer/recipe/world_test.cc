@@ -8,6 +8,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "trainer/runtime/stream_checker.h"
+
 namespace fsdp {
 namespace {
 

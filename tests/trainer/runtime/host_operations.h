@@ -9,6 +9,7 @@
 
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/futex.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

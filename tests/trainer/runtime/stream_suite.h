@@ -19,6 +19,7 @@
 #include "tests/trainer/runtime/host_operations.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 

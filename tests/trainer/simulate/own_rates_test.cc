@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "trainer/recipe/hardware.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/simulate/price_list.h"
 
 namespace fsdp {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "trainer/ops/tiled_attention.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/simulate/product_waves.h"
 
 namespace fsdp {

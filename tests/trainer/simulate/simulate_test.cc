@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/fsdp/step_position.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"

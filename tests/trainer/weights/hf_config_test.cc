@@ -13,6 +13,7 @@
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
 #include "models/regnet/config.h"
+#include "models/shape.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "trainer/core/errors.h"

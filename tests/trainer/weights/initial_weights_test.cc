@@ -13,6 +13,7 @@
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
+#include "trainer/nn/model.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -26,7 +27,7 @@ using testing::SavedCheckpoint;
 TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
   const std::string checkpoint = SavedCheckpoint("initial");
   const auto model = MakeModel(ReadInitialShape(checkpoint));
-  const Executor::FillParameter fill = OpenInitialWeights(checkpoint).parameters;
+  const FillParameter fill = OpenInitialWeights(checkpoint).parameters;
   ThreadPool pool(4, /*spin=*/false);
   for (const ModelSegment& segment : model->segments()) {
     for (const Parameter* p : segment.parameters) {
@@ -55,8 +56,8 @@ TEST(InitialWeights, AdaptersAreMerged) {
       "adapted", {"model.init_from=" + base, "model.lora={rank: 2, targets: ['*k_proj*']}",
                   "optimizer.lr=0.5", "schedule={name: constant}"});
   const auto model = MakeModel(ReadInitialShape(adapted));
-  const Executor::FillParameter before = OpenInitialWeights(base).parameters,
-                                after = OpenInitialWeights(adapted).parameters;
+  const FillParameter before = OpenInitialWeights(base).parameters,
+                      after = OpenInitialWeights(adapted).parameters;
   int changed = 0;
   for (const ModelSegment& segment : model->segments()) {
     for (const Parameter* p : segment.parameters) {

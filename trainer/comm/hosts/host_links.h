@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/shm/shared_memory.h"
 #include "trainer/comm/socket.h"
 #include "trainer/comm/store.h"
 

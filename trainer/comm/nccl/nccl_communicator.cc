@@ -30,6 +30,7 @@
 #include "trainer/core/start_thread.h"
 #include "trainer/runtime/cuda/fails_later.h"
 #include "trainer/runtime/gpu_libraries.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

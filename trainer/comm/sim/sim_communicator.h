@@ -11,6 +11,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/runtime/sim/timeline.h"
 
 namespace fsdp {

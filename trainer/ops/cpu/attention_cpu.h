@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-#include "trainer/ops/attention.h"
+#include "trainer/core/view.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

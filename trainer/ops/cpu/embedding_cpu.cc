@@ -5,6 +5,7 @@
 
 #include "trainer/core/argsort.h"
 #include "trainer/ops/cpu/floats.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "trainer/core/view.h"
-#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 

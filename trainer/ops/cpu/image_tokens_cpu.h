@@ -6,7 +6,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/patch_order.h"
-#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "trainer/runtime/kernel.h"
+#include "trainer/core/view.h"
+#include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 

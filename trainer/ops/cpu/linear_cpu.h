@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "trainer/ops/linear.h"
-#include "trainer/runtime/kernel.h"
+#include "trainer/core/view.h"
+#include "trainer/ops/weight_layout.h"
+#include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 

@@ -2,7 +2,8 @@
 #define FSDP_TRAIN_TRAINER_OPS_CPU_LOSS_SCALER_CPU_H_
 
 #include "trainer/core/view.h"
-#include "trainer/ops/loss_scaler.h"
+#include "trainer/ops/loss_scaler_options.h"
+#include "trainer/ops/loss_scaler_state.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

@@ -4,6 +4,8 @@
 
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cpu/vector_math.h"
+#include "trainer/ops/quantized_form.h"
+#include "trainer/ops/quantized_row.h"
 
 namespace fsdp {
 namespace {

@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "trainer/ops/quantized_row.h"
-
 namespace fsdp {
 
 // Indexed by QuantizedForm. x and y: 256 floats; scales: one for each `block` of them; codes: 256

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "trainer/ops/norm_rows.h"
-#include "trainer/runtime/kernel.h"
+#include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cpu/update_kernels.h"
 #include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_parameters.h"
+#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/update.h"
 #include "trainer/runtime/thread_pool.h"
 

@@ -5,7 +5,6 @@
 
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/heads_cuda.h"
-#include "trainer/ops/cuda/launch.h"
 
 namespace fsdp {
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "trainer/core/view.h"
 #include "trainer/ops/cuda/launch.h"
 
 namespace fsdp {

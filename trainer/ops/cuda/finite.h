@@ -3,7 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_FINITE_H_
 
-#include "trainer/ops/cuda/launch.h"
+#include <cuda_runtime.h>
 
 namespace fsdp {
 

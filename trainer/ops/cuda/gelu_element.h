@@ -5,7 +5,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GELU_ELEMENT_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GELU_ELEMENT_H_
 
-#include "trainer/ops/cuda/launch.h"
+#include <cuda_runtime.h>
 
 namespace fsdp {
 

@@ -16,7 +16,6 @@
 
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/view.h"
 #include "trainer/runtime/cuda_stream.h"
 
 namespace fsdp {

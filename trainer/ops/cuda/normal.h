@@ -4,7 +4,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_NORMAL_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_NORMAL_H_
 
-#include "trainer/ops/cuda/launch.h"
+#include <cuda_runtime.h>
+
 #include "trainer/ops/normal_tail.h"
 
 namespace fsdp {

@@ -3,9 +3,9 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_PHILOX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_PHILOX_H_
 
-#include <cstdint>
+#include <cuda_runtime.h>
 
-#include "trainer/ops/cuda/launch.h"
+#include <cstdint>
 
 namespace fsdp {
 

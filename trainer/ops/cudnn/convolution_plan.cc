@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "trainer/ops/cudnn/convolution_graph.h"
 #include "trainer/ops/cudnn/convolution_workspace.h"
 
 namespace fsdp::cudnn {

@@ -6,8 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "trainer/ops/cudnn/convolution_graph.h"
+#include "trainer/ops/convolution_backend.h"
 #include "trainer/ops/cudnn/execution_plan.h"
+#include "trainer/ops/cudnn/operation_graph.h"
 
 namespace fsdp::cudnn {
 

@@ -1,6 +1,7 @@
 #include "trainer/ops/cudnn/thread_handle.h"
 
 #include "trainer/core/errors.h"
+#include "trainer/ops/cudnn/execution_plan.h"
 
 namespace fsdp::cudnn {
 namespace {

@@ -4,7 +4,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_THREAD_HANDLE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_THREAD_HANDLE_H_
 
-#include "trainer/ops/cudnn/execution_plan.h"
+#include "trainer/ops/cudnn/cudnn_api.h"
+#include "trainer/ops/cudnn/descriptor.h"
 #include "trainer/runtime/cuda_stream.h"
 
 namespace fsdp::cudnn {

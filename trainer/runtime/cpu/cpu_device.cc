@@ -17,6 +17,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/runtime/futex.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {

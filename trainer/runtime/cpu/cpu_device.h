@@ -10,8 +10,11 @@
 #include <mutex>
 
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
+
+class StreamChecker;
 
 struct CpuOptions {
   bool spin = false;  // Compute threads poll between loops: see ThreadPool.

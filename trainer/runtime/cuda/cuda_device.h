@@ -21,6 +21,8 @@
 
 namespace fsdp {
 
+class StreamChecker;
+
 struct CudaOptions {
   int gpu = 0;  // Index among the visible GPUs.
   // The host waits after each operation, so that a fault names the operation that caused it.

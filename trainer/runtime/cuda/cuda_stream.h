@@ -18,6 +18,7 @@
 #include "trainer/runtime/cuda/progress.h"
 #include "trainer/runtime/cuda/run_ahead.h"
 #include "trainer/runtime/device.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 

@@ -19,6 +19,7 @@
 
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/host_clock.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/runtime/sim/timeline.h"
 #include "trainer/runtime/stream_checker.h"
 

@@ -20,6 +20,7 @@
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/fails_later.h"
 #include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {
 namespace {
