@@ -140,8 +140,8 @@ void CompareRecords(const Recipe& recipe, const CheckpointMeta& meta, bool own, 
     start.records_unknown = from + " is of another run directory";
   } else if (!meta.records) {
     start.records_unknown = from +
-                            " does not say what metrics.jsonl held (an older build or a "
-                            "reshard wrote it)";
+                            " does not say what metrics.jsonl held (an import or a reshard "
+                            "wrote it)";
   }
   if (!start.records_unknown.empty()) return;
   const std::string path = start.directory.metrics(), how = HowItDiffers(path, *meta.records);

@@ -146,7 +146,7 @@ class Trainer {
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
     executor().MastersWritten();
-    updates_ = meta.updates.value_or(meta.step);
+    updates_ = meta.updates;
     skipped_ = meta.skipped;
     evaluation_ = meta.evaluation;
     evaluate_first_ = meta.evaluate_first;
