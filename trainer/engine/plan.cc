@@ -474,7 +474,7 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
   };
   for (const Cure& cure : kCures) {
     SessionOptions changed = options;
-    if (!cure.apply(changed)) continue;
+    if (!cure.apply(changed) || changed.executor.OffloadsFromCache()) continue;
     std::string setting = cure.setting;
     const size_t size_at = setting.find('%');
     if (size_at == std::string::npos) {

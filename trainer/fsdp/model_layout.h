@@ -50,6 +50,12 @@ struct ExecutorOptions : FsdpOptions {
   // For tests of other places and forms, may be null.
   Storage::Change change_storage = nullptr;
   std::function<void(Moves& moves)> add_moves = nullptr;
+
+  // Recipes refuse it: memory of a caching allocator stays on the device.
+  bool OffloadsFromCache() const {
+    return buffers == Buffers::kCaching &&
+           (cpu_offload.optimizer || activation_offload != ActivationOffload::kNone);
+  }
 };
 
 // The units that the host updates: all units that train, in the order of the model, except a share

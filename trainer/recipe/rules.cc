@@ -5,6 +5,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -314,6 +315,15 @@ void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
                 {"fsdp.concat_gradients", "fsdp.buffers"},
                 "`slots` have no place for what fsdp.concat_gradients copies: set fsdp.buffers to "
                 "`caching`, or this to false");
+  for (const auto& [key, moves, none] :
+       {std::tuple("fsdp.cpu_offload.optimizer", fsdp.cpu_offload.optimizer, "false"),
+        {"train.activation_offload", recipe.train.activation_offload != ActivationOffload::kNone,
+         "none"}}) {
+    rules.Require(fsdp.buffers == FsdpOptions::Buffers::kSlots || !moves, {"fsdp.buffers", key},
+                  std::string("`caching` leaves all memory on the device, but ") + key +
+                      " moves some to the host: set fsdp.buffers to `slots`, or " + key + " to `" +
+                      none + "`");
+  }
   const auto& [resume, every] = std::pair(recipe.checkpoint.resume.kind, recipe.checkpoint.every);
   const bool resumes = resume != ResumeRecipe::Kind::kAuto && resume != ResumeRecipe::Kind::kNone;
   for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", fsdp.fake_all_gather),

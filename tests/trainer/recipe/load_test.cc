@@ -227,6 +227,16 @@ INSTANTIATE_TEST_SUITE_P(
         {"DeviceLimitsSlots", "fsdp: {buffers: caching, limiter: device}",
          "r.yaml:3:35: fsdp.limiter: `device` limits gathers by slots, and with fsdp.buffers "
          "`caching` there are none: set fsdp.limiter to `host`"},
+        {"CachingUpdatesOnTheDevice",
+         "fsdp: {buffers: caching, limiter: host, cpu_offload: {optimizer: true}}",
+         "r.yaml:3:17: fsdp.buffers: `caching` leaves all memory on the device, but "
+         "fsdp.cpu_offload.optimizer moves some to the host: set fsdp.buffers to `slots`, or "
+         "fsdp.cpu_offload.optimizer to `false`"},
+        {"CachingKeepsActivations",
+         "fsdp: {buffers: caching, limiter: host}\ntrain: {activation_offload: host}",
+         "r.yaml:3:17: fsdp.buffers: `caching` leaves all memory on the device, but "
+         "train.activation_offload moves some to the host: set fsdp.buffers to `slots`, or "
+         "train.activation_offload to `none`"},
         {"SlotsAreNotConcatenated", "fsdp: {concat_gradients: true}",
          "r.yaml:3:26: fsdp.concat_gradients: `slots` have no place for what "
          "fsdp.concat_gradients copies: set fsdp.buffers to `caching`, or this to false"},
@@ -864,17 +874,6 @@ TEST(LoadRecipe, AShareIsANumberOrIsMeasured) {
   EXPECT_EQ(share("0.3"), 0.3);
   EXPECT_EQ(share("1"), 1);
   EXPECT_EQ(ParseRecipe({{"r.yaml", kGood}}).fsdp.cpu_offload.optimizer_share, 0);
-}
-
-TEST(LoadRecipe, OffloadGoesWithEitherKindOfBuffers) {
-  for (const char* buffers : {"slots", "caching"}) {
-    const Recipe recipe = Parse(
-        kGood, {std::string("fsdp.buffers=") + buffers,
-                "fsdp.cpu_offload={optimizer: true, params: true, optimizer_share: 0.5, spill: d}",
-                "train.activation_offload=spill"});
-    EXPECT_TRUE(recipe.fsdp.cpu_offload.params) << buffers;
-    EXPECT_EQ(recipe.train.activation_offload, ActivationOffload::kSpill) << buffers;
-  }
 }
 
 TEST(LoadRecipe, OverridesOfMapsThatMayBeNull) {

@@ -459,6 +459,8 @@ void Reconcile(Json& recipe) {
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") {
     fsdp["limiter"] = "host";
+    fsdp["cpu_offload"]["optimizer"] = false;
+    recipe["train"]["activation_offload"] = "none";
   } else {
     fsdp["concat_gradients"] = false;
   }
