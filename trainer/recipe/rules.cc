@@ -189,6 +189,15 @@ void CheckPacking(Rules& rules, const DataRecipe& data) {
                     ", which cuts documents anywhere: leave data.too_long out");
 }
 
+void CheckAttention(Rules& rules, const TrainRecipe& train, const DataRecipe& data) {
+  const std::string key = data.documents ? "data.documents" : "data.packing";
+  const bool math = train.attention == TrainRecipe::Attention::kMath;
+  rules.Require(!math || !data.SeparatesDocuments(), {"train.attention", key},
+                "`math` attends across documents, which " + key +
+                    " keeps apart: set train.attention to `flash`, or " + key + " to `" +
+                    (data.documents ? "false`" : "windows`"));
+}
+
 // Keys that belong to an objective.
 void CheckObjective(Rules& rules, const DataRecipe& data) {
   using Objective = DataRecipe::Objective;
@@ -364,6 +373,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   }
 
   CheckPacking(rules, data);
+  CheckAttention(rules, recipe.train, data);
   CheckObjective(rules, data);
   // data.train is required; nothing that follows from its absence is reported as well.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);

@@ -469,6 +469,13 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "`bytes` has none: give data.train.eot");
   EXPECT_EQ(data("train: {paths: [x], eot: 0}, documents: true"), "");
   EXPECT_EQ(data("train: {source: tokens, paths: [x]}, documents: true"), "");  // tokens.json may.
+  EXPECT_EQ(data("train: {paths: [x], eot: 0}, documents: true}\ntrain: {attention: math"),
+            "r.yaml:3:20: train.attention: `math` attends across documents, which data.documents "
+            "keeps apart: set train.attention to `flash`, or data.documents to `false`");
+  EXPECT_EQ(data("train: {paths: [x], eot: 0}, packing: samples}\ntrain: {attention: math"),
+            "r.yaml:3:20: train.attention: `math` attends across documents, which data.packing "
+            "keeps apart: set train.attention to `flash`, or data.packing to `windows`");
+  EXPECT_EQ(data("train: {paths: [x]}}\ntrain: {attention: math"), "");
 }
 
 TEST(LoadRecipe, Packing) {

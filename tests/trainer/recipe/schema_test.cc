@@ -384,6 +384,7 @@ void Reconcile(Json& recipe) {
   const bool windows = data["packing"] == "windows";
   if (windows) data["too_long"] = "error";
   if (!windows) data["documents"] = false;
+  if (!windows || data["documents"] == true) recipe["train"]["attention"] = "flash";
   const auto fit = [&](Json& source) {
     if (!source.is_object() || !source.contains("paths")) return;
     if (source["source"] == "synthetic") source["paths"] = Json::array();
