@@ -102,7 +102,7 @@ const Cure kCures[] = {
     {"fsdp.cpu_offload.optimizer_share: 0",
      [](SessionOptions& o) {
        auto& offload = o.executor.cpu_offload;
-       return offload.optimizer && std::exchange(offload.optimizer_share, 0.0).value_or(0) > 0;
+       return offload.optimizer && std::exchange(offload.optimizer_share, 0) > 0;
      }},
     {"fsdp.cpu_offload.optimizer: true",
      [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},

@@ -322,22 +322,6 @@ Recipe WithDropoutsOfRun(const Recipe& recipe) {
   return with;
 }
 
-std::optional<double> ShareOfRun(const Recipe& recipe) {
-  const RunDirectory directory{recipe.run.Directory()};
-  try {
-    const std::string from = FindResume(recipe, directory);
-    if (from.empty()) return std::nullopt;
-    const bool kept = PathExists(directory.recipe());
-    const FsdpOptions::CpuOffload run =
-        (kept ? ReadRecipeOfRun(directory.recipe())
-              : ParseRecipe({{from, ReadCheckpointMeta(from).recipe}}))
-            .fsdp.cpu_offload;
-    return run.optimizer ? run.optimizer_share : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 bool GoesOn(const Recipe& recipe) { return !FoundToResume(recipe).empty(); }
 
 std::string GoesOnFrom(const Recipe& recipe) {

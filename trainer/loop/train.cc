@@ -101,8 +101,7 @@ class Trainer {
     std::vector<std::string> chosen =
         WhatIsQuantized(recipe_, *run_.model, run_.options, run_.hosts);
     chosen.insert(chosen.begin(),
-                  {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kConvolution).line,
-                   run_.Of(ChoiceId::kShare).line});
+                  {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kConvolution).line});
     recorder_.Begin(
         start_, aside_, step_,
         {run_.threads, seed_, held_out_, NumParameters(run_.shape),

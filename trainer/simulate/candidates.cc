@@ -134,8 +134,7 @@ Values ParameterPlaces(const SearchSpace& space, const Settings& chosen) {
 }
 
 std::string OwnShare(const Recipe& recipe) {
-  const std::optional<double> share = recipe.fsdp.cpu_offload.optimizer_share;
-  return share ? JsonNumber(*share) : "auto";
+  return JsonNumber(recipe.fsdp.cpu_offload.optimizer_share);
 }
 
 Values Shares(const SearchSpace& space, const Settings& chosen) {
