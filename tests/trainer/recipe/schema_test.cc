@@ -452,6 +452,10 @@ void Reconcile(Json& recipe) {
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
   Json& offload = fsdp["cpu_offload"];
+  if (fsdp["buffers"] == "caching") {
+    offload["optimizer"] = false;
+    recipe["train"]["activation_offload"] = "none";
+  }
   if (offload["optimizer"] == false)
     offload.update(Json{{"params", false}, {"optimizer_share", 0}, {"spill", nullptr}});
   if (offload["spill"].is_null() && recipe["train"]["activation_offload"] == "spill") {
@@ -460,8 +464,6 @@ void Reconcile(Json& recipe) {
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") {
     fsdp["limiter"] = "host";
-    fsdp["cpu_offload"]["optimizer"] = false;
-    recipe["train"]["activation_offload"] = "none";
   } else {
     fsdp["concat_gradients"] = false;
   }
