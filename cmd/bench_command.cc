@@ -14,6 +14,8 @@
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/loop/place.h"
+#include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
 #include "trainer/runtime/choose_device.h"
 
@@ -93,7 +95,7 @@ void RunGemm(const GemmFlags& flags) {
   const Recipe recipe = LoadRecipe(flags.recipe);
   const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
   const ChosenDevice device = DeviceHere(flags.device);
-  const ResolvedRun step = ResolveForProducts(recipe, flags.world, device.type);
+  const ResolvedRun step = Resolve(recipe, PlaceToBench(flags.world, device.type));
   StepProductsBench bench(StepWorkOf(step), threads, device.type, device.gpu, flags.own_kernels);
   const auto run = [&](int rounds) {
     std::vector<std::vector<double>> all;

@@ -66,7 +66,6 @@ struct Field {
   // No tensor's shape follows from it, and files that lack it are good: a recipe may give another
   // value than the weights that a run begins with.
   bool is_free = false;
-  bool is_later = false;  // Checkpoints of older builds lack it: there it has its default.
 };
 
 // As a recipe shows it: "768", "[1, 2]", "{type: linear, factor: 8}" in the order of `range`.

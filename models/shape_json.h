@@ -12,8 +12,8 @@
 namespace fsdp {
 
 std::string ShapeToJson(const ModelShape& shape);
-// All fields of the family must be there but dropouts and later ones (Field::is_later). Throws
-// CheckpointError that begins with `where` the text is from; the shape passes Validate().
+// All fields of the family must be there but dropouts. Throws CheckpointError that begins with
+// `where` the text is from; the shape passes Validate().
 ModelShape ShapeFromJson(const std::string& text, const std::string& where);
 
 }  // namespace fsdp

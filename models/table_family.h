@@ -85,15 +85,6 @@ FieldRow<Config> NameRow(const char* name, T Config::*member, const std::vector<
   return row;
 }
 
-// Row() for a member that older checkpoints lack: there it has its default.
-template <typename Config, typename T>
-FieldRow<Config> LaterRow(const char* name, T Config::*member, const decltype(Field::range)& range,
-                          const std::string& text, const std::string& standard) {
-  FieldRow<Config> row = Row(name, member, range, text, standard);
-  row.field.is_later = true;
-  return row;
-}
-
 // Row() for a member that no tensor's shape follows from (Field::is_free).
 template <typename Config, typename T>
 FieldRow<Config> FreeRow(const char* name, T Config::*member, const decltype(Field::range)& range,

@@ -397,39 +397,6 @@ TEST(Plan, OfADescribedMachine) {
   EXPECT_NE(run.err.find("was built without it"), std::string::npos) << run.err;
 }
 
-// The share is measured on this machine, and the plan is made with the measured number.
-TEST(Plan, OfAShareThatIsMeasured) {
-  Job job;
-  const std::string share = "fsdp.cpu_offload.optimizer_share: ";
-  const Strings offload = {"--set", "fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"};
-  const auto call = [&](Strings arguments) {
-    arguments.insert(arguments.end(), {"--config", job.recipe()});
-    arguments.insert(arguments.end(), offload.begin(), offload.end());
-    return Call(arguments);
-  };
-  const Outcome plan = call({"plan", "--world-size", "2"});
-  EXPECT_EQ(plan.code, 0) << plan.Text();
-  EXPECT_NE(plan.out.find("\n" + share), std::string::npos) << plan.out;
-  EXPECT_NE(plan.out.find("measured"), std::string::npos) << plan.out;
-  const Outcome json = call({"plan", "--world-size", "2", "--json"});
-  EXPECT_EQ(Json::parse(json.out)["world_size"], 2);
-  EXPECT_TRUE(json.err.starts_with(share)) << json.err;
-  const Outcome dry = call({"--dry-run"});
-  EXPECT_EQ(dry.code, 0) << dry.Text();
-  EXPECT_NE(dry.out.find("\n" + share), std::string::npos) << dry.out;
-
-  const std::string file = job.recipe() + ".hardware.yaml";
-  std::ofstream(file) << "{name: a GPU, memory: 1000000000, sources: {memory: 'assumed: room'}}";
-  for (const Strings& elsewhere : {Strings{"--hardware", file}, {"--set", "run.device=cuda"}}) {
-    Strings arguments = {"plan", "--world-size", "1"};
-    arguments.insert(arguments.end(), elsewhere.begin(), elsewhere.end());
-    const Outcome refused = call(arguments);
-    EXPECT_EQ(refused.code, 2) << refused.Text();
-    EXPECT_NE(refused.err.find(share + "`auto` is measured"), std::string::npos) << refused.err;
-    EXPECT_NE(refused.err.find("give the number"), std::string::npos) << refused.err;
-  }
-}
-
 TEST(Plan, IsWhatARunTakes) {
   Job job;
   ASSERT_EQ(job.Launch(2).code, 0);

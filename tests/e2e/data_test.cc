@@ -249,7 +249,7 @@ TEST_P(ChangedDataTest, MayMoveAndEvaluationsMayDiffer) {
   EXPECT_FALSE(resumes[0].contains("data_changed"));
   EXPECT_EQ(resumes[1]["data_changed"].size(), 1u);
 
-  // A checkpoint of an older build says nothing of data.
+  // An imported checkpoint says nothing of data.
   const std::string directory = job_.run_dir() + "/checkpoints/step_9";
   Manifest manifest = ReadManifest(directory);
   EXPECT_EQ(manifest.meta.data->train.size(), 2u);

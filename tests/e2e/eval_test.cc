@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
               "data.valid[1].tokenizer=bytes", "optimizer.lr=0.5"}},
         Case{"Offloaded",
              2,
-             {"fsdp={sharding_strategy: hybrid_shard, shard_size: 1, buffers: caching, "
+             {"fsdp={sharding_strategy: hybrid_shard, shard_size: 1, "
               "cpu_offload: {params: true, optimizer: true}}",
               "train.activation_checkpointing=full"}}),
     [](const auto& info) { return info.param.name; });

@@ -314,7 +314,7 @@ Quantities QuantitiesOf(const std::string& run_directory) {
 
 // [name] description
 // <words of the quantity but the last>: <last word>=<value> <last word>=<value> ...
-GoldenFile::GoldenFile(const std::string& path) : path_(path) {
+GoldenFile::GoldenFile() {
   if (const char* written = std::getenv("GOLDEN_WRITE")) {
     writes_ = true;
     path_ = written;

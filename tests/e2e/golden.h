@@ -9,7 +9,6 @@
 //
 // writes the runs' new results in place of the old ones (with -- --gtest_filter=..., of some
 // runs). A failure names the run, the step's numbers and the tensors that differ.
-// checkpoint_v1_test writes tests/fixtures/checkpoint_v1/golden.txt instead.
 #ifndef FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 #define FSDP_TRAIN_TESTS_E2E_GOLDEN_H_
 
@@ -61,7 +60,7 @@ Quantities QuantitiesOf(const std::string& run_directory);
 // golden.txt, a section for each name; where GOLDEN_WRITE is set, the file that it names.
 class GoldenFile {
  public:
-  explicit GoldenFile(const std::string& path = "tests/e2e/golden.txt");
+  GoldenFile();
 
   std::vector<std::string> Names() const;
   // Compares with the file; returns the differences in words, empty without any. If the file is to
@@ -76,7 +75,7 @@ class GoldenFile {
   };
   std::string Write() const;
 
-  std::string path_;
+  std::string path_ = "tests/e2e/golden.txt";
   bool writes_ = false;
   std::vector<Section> sections_;  // By name.
 };

@@ -122,7 +122,7 @@ class MetricsPage : public ::testing::Test {
     Run("scaled",
         {"fsdp.mixed_precision={param_dtype: fp16, grad_dtype: fp16, scaler: {init_scale: 1e30}}"},
         0);
-    Run("offload", {"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"}, 0);
+    Run("offload", {"fsdp.cpu_offload={optimizer: true, optimizer_share: 0.5}"}, 0);
     Run("paper", {"fsdp={buffers: caching, fake_all_gather: true, fake_reduce: true}"}, 0);
     const std::string clicks = job_.dir().Write(
         "clicks.yaml",

@@ -194,7 +194,7 @@ TEST(Records, OfAnotherRunOrAnOlderBuildAreNotCompared) {
                 .code,
             0);
   expect_unknown(resharded);
-  // One of an older build.
+  // One that says nothing of records, as an import.
   Manifest manifest = ReadManifest(newest);
   ASSERT_TRUE(manifest.meta.records);
   EXPECT_GT(manifest.meta.records->bytes, 1000);

@@ -278,8 +278,7 @@ TEST(Resume, InFloat16GivesTheSameBitsAndScales) {
   }
 }
 
-// Masters and state change their place at each cut, and where memory comes from; averages are
-// evaluated from there, too.
+// Masters and state change their place at each cut; averages are evaluated from there, too.
 TEST(Resume, InAnotherPlaceGivesTheSameBits) {
   Job job;
   for (const int world : {1, 2}) {
@@ -291,23 +290,22 @@ TEST(Resume, InAnotherPlaceGivesTheSameBits) {
       ASSERT_EQ(RunOn(job, world, With(settings, {"train.steps=14"})).code, 0) << what;
       const std::string got = job.RunDir("broken_" + what), disk = job.dir() / "disk";
       fs::create_directories(disk);
-      const auto until = [&](int steps, const std::string& offload,
-                             const std::string& buffers = "slots") {
+      const auto until = [&](int steps, const std::string& offload) {
         const Outcome part = RunOn(
             job, world,
             With(settings, {"train.steps=" + std::to_string(steps),
                             "train.activation_offload=" + std::string(steps == 13      ? "spill"
                                                                       : steps % 2 == 0 ? "host"
                                                                                        : "none"),
-                            "fsdp.cpu_offload={" + offload + "}", "fsdp.buffers=" + buffers}));
+                            "fsdp.cpu_offload={" + offload + "}"}));
         ASSERT_EQ(part.code, 0) << part.Text();
       };
       until(3, "optimizer: true");
-      until(6, "optimizer: true, params: true, spill: " + disk, "caching");
+      until(6, "optimizer: true, params: true, spill: " + disk);
       until(9, "optimizer: true, optimizer_share: 0.5, threads: 2");
       until(11, "optimizer: false");
-      until(13, "optimizer: true, optimizer_share: 0.4, spill_ahead: 0, spill: " + disk, "caching");
-      until(14, "optimizer: true, params: true, optimizer_share: 0.5", "caching");
+      until(13, "optimizer: true, optimizer_share: 0.4, spill_ahead: 0, spill: " + disk);
+      until(14, "optimizer: true, params: true, optimizer_share: 0.5");
       EXPECT_TRUE(fs::is_empty(disk));
       ExpectSameRun(got, want, 14, what);
       EXPECT_EQ(Evaluations(got, 4), Evaluations(want, 4)) << what;

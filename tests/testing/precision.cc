@@ -99,8 +99,7 @@ PrecisionReference::PrecisionReference(const Reference& reference, const std::st
       scale_(settings_.at("scale")) {}
 
 double PrecisionReference::Error(const std::string& name, const std::vector<float>& ours) const {
-  std::vector<double> exact(file_.Info(name).NumElements());
-  file_.ReadDouble(name, 0, exact);
+  const std::vector<double> exact = ReadDoubles(file_, name);
   Require(exact.size() == ours.size(), name + ": another size");
   double sum = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
@@ -150,8 +149,8 @@ std::vector<double> PrecisionReference::Errors(const Precision& precision, int w
 
 std::vector<double> PrecisionReference::Theirs(const std::string& frame, const Precision& precision,
                                                int world) const {
-  std::vector<double> theirs(names_.size());
-  file_.ReadDouble("error/" + WayOf(frame, precision, world), 0, theirs);
+  std::vector<double> theirs = ReadDoubles(file_, "error/" + WayOf(frame, precision, world));
+  Require(theirs.size() == names_.size(), "errors of " + frame + ": another size");
   return theirs;
 }
 
@@ -230,9 +229,9 @@ void PrecisionReference::HoldMeanRows(const Precision& precision, int world) con
       for (size_t i = 0; i < values.size(); ++i) mean[i] += values[i] / static_cast<float>(draws);
     }
   }
-  std::vector<double> theirs(means.size());
   const std::string way = WayOf("fsdp2", precision, world);
-  file_.ReadDouble("mean/" + way, 0, theirs);
+  const std::vector<double> theirs = ReadDoubles(file_, "mean/" + way);
+  Require(theirs.size() == means.size(), "mean/" + way + ": another size");
   size_t i = 0;
   for (const auto& [name, mean] : means) {
     const double ours = Error(std::string(Name(precision.param)) + "/adamw/" + name, mean);

@@ -27,6 +27,18 @@ double Norm(const std::vector<double>& x) {
 
 }  // namespace
 
+std::vector<double> ReadDoubles(const SafetensorsReader& file, const std::string& name) {
+  const SafetensorsInfo& info = file.Info(name);
+  if (info.type == SafetensorsType::kF64) {
+    std::vector<double> values(info.NumElements());
+    file.ReadBytes(name, 0, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+  std::vector<float> floats(info.NumElements());
+  file.ReadFloat(name, 0, floats);
+  return {floats.begin(), floats.end()};
+}
+
 Reference::Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of)
     : weights_(folder + "/model.safetensors"),
       results_(folder + "/reference.safetensors"),
@@ -46,9 +58,7 @@ bool Reference::Has(const std::string& name) const {
 }
 
 std::vector<double> Reference::Doubles(const std::string& name) const {
-  std::vector<double> values(results_.Info(name).NumElements());
-  results_.ReadDouble(name, 0, values);
-  return values;
+  return ReadDoubles(results_, name);
 }
 
 std::vector<int32_t> Reference::Ints(const std::string& name) const {

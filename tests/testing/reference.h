@@ -20,6 +20,9 @@
 
 namespace fsdp::testing {
 
+// A tensor of F64, or of a type that ReadFloat() reads.
+std::vector<double> ReadDoubles(const SafetensorsReader& file, const std::string& name);
+
 class Reference {
  public:
   // `folder`: tests/fixtures/<family>/<model>. `set_shape` reads its config.json, with the

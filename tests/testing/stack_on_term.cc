@@ -1,6 +1,5 @@
 // A program that SIGTERM ends says first where its main thread stands: the kit's tests may hang on
 // a machine without a debugger. addr2line -e bazel-bin/... names the addresses.
-// Tests: tests/tools/gpu_kit_test.py
 #include <execinfo.h>
 #include <unistd.h>
 

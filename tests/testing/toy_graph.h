@@ -10,8 +10,10 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/data/synthetic_rows.h"
+#include "trainer/nn/layer_tools.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/batch_norm.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/running_statistics.h"
@@ -23,11 +25,19 @@ inline constexpr float kCentredMomentum = 0.25f;
 // x [rows, columns] itself in training, which adds its mean to the running one; otherwise x less
 // that.
 inline Var Centred(Tape& t, const Var& x, ConstView weight, ModelBuffer& mean) {
+  const int64_t columns = x.shape[1];
   if (t.writes_buffers()) {
-    UpdateRunningMean(t.stream(), x.view(), weight, kCentredMomentum, mean.Write(t));
+    const TensorPtr part = t.New(Shape{1 + 2 * columns}, DType::kFloat32);
+    const TensorPtr statistics = t.New(Shape{1 + 2 * columns}, DType::kFloat32);
+    const TensorPtr variance = t.New(Shape{columns}, DType::kFloat32);  // Read by nobody.
+    const Workspace workspace(t, BatchNormWorkspaceBytes(x.shape));
+    BatchMoments(t.stream(), x.view(), weight, part->view(), workspace.view());
+    Fill(t.stream(), 0, variance->view());
+    JoinMoments(t.stream(), part->view().Reshape(Shape{1, 1 + 2 * columns}), /*eps=*/1,
+                statistics->view(),
+                RunningMoments{mean.Write(t), variance->view(), kCentredMomentum});
   }
   if (t.training()) return x;
-  const int64_t columns = x.shape[1];
   const TensorPtr less = t.New(Shape{columns}, DType::kFloat32);
   const TensorPtr cast = t.New(Shape{columns}, x.dtype);
   Copy(t.stream(), mean.Read(t), less->view());

@@ -31,7 +31,6 @@ def gpu_op_tests(name, suites, rules, emulated_rules):
         size = "small",
         args = ["--gtest_filter=*Activation*:*AdamW*:*Cast*:*Rope*:*Sgd*:*StepParameters*"],
         tags = ["optimised"],
-        visibility = ["//tests/tools:__pkg__"],
         deps = suites + emulated_rules + [
             "//tests/emulated:cuda_test_device",
             "//tests/emulated:kernels",

@@ -42,12 +42,6 @@ std::string GroupOf(const std::string& op, const Product& p, WeightLayout layout
 
 }  // namespace
 
-ResolvedRun ResolveForProducts(Recipe recipe, int world, DeviceType kernels) {
-  std::optional<double>& share = recipe.fsdp.cpu_offload.optimizer_share;
-  share = share.value_or(0);
-  return Resolve(recipe, PlaceToBench(world, kernels));
-}
-
 StepWork StepWorkOf(const ResolvedRun& run) {
   Model& model = *run.model;
   StepWork work;

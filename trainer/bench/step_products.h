@@ -38,10 +38,6 @@ struct StepWork {
   double attention_flops = 0;
 };
 
-// A run of `world` ranks that have kernels for `kernels`. Updates change no product, so
-// fsdp.cpu_offload.optimizer_share: auto is 0 here, and not measured. Throws as Resolve().
-ResolvedRun ResolveForProducts(Recipe recipe, int world, DeviceType kernels);
-
 // The products of rank 0, as the ops of its step state them.
 StepWork StepWorkOf(const ResolvedRun& run);
 

@@ -34,7 +34,7 @@ bool AllDigits(std::string_view text) {
 
 bool IsOurs(std::string_view file) {
   constexpr std::string_view kPrefix = "rank_", kSuffix = ".safetensors";
-  for (const std::string end : {"", kUnfinishedSuffix, ".tmp"}) {  // The last: of older builds.
+  for (const std::string end : {"", kUnfinishedSuffix}) {
     if (file == kManifestName + end) return true;
   }
   return file.size() > kPrefix.size() + kSuffix.size() && file.starts_with(kPrefix) &&

@@ -167,10 +167,10 @@ StateFormat ParseFormat(const JsonValue& node, const std::string& name,
   return state;
 }
 
-ManifestSlice ParseSlice(const JsonValue& node, int64_t file_bytes, int64_t version) {
+ManifestSlice ParseSlice(const JsonValue& node, int64_t file_bytes) {
   ManifestSlice s;
   s.state = PlainName(node.At("state"));
-  if (version > 1 && node.Has("tensor")) {
+  if (node.Has("tensor")) {
     s.tensor = PlainName(node.At("tensor"));
   } else {
     s.flat = PlainName(node.At("unit"));
@@ -178,13 +178,12 @@ ManifestSlice ParseSlice(const JsonValue& node, int64_t file_bytes, int64_t vers
   s.begin = node.At("begin").Integer(0, Shape::kMaxElements);
   s.count = node.At("count").Integer(1, Shape::kMaxElements);
   s.at = node.At("at").Integer(0, file_bytes);
-  s.bytes =
-      version == 1 ? s.count * SizeOf(DType::kFloat32) : node.At("bytes").Integer(1, kMaxFileBytes);
+  s.bytes = node.At("bytes").Integer(1, kMaxFileBytes);
   if (s.bytes > file_bytes - s.at) node.Refuse("ends behind its file");
   return s;
 }
 
-ManifestFile ParseFile(const JsonValue& node, int64_t version) {
+ManifestFile ParseFile(const JsonValue& node) {
   ManifestFile file;
   file.name = node.At("name").Text();
   file.bytes = node.At("bytes").Integer(0, kMaxFileBytes);
@@ -196,7 +195,7 @@ ManifestFile ParseFile(const JsonValue& node, int64_t version) {
                 std::to_string(chunks));
   }
   for (const JsonValue& slice : node.At("slices").Elements()) {
-    file.slices.push_back(ParseSlice(slice, file.bytes, version));
+    file.slices.push_back(ParseSlice(slice, file.bytes));
   }
   std::vector<const ManifestSlice*> order;
   for (const ManifestSlice& s : file.slices) order.push_back(&s);
@@ -348,7 +347,7 @@ const StateFormat* Manifest::FindState(std::string_view name) const {
 std::string RankFileName(int rank) { return "rank_" + std::to_string(rank) + ".safetensors"; }
 
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path) {
-  return ParseFile(ParseJson(json, path, kErrors), kManifestVersion);
+  return ParseFile(ParseJson(json, path, kErrors));
 }
 
 Manifest ParseManifest(std::string_view text, const std::string& path) {
@@ -373,6 +372,9 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   }
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   const int64_t version = document.At("version").Integer(1, kAny);
+  if (version < kManifestVersion) {
+    refuse("has version " + std::to_string(version) + ", written by a build before 0.1.0");
+  }
   if (version > kManifestVersion) {
     refuse("has version " + std::to_string(version) + ", this build reads up to " +
            std::to_string(kManifestVersion) + ": use the build that wrote it, or a newer one");
@@ -385,7 +387,7 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   manifest.meta.tokens = document.At("tokens").Integer(0, kAny);
   manifest.meta.seed = document.At("seed").Unsigned();
   CheckpointMeta& meta = manifest.meta;
-  if (document.Has("updates")) meta.updates = document.At("updates").Integer(0, meta.step);
+  meta.updates = document.At("updates").Integer(0, meta.step);
   if (document.Has("skipped")) meta.skipped = document.At("skipped").Integer(0, meta.step);
   if (document.Has("scaler")) {
     const JsonValue scaler = document.At("scaler"), scale = scaler.At("scale");
@@ -420,11 +422,9 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     manifest.flat_parameters.push_back(ParseFlatParameter(flat, manifest.shards));
   }
   CheckNames(document, states, manifest.flat_parameters);
-  manifest.states = version == 1
-                        ? ElementStates(states, manifest.flat_parameters.size())
-                        : ParseFormats(document.At("formats"), states, manifest.flat_parameters);
+  manifest.states = ParseFormats(document.At("formats"), states, manifest.flat_parameters);
   for (const JsonValue& file : document.At("files").Elements()) {
-    manifest.files.push_back(ParseFile(file, version));
+    manifest.files.push_back(ParseFile(file));
     const std::string want = RankFileName(static_cast<int>(manifest.files.size()) - 1);
     if (manifest.files.back().name != want) {
       file.Refuse("is called " + Quote(manifest.files.back().name) + ", want '" + want + "'");

@@ -1,19 +1,19 @@
 // manifest.json: a checkpoint's contents and the place of every element. JSON, UTF-8:
 //
 //   {"checksum": "<16 hexadecimal digits>",      XXH64 of the file after this first line
-//    "format": "fsdp-train checkpoint", "version": 2,
+//    "format": "fsdp-train checkpoint", "version": 5,
 //    "world": 2, "shards": 2,                    of the run that wrote it; shards is F
 //    "step": 100, "tokens": 819200, "seed": 1337,
-//    "updates": 98, "skipped": 0,                steps that landed, and those that were paid for;
-//    "scaler": {"scale": 32768, "good_steps": 7},   older builds wrote none
-//    "evaluation": {"loss": 2.5, "best": 2.25,   nor these; loss: where this step was evaluated
+//    "updates": 98, "skipped": 0,                steps that landed, and those that were paid for
+//    "scaler": {"scale": 32768, "good_steps": 7},   where one is in use
+//    "evaluation": {"loss": 2.5, "best": 2.25,   loss: where this step was evaluated
 //                   "since_best": 1},
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
-//             "valid": []},                      data_files.h; older builds wrote none
+//             "valid": []},                      data_files.h; an import has none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
-//                                                when it was saved: file_prefix.h; nor these
+//                                                when it was saved: file_prefix.h
 //    "states": ["master", "m", "factor"],
 //    "formats": {"master": {"grid": "element", "dtypes": {"root": "fp32", ...}},
 //                "m": {"grid": "element", "dtypes": {"root": "uint8", ...}},
@@ -29,19 +29,17 @@
 //                          {"state": "factor", "tensor": "wte.weight.rows", "begin": 0,
 //                           "count": 64, "at": 24000, "bytes": 256}, ...]}, ...]}
 //
-// "units" lists flat parameters and "unit" names one (trainer/fsdp/layout.h): files keep the words
-// of their first version. Sizes, offsets, begin and count are elements of the flat parameter, the
-// same for all its states, whatever their grids (state_format.h) and dtypes; a tensor of its own
-// has elements of its own, and lies whole in one slice. Bytes [at, at + bytes) of the file hold the
-// slice's values, little-endian: they are the file's tensor <state>/<flat parameter>/<dtype> or
-// <state>/<tensor>/<dtype>. A frozen flat parameter has no state but its parameters, "master". A
-// tensor without an owner belongs to the whole model.
+// "units" lists flat parameters and "unit" names one (trainer/fsdp/layout.h). Sizes, offsets, begin
+// and count are elements of the flat parameter, the same for all its states, whatever their grids
+// (state_format.h) and dtypes; a tensor of its own has elements of its own, and lies whole in one
+// slice. Bytes [at, at + bytes) of the file hold the slice's values, little-endian: they are the
+// file's tensor <state>/<flat parameter>/<dtype> or <state>/<tensor>/<dtype>. A frozen flat
+// parameter has no state but its parameters, "master". A tensor without an owner belongs to the
+// whole model.
 //
-// Version 1 had no formats and no bytes: every state was one of fp32 per element. Version 3 is
-// written where the model has buffers: they are the tensors of the state "buffers", fp32 or int64.
-// Version 4 is written where it has embedding tables: states "rows" and "row_sums" of the grid
-// "rows", whose tensors, tables [rows, width] and [rows], are in parts: the elements of a table
-// count through rank by rank, in each by its rows (fsdp/row_deal.h).
+// A model's buffers are the tensors of the state "buffers", fp32 or int64. Its embedding tables are
+// those of the states "rows" and "row_sums" of the grid "rows": tables [rows, width] and [rows], in
+// parts. The elements of a table count through rank by rank, in each by its rows (fsdp/row_deal.h).
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 
@@ -68,10 +66,10 @@ struct CheckpointMeta {
   uint64_t seed = 0;
   std::string recipe;  // The resolved recipe, YAML.
   std::string config;  // The model's shape, JSON text, for readers without the recipe.
-  // The files that the run has read since its start; empty: unknown (an older build, an import).
+  // The files that the run has read since its start; empty: unknown (an import).
   std::optional<DataFiles> data{};
-  std::optional<int64_t> updates{};  // Steps that changed the weights; empty: all (an older build).
-  int64_t skipped = 0;               // The other steps that train.max_skipped_steps counts.
+  int64_t updates = 0;  // Steps that changed the weights.
+  int64_t skipped = 0;  // The other steps that train.max_skipped_steps counts.
   struct Scaler {
     float scale = 1;
     int64_t good_steps = 0;
@@ -88,8 +86,8 @@ struct CheckpointMeta {
   };
   std::optional<Evaluation> evaluation{};
   bool evaluate_first = false;  // A stop has cut this step's evaluation short: a resume makes it.
-  // The contents of the run directory's metrics.jsonl at the save; empty: unknown (an older build,
-  // an import, a reshard). A save takes rank 0's.
+  // The contents of the run directory's metrics.jsonl at the save; empty: unknown (an import, a
+  // reshard). A save takes rank 0's.
   std::optional<FilePrefix> records{};
 };
 
@@ -122,9 +120,8 @@ struct Manifest {
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kManifestFormat[] = "fsdp-train checkpoint";
-// The newest version that is read. A save writes the oldest version that can hold its contents: 4
-// with tables, 3 with buffers, otherwise 2.
-inline constexpr int64_t kManifestVersion = 4;
+// The version that is written and read. Builds before 0.1.0 wrote 1 to 4, which are refused.
+inline constexpr int64_t kManifestVersion = 5;
 // The text before and behind the checksum, which stands first and covers all that follows.
 inline constexpr std::string_view kManifestBeforeChecksum = "{\"checksum\": \"",
                                   kManifestAfterChecksum = "\",\n";
@@ -134,7 +131,7 @@ std::string RankFileName(int rank);
 // and the reason.
 ManifestFile ParseManifestFile(std::string_view json, const std::string& path);
 
-// Parses any version up to this build's. Believes nothing: the checksum must be right, every number
+// Parses the text of a manifest. Believes nothing: the checksum must be right, every number
 // in its range, every name a plain one, every owner a parameter. Parameters must lie inside their
 // flat parameter without overlap. The slices of each state must hold every element of every flat
 // parameter, or of its tensors, exactly once, in as many bytes as grid and dtype ask for, without

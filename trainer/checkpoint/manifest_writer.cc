@@ -1,6 +1,5 @@
 #include "trainer/checkpoint/manifest_writer.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -110,15 +109,13 @@ std::string ManifestToText(const Manifest& manifest) {
     rest.append(rest.empty() ? "\"" : ",\n\"").append(key).append("\": ").append(value);
   };
   add("format", Dump(kManifestFormat));
-  const bool rows = std::ranges::any_of(
-      manifest.states, [](const StateFormat& state) { return state.grid == Grid::kRows; });
-  add("version", rows ? "4" : manifest.FindState(kBuffersState) ? "3" : "2");
+  add("version", std::to_string(kManifestVersion));
   add("world", std::to_string(manifest.world));
   add("shards", std::to_string(manifest.shards));
   add("step", std::to_string(meta.step));
   add("tokens", std::to_string(meta.tokens));
   add("seed", std::to_string(meta.seed));
-  if (meta.updates) add("updates", std::to_string(*meta.updates));
+  add("updates", std::to_string(meta.updates));
   if (meta.skipped > 0) add("skipped", std::to_string(meta.skipped));
   if (meta.scaler) {
     add("scaler", "{\"scale\": " + Dump(meta.scaler->scale) +

@@ -263,15 +263,13 @@ void CheckRange(const char* function, std::string_view name, const char* unit, i
 }
 
 // `in` is aligned to its elements.
-template <typename In, typename Out>
-void ConvertTo(const std::byte* in, std::span<Out> out) {
+template <typename In>
+void ConvertToFloat(const std::byte* in, std::span<float> out) {
   const In* from = reinterpret_cast<const In*>(in);
-  if constexpr (!std::is_arithmetic_v<In> && std::is_same_v<Out, float>) {
-    Convert(from, static_cast<int64_t>(out.size()), out.data());
-  } else if constexpr (std::is_arithmetic_v<In>) {
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Out>(from[i]);
-  } else {
+  if constexpr (std::is_arithmetic_v<In>) {
     for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(from[i]);
+  } else {
+    Convert(from, static_cast<int64_t>(out.size()), out.data());
   }
 }
 
@@ -386,26 +384,23 @@ void SafetensorsReader::ReadBytes(std::string_view name, int64_t byte_begin,
   ReadAt(path_, file_.get(), info.begin + byte_begin, out.data(), out.size());
 }
 
-template <typename Out>
-void SafetensorsReader::ReadAs(std::string_view name, int64_t element_begin,
-                               std::span<Out> out) const {
+void SafetensorsReader::ReadFloat(std::string_view name, int64_t element_begin,
+                                  std::span<float> out) const {
   const SafetensorsInfo& info = Info(name);
   CheckRange("SafetensorsReader::ReadFloat", name, "elements", element_begin, out.size(),
              info.NumElements());
-  using Converter = void (*)(const std::byte*, std::span<Out>);
-  Converter convert = nullptr;
+  void (*convert)(const std::byte*, std::span<float>) = nullptr;
   switch (info.type) {
     case SafetensorsType::kF32:
-      convert = &ConvertTo<float, Out>;
       break;
     case SafetensorsType::kF64:
-      convert = &ConvertTo<double, Out>;
+      convert = &ConvertToFloat<double>;
       break;
     case SafetensorsType::kBF16:
-      convert = &ConvertTo<BFloat16, Out>;
+      convert = &ConvertToFloat<BFloat16>;
       break;
     case SafetensorsType::kF16:
-      convert = &ConvertTo<Float16, Out>;
+      convert = &ConvertToFloat<Float16>;
       break;
     default:
       Refuse(path_, "tensor " + Quote(name) + " is " + std::string(Name(info.type)) +
@@ -413,9 +408,7 @@ void SafetensorsReader::ReadAs(std::string_view name, int64_t element_begin,
   }
   const auto size = static_cast<size_t>(SizeOf(info.type));
   int64_t offset = info.begin + element_begin * static_cast<int64_t>(size);
-  if (info.type == (std::is_same_v<Out, float> ? SafetensorsType::kF32 : SafetensorsType::kF64)) {
-    return ReadAt(path_, file_.get(), offset, out.data(), out.size_bytes());
-  }
+  if (!convert) return ReadAt(path_, file_.get(), offset, out.data(), out.size_bytes());
   constexpr size_t kChunk = size_t{1} << 15;  // Elements: 256 KiB at most, which stay in the cache.
   const auto chunk =
       std::make_unique_for_overwrite<std::byte[]>(std::min(out.size(), kChunk) * size);
@@ -426,16 +419,6 @@ void SafetensorsReader::ReadAs(std::string_view name, int64_t element_begin,
     out = out.subspan(count);
     offset += static_cast<int64_t>(count * size);
   }
-}
-
-void SafetensorsReader::ReadFloat(std::string_view name, int64_t element_begin,
-                                  std::span<float> out) const {
-  ReadAs(name, element_begin, out);
-}
-
-void SafetensorsReader::ReadDouble(std::string_view name, int64_t element_begin,
-                                   std::span<double> out) const {
-  ReadAs(name, element_begin, out);
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path,

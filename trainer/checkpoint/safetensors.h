@@ -87,15 +87,10 @@ class SafetensorsReader {
   void ReadBytes(std::string_view name, int64_t byte_begin, std::span<std::byte> out) const;
 
   // Fills `out` with elements [element_begin, element_begin + out.size()) of an F32, F64, BF16 or
-  // F16 tensor, rounded to nearest where `out` is the narrower. Throws CheckpointError for another
-  // dtype.
+  // F16 tensor, F64 rounded to nearest. Throws CheckpointError for another dtype.
   void ReadFloat(std::string_view name, int64_t element_begin, std::span<float> out) const;
-  void ReadDouble(std::string_view name, int64_t element_begin, std::span<double> out) const;
 
  private:
-  template <typename Out>
-  void ReadAs(std::string_view name, int64_t element_begin, std::span<Out> out) const;
-
   std::string path_;
   UniqueFd file_;
   int64_t file_bytes_ = 0;

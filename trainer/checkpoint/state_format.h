@@ -59,7 +59,7 @@ struct StateFormat {
 // How the rows of a kRows state are dealt over a world.
 RowDeal DealOf(const StateFormat& state, int world);
 
-// fp32 per element: all that version 1 knew.
+// fp32 per element.
 std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state);

@@ -21,7 +21,7 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t bytes);
 
 // The one of the two for parts of a result of `bytes`. An all-gather of 64 MiB over 2 processes
 // took 11.2 to 14.1 ms with CopyBytes and 6.9 to 7.3 ms with StreamBytes, of 16 MiB 1.84 to 1.94
-// and 1.72 to 1.87 ms (3 runs each, turn about; Xeon, 2 MiB of L2, `chrt -r 5 comm_bench`,
+// and 1.72 to 1.87 ms (3 runs each, turn about; Xeon, 2 MiB of L2, `chrt -r 5 bench comm`,
 // 2026-11-21).
 using Copy = void (*)(std::byte* to, const std::byte* from, int64_t bytes);
 inline bool PastCaches(int64_t bytes) { return bytes >= 16 << 20; }

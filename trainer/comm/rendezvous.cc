@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kWatchInterval = Patience::kTick;
 // About 40 us, as far as ranks are apart whose work is alike and less than a time slice; and 4 us,
 // which loses little where a peer waits for this very core, but saves the wake-up of an idle one.
 // An all-gather of 1 KB over 4 ranks on 2 cores took 44 us with 0 polls, 9 with 200, 37 with 2000;
-// over 2 ranks 23, 1.7 and 0.7 (Zen 3, `chrt -r 5 comm_bench`: ahead of the other work of a busy
+// over 2 ranks 23, 1.7 and 0.7 (Zen 3, `chrt -r 5 bench comm`: ahead of the other work of a busy
 // machine, one run each, 2026-11-21).
 constexpr int kSpins = 2000;
 constexpr int kSpinsOversubscribed = 200;

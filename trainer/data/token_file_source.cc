@@ -86,12 +86,10 @@ TokenFileSource::TokenFileSource(std::span<const std::string> paths,
                       " tokens, but " + folder + "/" + kTokenManifest + " says " +
                       std::to_string(listed->tokens) + ": tokenize again");
     }
-    if (listed->hash) {
-      described_.back() = DescribeFile(file.contents());
-      if (described_.back()->hash != *listed->hash) {
-        throw DataError("data: " + file.path() + ": is damaged: its hash is not the one in " +
-                        folder + "/" + kTokenManifest + ": copy it again, or tokenize again");
-      }
+    described_.back() = DescribeFile(file.contents());
+    if (described_.back()->hash != listed->hash) {
+      throw DataError("data: " + file.path() + ": is damaged: its hash is not the one in " +
+                      folder + "/" + kTokenManifest + ": copy it again, or tokenize again");
     }
     vocab_size_ = std::max(vocab_size_, manifest->vocab_size);
     if (first == nullptr) first = &*manifest;

@@ -82,10 +82,8 @@ TokenManifest Parse(const std::string& text) {
   }
   m.documents = Integer(json, "documents", 0, kMax);
   m.tokens = Integer(json, "tokens", 1, kMax);
-  if (json.contains("empty_documents")) {  // Not in those of older builds, as the next.
-    m.empty_documents = Integer(json, "empty_documents", 0, kMax);
-  }
-  if (json.contains("invalid_utf8")) m.invalid_utf8 = Integer(json, "invalid_utf8", 0, kMax);
+  m.empty_documents = Integer(json, "empty_documents", 0, kMax);
+  m.invalid_utf8 = Integer(json, "invalid_utf8", 0, kMax);
   if (json.contains("first_invalid_utf8")) m.first_invalid_utf8 = Text(json, "first_invalid_utf8");
   if (json.contains("too_invalid_utf8")) m.too_invalid_utf8 = Text(json, "too_invalid_utf8");
   for (const Json& input : List(json, "inputs")) {
@@ -94,8 +92,8 @@ TokenManifest Parse(const std::string& text) {
   }
   int64_t sum = 0;
   for (const Json& shard : List(json, "shards")) {
-    m.shards.push_back({Text(shard, "file"), Integer(shard, "tokens", 1, kMax)});
-    if (shard.contains("hash")) m.shards.back().hash = Hash(shard, "hash");
+    m.shards.push_back(
+        {Text(shard, "file"), Integer(shard, "tokens", 1, kMax), Hash(shard, "hash")});
     const std::string& file = m.shards.back().file;
     if (file.empty() || file.find('/') != std::string::npos) {
       throw Wrong{"a shard's `file` is no plain name"};
@@ -131,8 +129,8 @@ std::string ToJson(const TokenManifest& m) {
         {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}});
   }
   for (const TokenManifest::Shard& shard : m.shards) {
-    json["shards"].push_back({{"file", shard.file}, {"tokens", shard.tokens}});
-    if (shard.hash) json["shards"].back()["hash"] = Hex(*shard.hash);
+    json["shards"].push_back(
+        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", Hex(shard.hash)}});
   }
   // A path need not be UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -19,8 +19,7 @@ struct TokenManifest {
   struct Shard {
     std::string file;  // Beside the manifest.
     int64_t tokens = 0;
-    // The file's hash, as in DescribeFile(); empty where an older build wrote the manifest.
-    std::optional<uint64_t> hash{};
+    uint64_t hash = 0;  // The file's, as in DescribeFile().
     bool operator==(const Shard&) const = default;
   };
 

@@ -118,9 +118,8 @@ std::string ToJson(const Progress& progress) {
                {"too_invalid", progress.next.counts.too_invalid},
                {"shards", Json::array()}};
   for (const TokenManifest::Shard& shard : progress.shards) {
-    json["shards"].push_back({{"file", shard.file},
-                              {"tokens", shard.tokens},
-                              {"hash", std::to_string(shard.hash.value())}});
+    json["shards"].push_back(
+        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", std::to_string(shard.hash)}});
   }
   // A path need not be UTF-8.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -163,7 +162,7 @@ void CheckShards(const std::string& directory, TokenDType dtype,
     const std::string path = directory + "/" + shard.file;
     if (::stat(path.c_str(), &info) != 0 ||
         info.st_size != kLlmcHeaderBytes + shard.tokens * SizeOf(dtype) ||
-        (shard.hash && *shard.hash != DescribeFile(FileContents(path)).hash)) {
+        shard.hash != DescribeFile(FileContents(path)).hash) {
       throw DataError("tokenize: " + path +
                       ": is not as it was written: remove the directory and start again");
     }

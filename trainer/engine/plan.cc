@@ -103,7 +103,7 @@ const Cure kCures[] = {
     {"fsdp.cpu_offload.optimizer_share: 0",
      [](SessionOptions& o) {
        auto& offload = o.executor.cpu_offload;
-       return offload.optimizer && std::exchange(offload.optimizer_share, 0.0).value_or(0) > 0;
+       return offload.optimizer && std::exchange(offload.optimizer_share, 0) > 0;
      }},
     {"fsdp.cpu_offload.optimizer: true",
      [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
@@ -475,7 +475,7 @@ void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan
   };
   for (const Cure& cure : kCures) {
     SessionOptions changed = options;
-    if (!cure.apply(changed)) continue;
+    if (!cure.apply(changed) || changed.executor.OffloadsFromCache()) continue;
     std::string setting = cure.setting;
     const size_t size_at = setting.find('%');
     if (size_at == std::string::npos) {

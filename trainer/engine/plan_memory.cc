@@ -46,7 +46,6 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
   MemoryPlan plan;
   {
     Session session(device, memory, model, options, communicators);
-    if (caches) session.executor().MastersWritten();  // As when a run begins.
     if (traffic != nullptr) {
       device.Observe([&](const Operation& operation, const Stream& stream) {
         Count(operation, ResourceOf(operation, stream.name()), *traffic);

@@ -4,9 +4,6 @@
 // as limit_all_gathers, the gather waits for the free of its own slot. With a caching allocator the
 // limiter is a window over frees: once so many are outstanding, each gather waits for the oldest,
 // across steps as within them.
-//   Where gradients leave for the host with nothing sharded, a caching allocator would hold those
-// of all units and micro-batches at a time. Gradients therefore have a window of their own: before
-// one is cleared, or fetched to be added to, the host waits for the copy of an earlier one.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
 

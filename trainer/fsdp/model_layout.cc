@@ -51,7 +51,7 @@ std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout) 
   int listed = 0;
   for (const int u : layout.unit_of_segment) {
     if (layout.TrainableFlatParameters(u).empty() || !all.insert(u).second) continue;
-    const double share = options.cpu_offload.optimizer_share.value_or(0);
+    const double share = options.cpu_offload.optimizer_share;
     const bool stays = std::floor((listed + 1) * share) > std::floor(listed * share);
     ++listed;
     if (!stays) units.insert(u);

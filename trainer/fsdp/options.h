@@ -64,10 +64,8 @@ struct FsdpOptions {
   struct CpuOffload {
     bool params = false;  // With `optimizer`.
     bool optimizer = false;
-    // The share of units whose updates stay on the device. Empty: `auto`, which counts as 0 until
-    // the run has measured (engine/update_share.h).
-    std::optional<double> optimizer_share = 0.0;
-    int64_t threads = 0;  // For the host's updates; 0: as many as compute on the CPU.
+    double optimizer_share = 0;  // The share of units whose updates stay on the device.
+    int64_t threads = 0;         // For the host's updates; 0: as many as compute on the CPU.
     std::optional<std::string> spill = {};  // A directory for state that only the host's updates
                                             // read.
     int64_t spill_ahead = 2;                // Units read ahead of the one that is updated.

@@ -26,13 +26,10 @@ int Slots(int64_t asked, int64_t units) {
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  // `leaving`: of gradients that leave for the host.
-  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter,
-          HostLimiter& leaving)
+  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
       : o_(options),
         list_(list),
         limiter_(limiter),
-        leaving_(leaving),
         updates_(o_, list_),
         tables_(o_, list_),
         runs_(o_),
@@ -62,7 +59,7 @@ class Builder {
     if (o_.mode == Mode::kTrain && slotted_gradients_ && !caching_) {
       gradient_slots_ = Slots(o_.reduce_buffers, others);
     }
-    if (offloads_ && sharded_ && !caching_) shard_slots_ = Slots(o_.reduce_buffers, units_);
+    if (offloads_ && sharded_) shard_slots_ = Slots(o_.reduce_buffers, units_);
   }
 
   int gather_slots() const { return gather_slots_; }
@@ -119,8 +116,7 @@ class Builder {
     const bool secondary = backward && Freed(unit) && o_.secondary > 1;
     const bool fetched = IsFetched(unit) && !secondary;
     const StreamId first = fetched ? StreamId::kFetch : StreamId::kGather;
-    const int host_wait =
-        Freed(unit) ? AddHostWait(limiter_, unit, micro_batch, first, {Value(unit)}) : -1;
+    const int host_wait = Freed(unit) ? AddHostWait(unit, micro_batch, first, {Value(unit)}) : -1;
     resident_[unit] = true;
     if (fetched) {
       const int fetch = Fetch(unit, micro_batch, pacing);
@@ -158,9 +154,8 @@ class Builder {
   }
 
   // Before what is about to be listed on `stream`, to write `memory`. -1: none.
-  int AddHostWait(HostLimiter& limiter, int unit, int micro_batch, StreamId stream,
-                  const std::vector<Use>& memory) {
-    const std::optional<int> free = limiter.BeforeGather(slot_of_[unit]);
+  int AddHostWait(int unit, int micro_batch, StreamId stream, const std::vector<Use>& memory) {
+    const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
     if (!free) return -1;
     std::vector<int> awaited;
     if (*free != HostLimiter::kLongAgo) awaited.push_back(*free);
@@ -293,10 +288,7 @@ class Builder {
   void TakeGradient(int u, int m) {
     if (!has_gradient_.insert(u).second) return;
     const bool comes = !sharded_ && IsOnHost(u) && m > 0;
-    if (caching_ && HasOwnGradient(u)) {
-      const StreamId first = comes ? StreamId::kFetch : StreamId::kCompute;
-      if (!sharded_) AddHostWait(leaving_, u, m, first, {});
-    } else if (slotted_gradients_ && u != 0 && HasOwnGradient(u)) {
+    if (!caching_ && slotted_gradients_ && u != 0 && HasOwnGradient(u)) {
       gradient_slot_of_[u] = next_gradient_slot_++ % gradient_slots_;
     }
     const Use gradient = Gradient(u);
@@ -348,7 +340,7 @@ class Builder {
   Use ReducedTo(int u) {
     if (!IsOnHost(u)) return {Resource::kGradientShard, u};
     if (!sharded_) return Gradient(u);
-    return {Resource::kShard, u, caching_ ? -1 : next_shard_slot_++ % shard_slots_};
+    return {Resource::kShard, u, next_shard_slot_++ % shard_slots_};
   }
 
   int ReduceScatter(int u, int m, const Use& shard) {
@@ -380,12 +372,9 @@ class Builder {
     if (final) SumSquares(u, shard, StreamId::kLeave);
     // Where micro-batches are summed on the device, the last one's sum.
     if (!IsOnHost(u) || (!slotted_gradients_ && !final)) return;
-    const int left =
-        Add(ActionKind::kMove, StreamId::kLeave, u, m,
-            {.reads = {shard}, .writes = {{Resource::kHostGradient, u}}, .gives = {shard}});
-    if (sharded_) return;
-    if (caching_) leaving_.OnFree(/*slot=*/-1, left);
-    if (slotted_gradients_) has_gradient_.erase(u);
+    Add(ActionKind::kMove, StreamId::kLeave, u, m,
+        {.reads = {shard}, .writes = {{Resource::kHostGradient, u}}, .gives = {shard}});
+    if (!sharded_ && slotted_gradients_) has_gradient_.erase(u);
   }
 
   void SumSquares(int u, const Use& shard, StreamId stream) {
@@ -440,7 +429,7 @@ class Builder {
 
   const ScheduleOptions& o_;
   ActionList& list_;
-  HostLimiter &limiter_, &leaving_;
+  HostLimiter& limiter_;
   HostUpdates updates_;
   TableActions tables_;
   const ScheduledRuns runs_;
@@ -471,21 +460,20 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
   // Frees that are outstanding when a step begins: as many as when the step before began, once
   // there have been a few.
   constexpr int kFewSteps = 16;
-  for (int gathers = 0, gradients = 0, steps = 0;; ++steps) {
-    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << gathers << ", " << gradients;
+  for (int outstanding = 0, steps = 0;; ++steps) {
+    FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
     ActionList list(/*one_queue=*/options.communicators == 1,
                     options.buffers == FsdpOptions::Buffers::kCaching);
-    HostLimiter limiter(options, most, gathers), leaving(options, most, gradients);
+    HostLimiter limiter(options, most, outstanding);
     if (options.mode == Mode::kTrain) {
-      Builder(options, list, limiter, leaving).AddStep();
-      if (gathers != limiter.outstanding() || gradients != leaving.outstanding()) {
-        gathers = limiter.outstanding();
-        gradients = leaving.outstanding();
+      Builder(options, list, limiter).AddStep();
+      if (outstanding != limiter.outstanding()) {
+        outstanding = limiter.outstanding();
         continue;
       }
       list.NextStep();
     }
-    Builder step(options, list, limiter, leaving);
+    Builder step(options, list, limiter);
     step.AddStep();
     return {options,
             step.gather_slots(),

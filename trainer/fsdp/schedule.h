@@ -17,11 +17,10 @@
 //   each unit. The compute stream writes it before the unit's slot is free, so the waits of this
 //   list order it like any other use of memory.
 //
-//   With `buffers: caching` device memory has no slots: each gather, each gradient, and each
-//   gradient shard on its way to the host has memory of its own, which is free again behind its
-//   last use. Units that are kept therefore have a kFree as well, once a step; with
-//   `auto_wrap.outside: root` the root's is behind the step's last run. Slots in host memory stay
-//   slots, because the allocator's rules are for a device's streams. Activations that have left
+//   With `buffers: caching` device memory has no slots: each gather and each gradient has
+//   memory of its own, which is free again behind its last use. Units that are kept therefore have
+//   a kFree as well, once a step; with `auto_wrap.outside: root` the root's is behind the step's
+//   last run. No unit is updated on the host or fetched from there. Activations that have left
 //   give their memory back behind a wait of the compute stream. The allocator would learn of an
 //   event of the copy too late: the host runs ahead, so no memory would be used again within a
 //   step.

@@ -32,6 +32,8 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
   require(o.communicators == 1 || o.communicators == 2, "communicators must be 1 or 2");
   require(o.cpu_offload.spill_ahead >= 0, "spill_ahead must be >= 0");
   for (const UnitRow& unit : o.units) {
+    require(!caching || (!unit.on_host && !unit.fetched),
+            "what is offloaded has slots: buffers caching have none");
     const bool on_host = o.mode == Mode::kTrain ? unit.on_host : unit.fetched;
     require(unit.spilled.empty() || on_host,
             "spilled units are updated on the host, and evaluated where they are fetched");

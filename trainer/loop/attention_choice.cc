@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "models/shape.h"
+#include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/runtime/choose_device.h"
 
@@ -95,10 +95,6 @@ AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, 
   const bool own = device != DeviceType::kCuda || !shape.family().Decoder(shape) ||
                    !NotForCudnn(recipe, shape).empty();
   return own ? AttentionBackend::kOwn : Wanted(recipe);
-}
-
-AttentionDims AttentionDimsOf(const Recipe& recipe, const ModelShape& shape) {
-  return DimsOf(recipe, shape);
 }
 
 }  // namespace fsdp

@@ -5,7 +5,7 @@
 
 #include "trainer/loop/choice.h"
 #include "trainer/ops/attention_backend.h"
-#include "trainer/ops/attention_inputs.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
@@ -24,9 +24,6 @@ void PrepareAttention(const Recipe& recipe, const ModelShape& shape, AttentionBa
 // The backend on a machine that is not here: cuDNN's wherever it could compute this attention, as
 // if it were installed. Its workspace is the larger.
 AttentionBackend AttentionToPlan(const Recipe& recipe, const ModelShape& shape, DeviceType device);
-
-// The dimensions of a micro-batch's attention.
-AttentionDims AttentionDimsOf(const Recipe& recipe, const ModelShape& shape);
 
 }  // namespace fsdp
 

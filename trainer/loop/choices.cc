@@ -8,7 +8,6 @@
 #include "trainer/loop/convolution_choice.h"
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/products.h"
-#include "trainer/loop/share_choice.h"
 
 namespace fsdp {
 
@@ -22,8 +21,6 @@ const char* Name(ChoiceId id) {
       return "attention";
     case ChoiceId::kConvolution:
       return "convolution";
-    case ChoiceId::kShare:
-      return "share";
     case ChoiceId::kAlgorithms:
       return "algorithms";
   }
@@ -31,9 +28,9 @@ const char* Name(ChoiceId id) {
 }
 
 const std::vector<const Choice*>& AllChoices() {
-  static const std::vector<const Choice*> all = {&LibraryChoice(),   &TransportChoice(),
+  static const std::vector<const Choice*> all = {&LibraryChoice(), &TransportChoice(),
                                                  &AttentionChoice(), &ConvolutionChoice(),
-                                                 &ShareChoice(),     &AlgorithmsChoice()};
+                                                 &AlgorithmsChoice()};
   return all;
 }
 

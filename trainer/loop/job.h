@@ -13,7 +13,6 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/store.h"
 #include "trainer/core/file_io.h"
-#include "trainer/engine/update_rates.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/stream_checker.h"
 
@@ -37,7 +36,6 @@ struct Job {
   std::function<bool()> take_report_request;  // True once a request: to say where the rank stands.
   std::ostream* console = nullptr;            // Rank 0's; null: silent.
   std::shared_ptr<StreamChecker> checker;     // For tests: proves the order of all uses of memory.
-  std::function<UpdateRates()> update_rates;  // For tests: in place of measured rates.
   FileIo* spill_disk = &FileIo::System();     // For tests: a disk that fails.
   std::function<bool()> reader_gone;  // Asked where the console fails: has it lost its reader?
 };

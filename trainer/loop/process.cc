@@ -214,8 +214,7 @@ std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& har
 
 // Lines, ended; or nothing.
 std::string WhatRanksDo(const ResolvedRun& run) {
-  std::string lines = run.Of(ChoiceId::kShare).line;
-  if (!lines.empty()) lines += "\n";
+  std::string lines;
   for (const std::string& line : WhatIsQuantized(run.recipe, *run.model, run.options, run.hosts)) {
     lines += line + "\n";
   }

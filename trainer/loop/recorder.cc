@@ -179,8 +179,8 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
   }
   if (start.data_unknown) {
     console_.Warning("data: " + start.resume_from +
-                     " does not say what the run was trained on (an older build wrote it): it is "
-                     "not compared");
+                     " does not say what the run was trained on (an import wrote it): it is not "
+                     "compared");
   }
   if (!start.records_changed.empty()) {
     console_.Warning("records: " + directory_->metrics() + ": " + start.records_changed +

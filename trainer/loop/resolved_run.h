@@ -32,7 +32,6 @@ enum class ChoiceId {
   kTransport,    // The way of collectives: NCCL, or the host's memory.
   kAttention,    // cuDNN, or kernels of our own.
   kConvolution,  // The same.
-  kShare,        // fsdp.cpu_offload.optimizer_share.
   kAlgorithms,   // The library's, for the step's products.
 };
 
@@ -52,7 +51,7 @@ struct ResolvedRun {
 
   Place place;
   // The recipe as it is run: with the dropouts of the run that it goes on with, the model's shape,
-  // the number of steps where data was opened, and fsdp.cpu_offload.optimizer_share as a number.
+  // and the number of steps where data was opened.
   Recipe recipe;
   ModelShape shape;
   std::unique_ptr<Model> model;  // With adapters, and with what is frozen.

@@ -140,8 +140,8 @@ void CompareRecords(const Recipe& recipe, const CheckpointMeta& meta, bool own, 
     start.records_unknown = from + " is of another run directory";
   } else if (!meta.records) {
     start.records_unknown = from +
-                            " does not say what metrics.jsonl held (an older build or a "
-                            "reshard wrote it)";
+                            " does not say what metrics.jsonl held (an import or a reshard "
+                            "wrote it)";
   }
   if (!start.records_unknown.empty()) return;
   const std::string path = start.directory.metrics(), how = HowItDiffers(path, *meta.records);
@@ -320,22 +320,6 @@ Recipe WithDropoutsOfRun(const Recipe& recipe) {
     if (of.field.is_dropout) with.model.fields.insert({name, recorded.model.fields.at(name)});
   }
   return with;
-}
-
-std::optional<double> ShareOfRun(const Recipe& recipe) {
-  const RunDirectory directory{recipe.run.Directory()};
-  try {
-    const std::string from = FindResume(recipe, directory);
-    if (from.empty()) return std::nullopt;
-    const bool kept = PathExists(directory.recipe());
-    const FsdpOptions::CpuOffload run =
-        (kept ? ReadRecipeOfRun(directory.recipe())
-              : ParseRecipe({{from, ReadCheckpointMeta(from).recipe}}))
-            .fsdp.cpu_offload;
-    return run.optimizer ? run.optimizer_share : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
 }
 
 bool GoesOn(const Recipe& recipe) { return !FoundToResume(recipe).empty(); }

@@ -83,11 +83,6 @@ std::optional<RunToResume> FindRunToResume(const Recipe& recipe);
 // OpenRunDirectory() refuses one that cannot be read.
 Recipe WithDropoutsOfRun(const Recipe& recipe);
 
-// fsdp.cpu_offload.optimizer_share of the run that the recipe goes on with, from the run's
-// recipe.yaml or else from the checkpoint. Empty where it goes on with none, or with one that
-// updated nothing on the host. Files that cannot be read count as absent.
-std::optional<double> ShareOfRun(const Recipe& recipe);
-
 // Whether there is a checkpoint that a start would go on from. One that cannot be found or read
 // counts as none: OpenRunDirectory() refuses it.
 bool GoesOn(const Recipe& recipe);

@@ -104,8 +104,7 @@ class Trainer {
     std::vector<std::string> chosen =
         WhatIsQuantized(recipe_, *run_.model, run_.options, run_.hosts);
     chosen.insert(chosen.begin(),
-                  {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kConvolution).line,
-                   run_.Of(ChoiceId::kShare).line});
+                  {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kConvolution).line});
     recorder_.Begin(
         start_, aside_, step_,
         {run_.threads, seed_, held_out_, NumParameters(run_.shape),
@@ -149,7 +148,7 @@ class Trainer {
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
     executor().MastersWritten();
-    updates_ = meta.updates.value_or(meta.step);
+    updates_ = meta.updates;
     skipped_ = meta.skipped;
     evaluation_ = meta.evaluation;
     evaluate_first_ = meta.evaluate_first;

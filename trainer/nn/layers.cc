@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/core/check.h"
 #include "trainer/nn/layer_tools.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/dropout.h"
@@ -30,12 +29,8 @@ AnyView AsMatrix(const AnyView& weight) {
   return weight.Reshape(Shape{out, weight.NumElements() / out});
 }
 
-// The form of a weight that products take. They multiply by no scale.
-ConstView ValueOf(const Parameter& weight) {
-  const Weight form = weight.weight();
-  FSDP_CHECK(form.scale.data == nullptr) << weight.name() << " has a scale";
-  return AsMatrix(form.value);
-}
+// The form of a weight that products take.
+ConstView ValueOf(const Parameter& weight) { return AsMatrix(weight.value()); }
 
 // x as the rows that a weight takes in, or puts out. One such row may be several rows of the
 // tensor.

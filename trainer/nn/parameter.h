@@ -34,12 +34,6 @@ struct ParameterSlice {
 
 class Parameter;
 
-// A weight in the form that a product takes it in: value times scale.
-struct Weight {
-  ConstView value;
-  ConstView scale = {};  // Empty: 1.
-};
-
 // An adapter of a linear layer (ops/lora.h). It adds to the columns [column, column + b's rows) of
 // the layer's output.
 struct Adapter {
@@ -76,7 +70,6 @@ class Parameter {
   // gradient slot.
   ConstView value() const;
   View grad() const;  // Ops add to it. Only a trainable parameter has one.
-  Weight weight() const { return {value()}; }
 
   // For the executor: binds views of the parameter's shape, each in its own dtype, which are valid
   // while the unit stays where it is. Empty views unbind it.

@@ -21,6 +21,8 @@ AttentionDims CheckMath(const Arguments& args, const AttentionInputs& in,
                         const HeadMixing& mixing) {
   const AttentionDims dims = CheckAttention(args, in);
   args.Require(in.backend == AttentionBackend::kMath, "backend, want kMath");
+  args.Require(in.mask == AttentionMask::kCausal || !in.HasPositions(),
+               "documents, which attention.h alone keeps apart");
   if (!mixing.Mixes()) return dims;
   const DType dtype = in.q.tensor.dtype;
   args.CheckWeight("mixing.matrix", mixing.matrix, dtype, {dims.heads, dims.heads});

@@ -1,7 +1,7 @@
 // Attention (attention.h) as frameworks computed it before kernels fused it: the scores of all
 // queries with all keys exist in memory, and their probabilities are kept for backward. Masks,
-// documents, lengths, groups, scale, bias and dropout are those of attention.h. For each sample and
-// each head h of q:
+// lengths, groups, scale, bias and dropout are those of attention.h. Each row is one document:
+// positions are not looked at. For each sample and each head h of q:
 //   s[i,j] = scale q[i] . k[j]        p[i,j] = softmax over j of s[i,j] + bias(h, j - i)
 //   w[i,j] = m[i,j] p[i,j]            out[i] = sum_j w[i,j] v[j]
 // where p[i,j] = w[i,j] = 0 if query i does not see key j.
@@ -19,7 +19,7 @@
 // else is fp32, and each result is rounded once. On the CPU bf16 and fp16 pass through memory that
 // a thread keeps, outside the plan: at most 3 rows of keys, and a head's keys or queries.
 //
-// Bits depend on dtype, shapes, mask, positions and lengths alone, not on the number of threads.
+// Bits depend on dtype, shapes, mask and lengths alone, not on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_MATH_H_
 #define FSDP_TRAIN_TRAINER_OPS_ATTENTION_MATH_H_
 

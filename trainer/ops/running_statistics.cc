@@ -9,26 +9,6 @@
 
 namespace fsdp {
 
-void UpdateRunningMean(Stream& stream, ConstView x, ConstView weights, float momentum,
-                       View running) {
-  constexpr const char* kOp = "update_running_mean";
-  const Arguments args(kOp);
-  args.CheckDType("x", x.dtype, kFloatDTypes);
-  args.CheckRank("x", x, x.dtype, 2);
-  args.Check("weights", weights, DType::kFloat32, {x.shape[0]});
-  args.Require(0 <= momentum && momentum <= 1, "momentum is outside [0, 1]");
-  args.Check("running", running, DType::kFloat32, {x.shape[1]});
-  args.CheckDisjoint("running", running, "x", x);
-  args.CheckDisjoint("running", running, "weights", weights);
-  const auto elements = static_cast<double>(x.NumElements());
-  const Cost cost{.flops = elements + 3 * static_cast<double>(running.NumElements()),
-                  .bytes_read = static_cast<double>(x.bytes() + weights.bytes() + running.bytes()),
-                  .bytes_written = static_cast<double>(running.bytes())};
-  DeviceKernels kernels{.cpu = OnCpu(UpdateRunningMeanCpu, x, weights, momentum, running),
-                        .cuda = OnCuda(UpdateRunningMeanCuda, x, weights, momentum, running)};
-  stream.Enqueue({kOp, {x, weights, running}, {running}, {cost}, std::move(kernels)});
-}
-
 void CountBatch(Stream& stream, View count) {
   constexpr const char* kOp = "count_batch";
   const Arguments args(kOp);

@@ -8,13 +8,6 @@
 
 namespace fsdp {
 
-// running += momentum (mean - running), where mean is the column means of x over the rows whose
-// weight is not 0. Without such a row, running stays as it is. x [rows, columns], fp32, bf16 or
-// fp16; weights [rows] and running [columns], fp32; momentum in [0, 1]. Sums are float64, rounded
-// once. Formula and momentum are those of torch.nn.BatchNorm1d.
-void UpdateRunningMean(Stream& stream, ConstView x, ConstView weights, float momentum,
-                       View running);
-
 // count += 1; one int64.
 void CountBatch(Stream& stream, View count);
 

@@ -256,35 +256,6 @@ class ResumeType final : public TypeOf<ResumeRecipe> {
   const Type<std::string> text_ = Text();
 };
 
-class AutoOrShareType final : public TypeOf<std::optional<double>> {
- public:
-  Json Schema() const override { return {{"anyOf", {{{"enum", {"auto"}}}, share_->Schema()}}}; }
-
- private:
-  bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
-                 std::optional<double>& value) const override {
-    const bool scalar = node.kind == YamlNode::Kind::kScalar;
-    if (scalar && node.text == "auto") {
-      value.reset();
-      return true;
-    }
-    const PlainType type = scalar && node.plain ? ResolvePlain(node.text) : PlainType::kText;
-    if (type != PlainType::kInteger && type != PlainType::kNumber) {
-      reader.Wrong(node, key, "`auto` or a number from 0 to 1");
-      return false;
-    }
-    double read = 0;
-    if (!share_.Read(node, key, reader, read)) return false;
-    value = read;
-    return true;
-  }
-  Json WriteValue(const std::optional<double>& value) const override {
-    return value ? share_.Write(*value) : Json("auto");
-  }
-
-  const Type<double> share_ = Number({.at_least = 0, .at_most = 1});
-};
-
 class StepsOrNullType final : public TypeOf<int64_t> {
  public:
   Json Schema() const override { return {{"anyOf", {steps_->Schema(), {{"type", "null"}}}}}; }
@@ -319,8 +290,5 @@ Type<ValidRecipe> ValidSources(const Type<HeldOut>& held_out, const Type<SourceR
 }
 Type<ResumeRecipe> Resume() { return Type<ResumeRecipe>(std::make_shared<ResumeType>()); }
 Type<int64_t> StepsOrNull() { return Type<int64_t>(std::make_shared<StepsOrNullType>()); }
-Type<std::optional<double>> AutoOrShare() {
-  return Type<std::optional<double>>(std::make_shared<AutoOrShareType>());
-}
 
 }  // namespace fsdp::recipe

@@ -3,7 +3,6 @@
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_FORMS_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,9 +30,6 @@ Type<ResumeRecipe> Resume();
 
 // train.steps: null, which is 0, or a number of at least 1.
 Type<int64_t> StepsOrNull();
-
-// fsdp.cpu_offload.optimizer_share: `auto`, which is empty, or a number from 0 to 1.
-Type<std::optional<double>> AutoOrShare();
 
 }  // namespace fsdp::recipe
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -189,6 +190,15 @@ void CheckPacking(Rules& rules, const DataRecipe& data) {
                     ", which cuts documents anywhere: leave data.too_long out");
 }
 
+void CheckAttention(Rules& rules, const TrainRecipe& train, const DataRecipe& data) {
+  const std::string key = data.documents ? "data.documents" : "data.packing";
+  const bool math = train.attention == TrainRecipe::Attention::kMath;
+  rules.Require(!math || !data.SeparatesDocuments(), {"train.attention", key},
+                "`math` attends across documents, which " + key +
+                    " keeps apart: set train.attention to `flash`, or " + key + " to `" +
+                    (data.documents ? "false`" : "windows`"));
+}
+
 // Keys that belong to an objective.
 void CheckObjective(Rules& rules, const DataRecipe& data) {
   using Objective = DataRecipe::Objective;
@@ -315,6 +325,15 @@ void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
                 {"fsdp.concat_gradients", "fsdp.buffers"},
                 "`slots` have no place for what fsdp.concat_gradients copies: set fsdp.buffers to "
                 "`caching`, or this to false");
+  for (const auto& [key, moves, none] :
+       {std::tuple("fsdp.cpu_offload.optimizer", fsdp.cpu_offload.optimizer, "false"),
+        {"train.activation_offload", recipe.train.activation_offload != ActivationOffload::kNone,
+         "none"}}) {
+    rules.Require(fsdp.buffers == FsdpOptions::Buffers::kSlots || !moves, {"fsdp.buffers", key},
+                  std::string("`caching` leaves all memory on the device, but ") + key +
+                      " moves some to the host: set fsdp.buffers to `slots`, or " + key + " to `" +
+                      none + "`");
+  }
   const auto& [resume, every] = std::pair(recipe.checkpoint.resume.kind, recipe.checkpoint.every);
   const bool resumes = resume != ResumeRecipe::Kind::kAuto && resume != ResumeRecipe::Kind::kNone;
   for (const auto& [key, fake] : {std::pair("fsdp.fake_all_gather", fsdp.fake_all_gather),
@@ -355,6 +374,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   }
 
   CheckPacking(rules, data);
+  CheckAttention(rules, recipe.train, data);
   CheckObjective(rules, data);
   // data.train is required; nothing that follows from its absence is reported as well.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);

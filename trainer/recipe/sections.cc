@@ -243,11 +243,9 @@ Type<FsdpOptions> FsdpType() {
       Key("optimizer", &R::CpuOffload::optimizer, Boolean(),
           "true: masters, optimizer state and gradient shards stay in host memory, and the host "
           "updates them there. On the CPU device this changes no bit."),
-      Key("optimizer_share", &R::CpuOffload::optimizer_share, AutoOrShare(),
+      Key("optimizer_share", &R::CpuOffload::optimizer_share, Number({.at_least = 0, .at_most = 1}),
           "Share of the units, spread evenly, that stay on the device and are updated there "
-          "while the host updates the others. auto: the share at which both take equally long, "
-          "measured before memory is planned, or less if the device has no room for it. The run "
-          "and its resumes keep the number."),
+          "while the host updates the others."),
       Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
           "Threads that update on the host. 0: run.threads."),
       Key("spill", &R::CpuOffload::spill, Nullable(Text()),

@@ -219,11 +219,7 @@ class NumberType final : public TypeOf<double> {
 
 class BooleanType final : public TypeOf<bool> {
  public:
-  explicit BooleanType(bool only_false) : only_false_(only_false) {}
-
-  Json Schema() const override {
-    return only_false_ ? Json{{"enum", {false}}} : Json{{"type", "boolean"}};
-  }
+  Json Schema() const override { return {{"type", "boolean"}}; }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -232,17 +228,10 @@ class BooleanType final : public TypeOf<bool> {
       reader.Wrong(node, key, "true or false");
       return false;
     }
-    const bool read = node.text[0] == 't' || node.text[0] == 'T';
-    if (read && only_false_) {
-      reader.Mistake(node.place, key, "`true`: " + std::string(kNotInThisVersion));
-      return false;
-    }
-    value = read;
+    value = node.text[0] == 't' || node.text[0] == 'T';
     return true;
   }
   Json WriteValue(const bool& value) const override { return value; }
-
-  const bool only_false_;
 };
 
 class TextType final : public TypeOf<std::string> {
@@ -356,8 +345,7 @@ Type<int64_t> Bytes() { return Type<int64_t>(std::make_shared<BytesType>()); }
 Type<double> Number(const Interval& interval) {
   return Type<double>(std::make_shared<NumberType>(interval));
 }
-Type<bool> Boolean() { return Type<bool>(std::make_shared<BooleanType>(false)); }
-Type<bool> OnlyFalse() { return Type<bool>(std::make_shared<BooleanType>(true)); }
+Type<bool> Boolean() { return Type<bool>(std::make_shared<BooleanType>()); }
 Type<std::string> Text() { return Type<std::string>(std::make_shared<TextType>()); }
 
 Later::Later(std::initializer_list<const char*> list) : names(list.begin(), list.end()) {}

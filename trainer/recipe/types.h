@@ -89,7 +89,6 @@ struct Interval {
 Type<double> Number(const Interval& interval);  // Finite.
 
 Type<bool> Boolean();
-Type<bool> OnlyFalse();    // true: not in this version.
 Type<std::string> Text();  // Not empty.
 
 // Names that another version knows and this one does not.

@@ -38,7 +38,8 @@ bool Is(const Settings& chosen, std::string_view key, std::string_view value) {
 
 bool Offloads(const SearchSpace& space) {
   const Hardware& hardware = space.hardware;
-  return hardware.device == Hardware::Device::kCuda && hardware.host_link_bytes_per_s &&
+  return space.recipe.fsdp.buffers == FsdpOptions::Buffers::kSlots &&
+         hardware.device == Hardware::Device::kCuda && hardware.host_link_bytes_per_s &&
          hardware.host_copy_bytes_per_s;
 }
 
@@ -133,8 +134,7 @@ Values ParameterPlaces(const SearchSpace& space, const Settings& chosen) {
 }
 
 std::string OwnShare(const Recipe& recipe) {
-  const std::optional<double> share = recipe.fsdp.cpu_offload.optimizer_share;
-  return share ? JsonNumber(*share) : "auto";
+  return JsonNumber(recipe.fsdp.cpu_offload.optimizer_share);
 }
 
 Values Shares(const SearchSpace& space, const Settings& chosen) {

@@ -57,7 +57,7 @@ const FloorPart& Find(const StepFloor& floor, const std::string& op) {
 }
 
 TEST(StepFloor, ProductsTakeTheirFlops) {
-  const StepWork work = StepWorkOf(ResolveForProducts(Parse(), /*world=*/1, DeviceType::kCpu));
+  const StepWork work = StepWorkOf(Resolve(Parse(), PlaceToBench(/*world=*/1, DeviceType::kCpu)));
   double flops = 0;
   for (const StepProduct& p : work.products) flops += p.flops();
   Hardware machine = Machine();

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "trainer/engine/step_operations.h"
+#include "trainer/loop/place.h"
+#include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
@@ -29,7 +31,7 @@ Recipe Parse(const std::string& text, const std::vector<std::string>& overrides 
 }
 
 StepWork StepWorkOf(const Recipe& recipe, int world) {
-  return StepWorkOf(ResolveForProducts(recipe, world, DeviceType::kCpu));
+  return StepWorkOf(Resolve(recipe, PlaceToBench(world, DeviceType::kCpu)));
 }
 
 double ProductFlops(const StepWork& work) {

@@ -279,10 +279,6 @@ TEST_F(TokenFileTest, AShardIsHeldAgainstItsHash) {
               "set/0.bin: is damaged: its hash is not the one in set/tokens.json: copy it again, "
               "or tokenize again");
   }
-  // An older build wrote no hash.
-  m.shards[0].hash.reset();
-  Write("set/tokens.json", ToJson(m));
-  EXPECT_EQ(open(folder), "no error");
 }
 
 TEST_F(TokenFileTest, AShortenedFileIsAnErrorOfWhatIsRead) {
@@ -310,14 +306,16 @@ TEST_F(TokenFileTest, ManifestSaysWhatShardsCannot) {
   m.documents = 2;
   m.tokens = 3;
   m.inputs = {{"a.txt", 12, 7}, {"b \"\n.txt", 1, 0xffffffffffffffff}};
-  m.shards = {{"0.bin", 2}, {"1.bin", 1}};
+  const std::string first = Llmc(20240520, 1, 2, Bytes(std::vector<uint16_t>{4, 50256}));
+  const std::string last = Llmc(20240520, 1, 1, Bytes(std::vector<uint16_t>{50256}));
+  const auto hash = [](const std::string& path) { return DescribeFile(FileContents(path)).hash; };
+  m.shards = {{"0.bin", 2, hash(Write("set/0.bin", first))},
+              {"1.bin", 1, hash(Write("set/1.bin", last))}};
   m.empty_documents = 4;
   m.invalid_utf8 = 2;
   m.first_invalid_utf8 = "a.txt, byte 1";
   const std::string text = ToJson(m);
   EXPECT_EQ(ParseTokenManifest("m", text), m);
-  Write("set/0.bin", Llmc(20240520, 1, 2, Bytes(std::vector<uint16_t>{4, 50256})));
-  Write("set/1.bin", Llmc(20240520, 1, 1, Bytes(std::vector<uint16_t>{50256})));
   Write("set/tokens.json", text);
   const std::string folder = dir_.string() + "/set";
   for (const std::vector<std::string>& paths :
@@ -338,14 +336,13 @@ TEST_F(TokenFileTest, ManifestSaysWhatShardsCannot) {
   const auto open = [&] { TokenFileSource source(std::vector{folder}); };
   Write("set/1.bin", Llmc(20240520, 1, 2, Bytes(std::vector<uint16_t>{1, 2})));
   EXPECT_EQ(ErrorOf(open), "set/1.bin: holds 2 tokens, but set/tokens.json says 1: tokenize again");
-  Write("set/1.bin", Llmc(20240520, 1, 1, Bytes(std::vector<uint16_t>{1})));
+  Write("set/1.bin", last);
   TokenManifest stranger = m;
   stranger.tokenizer = "llama";
   stranger.tokenizer_hash = 1;
-  stranger.shards = {{"0.bin", 2}};
+  stranger.shards = {{"0.bin", 2, hash(Write("set2/0.bin", first))}};
   stranger.tokens = 2;
   Write("set2/tokens.json", ToJson(stranger));
-  Write("set2/0.bin", Llmc(20240520, 1, 2, Bytes(std::vector<uint16_t>{4, 50256})));
   EXPECT_EQ(ErrorOf([&] {
               TokenFileSource source(std::vector{folder, dir_.string() + "/set2"});
             }),

@@ -327,24 +327,6 @@ TEST(CudaTwin, ThePapersRuntimeHasTheSameBits) {
   EXPECT_EQ(FirstDifference(root, plain), "") << "outside: root";
 }
 
-TEST(CudaTwin, OffloadFromACachingAllocatorHasTheSameBits) {
-  for (const int world : {1, 2}) {
-    TinyRun run = Twin(/*qwen=*/false, DType::kBFloat16, world);
-    run.options.global_batch_size = 4;  // Four micro-batches, or two a rank.
-    run.config.num_hidden_layers = 3;   // Activations of the first two leave.
-    run.device = DeviceType::kCuda;
-    run.steps = 3;
-    ExecutorOptions& o = run.options.executor;
-    o.cpu_offload = {.params = world == 1, .optimizer = true, .spill = ::testing::TempDir()};
-    o.spill_part = 2048;
-    o.activation_offload = world == 1 ? ActivationOffload::kHost : ActivationOffload::kSpill;
-    const TinyResult slots = Train(run);
-    o.limiter = FsdpOptions::Limiter::kHost;
-    o.buffers = FsdpOptions::Buffers::kCaching;
-    EXPECT_EQ(FirstDifference(Train(run), slots), "") << world;
-  }
-}
-
 // In one hop, in two and between copies, over the host's memory and over NCCL, whose sums are ours.
 TEST(CudaTwinOverNccl, QuantizedReductionsAreTheModel) {
   using Reduce = FsdpOptions::Quantize::Reduce;

@@ -532,8 +532,8 @@ TEST_F(PlanTest, ACachingAllocatorIsPlannedByRunningIt) {
   }
 }
 
-// On the CPU, which has one memory, what is offloaded still counts against the limit, in the peaks
-// and in what is said. A GPU's device memory is its own.
+// On the CPU, which has one memory, host memory counts against the limit, in the peaks and in what
+// is said: a copy to be saved, and with slots what is offloaded. A GPU's device memory is its own.
 TEST_F(PlanTest, HostMemoryCountsOnTheCpuWithACachingAllocatorAsWithSlots) {
   Gpt2Config config = TinyRun::TinyConfig();
   config.hidden_size = 480;
@@ -541,12 +541,12 @@ TEST_F(PlanTest, HostMemoryCountsOnTheCpuWithACachingAllocatorAsWithSlots) {
   const std::unique_ptr<Model> model = MakeModel(config);
   ExecutorOptions& o = options_.executor;
   o.limiter = FsdpOptions::Limiter::kHost;
-  o.cpu_offload.optimizer = true;
   options_.snapshot = true;
   for (const auto buffers : {FsdpOptions::Buffers::kSlots, FsdpOptions::Buffers::kCaching}) {
     for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
       const bool cpu = device == DeviceType::kCpu;
       o.buffers = buffers;
+      o.cpu_offload.optimizer = buffers == FsdpOptions::Buffers::kSlots;
       const auto plan = [&](std::optional<int64_t> limit) {
         o.memory_limit = limit;
         return PlanRun(*model, options_, 1, 1, {.device = device}, MemoryLimits(root_));
@@ -563,87 +563,6 @@ TEST_F(PlanTest, HostMemoryCountsOnTheCpuWithACachingAllocatorAsWithSlots) {
       EXPECT_TRUE(plan(all.planned()).fits_limit());
       EXPECT_EQ(plan(of_device).fits_limit(), !cpu);
     }
-  }
-}
-
-// Offloaded memory is gone from the device as with slots, moves as much, and takes as much of host
-// and disk: there, slots are slots.
-TEST_F(PlanTest, ACachingAllocatorKnowsOffload) {
-  Gpt2Config config = TinyRun::TinyConfig();
-  config.hidden_size = 240;
-  config.intermediate_size = 960;
-  config.num_hidden_layers = 10;
-  const std::unique_ptr<Model> model = MakeModel(config);
-  using Offload = FsdpOptions::CpuOffload;
-  const std::vector<std::pair<Offload, ActivationOffload>> cases = {
-      {{}, ActivationOffload::kNone},
-      {{.optimizer = true}, ActivationOffload::kNone},
-      {{.params = true, .optimizer = true}, ActivationOffload::kHost},
-      {{.optimizer = true, .spill = "."}, ActivationOffload::kSpill},
-      {{.params = true, .optimizer = true, .optimizer_share = 0.5, .spill = "."},
-       ActivationOffload::kHost}};
-  options_.snapshot = true;
-  options_.executor.sample_length = 16;
-  options_.executor.micro_batches = 2;
-  options_.executor.mixed_precision.param_dtype = DType::kBFloat16;
-  for (const int world : {1, 2}) {
-    int64_t all = 0;
-    for (const auto& [offload, activations] : cases) {
-      ExecutorOptions& o = options_.executor;
-      o.cpu_offload = offload;
-      o.activation_offload = activations;
-      const auto plan = [&](FsdpOptions::Buffers buffers) {
-        o.limiter = FsdpOptions::Limiter::kHost;
-        o.buffers = buffers;
-        return PlanRun(*model, options_, world, world, {.device = DeviceType::kCuda},
-                       MemoryLimits(root_));
-      };
-      const RunPlan slots = plan(FsdpOptions::Buffers::kSlots);
-      const RunPlan caching = plan(FsdpOptions::Buffers::kCaching);
-      SCOPED_TRACE(PlanToText(slots) + PlanToText(caching));
-      for (const MemoryPlace place : {MemoryPlace::kPinned, MemoryPlace::kDisk}) {
-        EXPECT_EQ(caching.memory.bytes(place), slots.memory.bytes(place));
-      }
-      for (const auto traffic :
-           {&StepTraffic::to_host_bytes, &StepTraffic::to_device_bytes, &StepTraffic::update_bytes,
-            &StepTraffic::spill_read_bytes, &StepTraffic::spill_write_bytes, &StepTraffic::flops}) {
-        EXPECT_EQ(caching.traffic.*traffic, slots.traffic.*traffic);
-      }
-      const int64_t active = caching.statistics().active.peak;
-      EXPECT_LT(caching.statistics().allocated.peak, 1.3 * static_cast<double>(slots.planned()));
-      if (all == 0) {
-        all = active;
-      } else {
-        EXPECT_LT(active, all);
-      }
-    }
-  }
-}
-
-// With or without slots.
-TEST_F(PlanTest, CuresOffloadFromACachingAllocator) {
-  options_.executor.limiter = FsdpOptions::Limiter::kHost;
-  options_.executor.buffers = FsdpOptions::Buffers::kCaching;
-  options_.optimizer.kind = OptimizerOptions::Kind::kAdamW;
-  Gpt2Config config = TinyRun::TinyConfig();
-  config.hidden_size = 480;
-  config.intermediate_size = 1920;
-  const std::unique_ptr<Model> model = MakeModel(config);
-  const PlanTarget target{.device = DeviceType::kCuda};
-  const auto plan = [&] { return PlanRun(*model, options_, 1, 1, target, MemoryLimits(root_)); };
-  const int64_t all = plan().planned();
-  options_.executor.cpu_offload.optimizer = true;
-  const int64_t offloaded = plan().planned();
-  ASSERT_LT(offloaded, all);
-  options_.executor.memory_limit = offloaded;
-  EXPECT_TRUE(plan().fits());
-  options_.executor.cpu_offload.optimizer = false;
-  try {
-    RequireFit(*model, options_, plan(), target, MemoryLimits(root_));
-    FAIL() << "it fits";
-  } catch (const MemoryError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("fits with fsdp.cpu_offload.optimizer: true: "));
-    EXPECT_THAT(error.what(), HasSubstr("or fsdp.cpu_offload: {optimizer: true, params: true}: "));
   }
 }
 

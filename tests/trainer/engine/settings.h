@@ -36,9 +36,9 @@ inline std::string Describe(const TinyRun& run) {
       << static_cast<int>(o.gradient_accumulation) << " recompute " << static_cast<int>(o.recompute)
       << " poison " << o.poison << " check " << run.check << " optimizer "
       << static_cast<int>(run.options.optimizer.kind) << " on the host " << o.cpu_offload.optimizer
-      << " but " << o.cpu_offload.optimizer_share.value_or(-1) << " with params "
-      << o.cpu_offload.params << " spilled " << o.cpu_offload.spill.has_value()
-      << " gathers quantised " << static_cast<int>(o.quantize.gather) << " and reductions "
+      << " but " << o.cpu_offload.optimizer_share << " with params " << o.cpu_offload.params
+      << " spilled " << o.cpu_offload.spill.has_value() << " gathers quantised "
+      << static_cast<int>(o.quantize.gather) << " and reductions "
       << static_cast<int>(o.quantize.reduce) << " inside " << o.inside << " and activations "
       << static_cast<int>(o.activation_offload) << " processes " << (run.ranks == RunProcessRanks);
   return out.str();

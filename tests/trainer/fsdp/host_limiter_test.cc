@@ -49,8 +49,6 @@ std::vector<ScheduleOptions> Settings(FsdpOptions::Buffers buffers) {
 
 bool IsFreed(const Action& a) { return a.unit > 0; }
 
-bool Is(const Action& action, const std::string& name) { return NameOf(action) == name; }
-
 int Count(const Schedule& s, ActionKind kind) {
   return static_cast<int>(std::count_if(s.actions.begin(), s.actions.end(),
                                         [&](const Action& a) { return a.kind == kind; }));
@@ -180,15 +178,6 @@ TEST(CachingBuffers, KeptUnitsAreFreedBehindTheirLastUse) {
     EXPECT_EQ(gathers, (std::map<int, int>{{0, 1}, {1, each}, {2, each}, {3, each}}));
     EXPECT_EQ(frees, gathers);
     for (const auto& [unit, i] : last_free) EXPECT_GT(i, last_run[unit]);
-    // On one rank what is fetched is.
-    o.shards = 1;
-    SetAll(o.units, &UnitRow::on_host);
-    frees.clear();
-    EXPECT_EQ(Count(MakeSchedule(o), ActionKind::kFree), 0);
-    SetAll(o.units, &UnitRow::fetched);
-    for (const Action& a : MakeSchedule(o).actions) frees[a.unit] += a.kind == ActionKind::kFree;
-    frees.erase(-1);
-    EXPECT_EQ(frees, gathers);
   }
 }
 
@@ -208,104 +197,20 @@ TEST(CachingBuffers, MemoryIsNotWaitedFor) {
   }
 }
 
-// All units updated on the host, and fetched from there or not.
-std::vector<ScheduleOptions> Offloaded(int shards) {
-  std::vector<ScheduleOptions> settings;
-  for (const int limit : {1, 2, 3, 9}) {
-    for (int bits = 0; bits < 32; ++bits) {
-      ScheduleOptions o = Blocks(5, kCaching);
-      o.shards = shards;
-      o.limit_all_gathers = limit;
-      SetAll(o.units, &UnitRow::on_host);
-      SetAll(o.units, &UnitRow::fetched, bits & 1);
-      o.micro_batches = bits & 2 ? 3 : 1;
-      if (bits & 4) o.gradient_accumulation = Accumulation::kUnsharded;
-      if (bits & 8) o.sharding_strategy = Strategy::kShardGradOp;
-      if (bits & 16) o.communicators = 1;
-      settings.push_back(o);
-    }
-  }
-  return settings;
-}
-
-// With nothing sharded: a queue of copies to the host, as of frees.
-TEST(HostLimiter, WithCachingAGradientWaitsForTheCopyOfAnEarlierOne) {
-  for (const ScheduleOptions& o : Offloaded(1)) {
-    const Schedule s = MakeSchedule(o);
-    const auto most = static_cast<size_t>(std::min<int64_t>(o.limit_all_gathers, 5));
-    std::deque<At> queue;
-    int waits = 0;
-    for (int step = 0; step < 6; ++step) {
-      for (int i = 0; i < static_cast<int>(s.actions.size()); ++i) {
-        const Action& a = s.actions[i];
-        if (Is(a, "leave")) queue.emplace_back(step, i);
-        if (a.kind != ActionKind::kClear && !Is(a, "fetch_gradient")) continue;
-        const Action& before = s.actions[i - 1];
-        const bool limited = before.kind == ActionKind::kHostWait && before.unit == a.unit;
-        if (queue.size() < most) {
-          EXPECT_TRUE(step < 4 || !limited) << i << "\n" << s.ToString();
-          continue;
-        }
-        ASSERT_TRUE(limited) << i << "\n" << s.ToString();
-        // The host may have waited for something behind it before a gather, and all steps but the
-        // last are long over.
-        const bool known = before.waits.empty() && o.Any(&UnitRow::fetched);
-        if (step >= 4 && queue.front().first >= step - 1 && !known) {
-          EXPECT_EQ(TargetOf(before, step), queue.front()) << i << "\n" << s.ToString();
-          EXPECT_TRUE(before.waits[0].pacing);
-        }
-        queue.pop_front();
-        ++waits;
-      }
-    }
-    EXPECT_GT(waits, 0);
-    if (testing::Test::HasFailure()) return;
-  }
-}
-
-TEST(CachingBuffers, WhatComesFromTheHostIsWaitedForThere) {
-  for (const int shards : {1, 2}) {
-    for (const ScheduleOptions& o : Offloaded(shards)) {
-      const Schedule s = MakeSchedule(o);
-      EXPECT_EQ(s.gather_slots + s.gradient_slots + s.shard_slots, 0);
-      for (const Action& a : s.actions) {
-        for (const Wait& wait : a.waits) {
-          const Action& other = s.actions[wait.action];
-          if (Is(a, "fetch")) {  // The shard's last writer alone.
-            EXPECT_TRUE(other.kind == ActionKind::kOptimizer || wait.pacing) << s.ToString();
-          } else if (Is(a, "fetch_gradient")) {  // The sum's.
-            EXPECT_TRUE(Is(other, "leave")) << s.ToString();
-            EXPECT_EQ(other.unit, a.unit) << s.ToString();
-          }
-        }
-      }
-      if (testing::Test::HasFailure()) return;
-    }
-  }
-}
-
-// Units on their way in host memory have slots there, and wait for them.
-TEST(CachingBuffers, HostMemoryHasSlots) {
-  ScheduleOptions o = Blocks(5, kCaching);
-  SetAll(o.units, &UnitRow::on_host);
-  SetAll(o.units, &UnitRow::copied);
-  const Schedule s = MakeSchedule(o);
-  EXPECT_EQ(s.update_slots, 2);
-  EXPECT_EQ(s.shard_slots, 0);
-  int reused = 0;
-  for (const Action& a : s.actions) {
-    if (a.kind != ActionKind::kOptimizer) continue;
-    reused += std::any_of(a.waits.begin(), a.waits.end(), [&](const Wait& wait) {
-      return Is(s.actions[wait.action], "return") && !wait.step_before;
-    });
-  }
-  EXPECT_EQ(reused, 4);
-}
-
 TEST(CachingBuffers, WantTheHostsLimiter) {
   ScheduleOptions o = Blocks(3, kCaching);
   o.limiter = FsdpOptions::Limiter::kDevice;
   EXPECT_THROW(MakeSchedule(o), std::invalid_argument);
+}
+
+TEST(CachingBuffers, OffloadNothing) {
+  for (bool UnitRow::*where : {&UnitRow::on_host, &UnitRow::fetched}) {
+    ScheduleOptions o = Blocks(3, kCaching);
+    o.units[2].*where = true;
+    EXPECT_THROW(MakeSchedule(o), std::invalid_argument);
+    o.buffers = kSlots;
+    EXPECT_FALSE(MakeSchedule(o).actions.empty());
+  }
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
-#include "trainer/loop/share_choice.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {
@@ -39,7 +38,7 @@ Recipe Tiny(const Words& overrides = {}) {
 class Sum final : public Choice {
  public:
   explicit Sum(bool meets) : meets_(meets) {}
-  ChoiceId id() const override { return ChoiceId::kShare; }
+  ChoiceId id() const override { return ChoiceId::kTransport; }
   bool meets() const override { return meets_; }
   std::string Hold(const Choosing& c) const override { return c.checkpoint; }
   std::string Tell(const Choosing& c) const override { return c.held.empty() ? "ask" : c.held; }
@@ -74,7 +73,7 @@ Words MakeSums(bool meets, const Words& held, const std::string& broken_of_last 
     choosing.checkpoint = held[static_cast<size_t>(rank.rank)];
     if (rank.rank == world - 1) choosing.algorithms = broken_of_last;
     Make(Sum(meets), choosing);
-    const Chosen sum = run.Of(ChoiceId::kShare);
+    const Chosen sum = run.Of(ChoiceId::kTransport);
     return sum.value + " " + sum.line;
   };
   Words ends;
@@ -108,8 +107,7 @@ TEST(Choices, AreOneListInOrder) {
     const bool on_the_device = choice->when() == Choice::When::kOnTheDevice;
     EXPECT_EQ(on_the_device, choice->id() == ChoiceId::kAlgorithms) << names.back();
   }
-  EXPECT_EQ(names,
-            (Words{"library", "transport", "attention", "convolution", "share", "algorithms"}));
+  EXPECT_EQ(names, (Words{"library", "transport", "attention", "convolution", "algorithms"}));
 }
 
 // A run of this machine's CPU, as it is before its choices.
@@ -219,42 +217,6 @@ TEST(AttentionChoice, IsComparedByName) {
   const Chosen own = AttentionChoice().Record("own kernels (there is no cuDNN)", choosing);
   EXPECT_EQ(own.value, "own kernels (there is no cuDNN)");
   EXPECT_EQ(own.labels, (Labels{{"attention", "own kernels"}}));
-}
-
-TEST(ShareChoice, IsHeldToldAgreedOnAndRecorded) {
-  const Recipe automatic = Tiny({"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"});
-  const Recipe number = Tiny({"fsdp.cpu_offload={optimizer: true, optimizer_share: 0.5}"});
-  const Choice& choice = ShareChoice();
-  ResolvedRun run = OnTheCpu(automatic), given = OnTheCpu(number);
-  Choosing c{run}, of_number{given};
-  EXPECT_EQ(choice.Hold(c), "");  // There is no run to go on with.
-  EXPECT_EQ(choice.Tell(c), "auto");
-  c.held = "0.25";
-  EXPECT_EQ(choice.Tell(c), "0.25");
-  EXPECT_EQ(choice.Tell(of_number), "");
-
-  const auto agree = [&](const Words& told, const Words& answers) {
-    c.told = told;
-    c.answers = answers;
-    return choice.Agree(c);
-  };
-  EXPECT_EQ(agree({"auto", "auto"}, {"0.75", "0.5"}), "0.5");
-  EXPECT_EQ(agree({"0.25", "auto"}, {"", ""}), "0.25");
-  EXPECT_EQ(agree({"auto", ""}, {"", ""}), "");  // They disagree: nobody changes anything.
-  EXPECT_FALSE(choice.Asks(c));
-  c.told = {"0.25", "auto"};
-  EXPECT_FALSE(choice.Asks(c));
-  c.told = {"auto", "auto"};
-  EXPECT_TRUE(choice.Asks(c));
-
-  EXPECT_EQ(choice.Record("", c).line, "");
-  EXPECT_FALSE(run.recipe.fsdp.cpu_offload.optimizer_share);
-  c.how = "measured: so and so";
-  EXPECT_EQ(choice.Record("0.5", c).line,
-            "fsdp.cpu_offload.optimizer_share: 0.5, measured: so and so (rank 0; the smallest of "
-            "all ranks' shares)");
-  EXPECT_EQ(run.recipe.fsdp.cpu_offload.optimizer_share, 0.5);
-  EXPECT_EQ(run.options.executor.cpu_offload.optimizer_share, 0.5);
 }
 
 TEST(TransportChoice, HoldsNothing) {

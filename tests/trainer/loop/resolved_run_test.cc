@@ -237,25 +237,7 @@ TEST(ResolvedRun, HasTheStepsOfItsData) {
   EXPECT_EQ(planned.plan.planned(), trained[0].plan.planned());
 }
 
-// The smallest of what ranks measure; a dry run and a plan measure here.
-TEST(ResolvedRun, HasAShareThatIsANumber) {
-  const Recipe recipe = Tiny({"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"});
-  const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe}, [](Job& job) {
-    const double device = job.rank == 0 ? 2 : 0.5;
-    job.update_rates = [device] { return UpdateRates{device, 1}; };
-  });
-  ExpectSame(trained[0], trained[1]);
-  const ResolvedRun dry = ForADryRun(recipe, 2), planned = ToPlan(recipe, 2);
-  for (const ResolvedRun* run : {&trained[0], &dry, &planned}) {
-    const std::optional<double> share = run->recipe.fsdp.cpu_offload.optimizer_share;
-    ASSERT_TRUE(share);
-    EXPECT_EQ(run->options.executor.cpu_offload.optimizer_share, share);
-    EXPECT_NE(run->Of(ChoiceId::kShare).line.find("measured: the device updates "),
-              std::string::npos);
-  }
-}
-
-// A run that goes on keeps its share, and dropouts that nobody has given, whoever asks.
+// A run that goes on keeps dropouts that nobody has given, whoever asks.
 TEST(ResolvedRun, GoesOnWithWhatTheRunHas) {
   const auto train = [](const Recipe& recipe) {
     MemoryStore store(60);
@@ -270,20 +252,12 @@ TEST(ResolvedRun, GoesOnWithWhatTheRunHas) {
                         "num_attention_heads: null, vocab_size: null, "
                         "max_position_embeddings: null, init_from: " +
                             weights + "/checkpoints/step_1}"};
-  const auto with = [&](const std::string& share, const Strings& more) {
-    Strings settings = from;
-    settings.push_back("fsdp.cpu_offload={optimizer: true, optimizer_share: " + share + "}");
-    settings.insert(settings.end(), more.begin(), more.end());
-    return Tiny(settings);
-  };
-  train(with("0.25", {"model.attention_dropout=0.125"}));
-  const Recipe recipe = with("auto", {});
+  Strings dropped = from;
+  dropped.push_back("model.attention_dropout=0.125");
+  train(Tiny(dropped));
+  const Recipe recipe = Tiny(from);
   const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe});
-  EXPECT_EQ(trained[0].recipe.fsdp.cpu_offload.optimizer_share, 0.25);
   EXPECT_EQ(trained[0].recipe.model.Get<double>("attention_dropout"), 0.125);
-  EXPECT_EQ(trained[0].Of(ChoiceId::kShare).value, "0.25");
-  EXPECT_NE(trained[1].Of(ChoiceId::kShare).line.find("which the run goes on with"),
-            std::string::npos);
   ExpectSame(trained[1], trained[0]);
   ExpectSame(ForADryRun(recipe, 2), trained[0]);
   ExpectSame(ToPlan(recipe, 2), trained[0]);
@@ -321,9 +295,6 @@ TEST(ResolvedRun, OfADescribedMachineAsksNothingHere) {
   EXPECT_EQ(bench.target.device, DeviceType::kCuda);
   EXPECT_EQ(bench.plan.schedule_hash, planned.plan.schedule_hash);
   EXPECT_EQ(bench.plan.planned(), planned.plan.planned());
-  const Recipe automatic = Tiny({"fsdp.cpu_offload={optimizer: true, optimizer_share: auto}"});
-  EXPECT_THROW(ToPlan(automatic, 4, machine), ConfigError);
-  EXPECT_THROW(Resolve(automatic, PlaceToBench(4, machine)), ConfigError);
 }
 
 TEST(ResolvedRun, NamesWhatRanksCompare) {

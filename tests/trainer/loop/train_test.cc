@@ -381,7 +381,7 @@ TEST(NotFiniteTest, NoRunStartsFromIt) {
               {"model.init_from: " + spoilt, "h.1.mlp.c_fc.weight: element 5 is inf"});
     EXPECT_FALSE(fs::exists(run + "/metrics.jsonl"));
   }
-  // One that an older build has saved.
+  // A checkpoint to resume from, whose checksums are right.
   fs::remove_all(at);
   const std::string aside = UnusedPath("aside");
   ASSERT_EQ(

@@ -151,7 +151,7 @@ TEST_F(AttentionLayers, CrossIsSelfWithAsManyKeys) {
 
 // To rounding, of all that attends, and the same bits however much is made again.
 TEST_F(AttentionLayers, MathIsAttentionInTiles) {
-  const TensorPtr positions = Ints({kSamples, kSeq}, {0, 1, 2, 0, 1, 0, 1, 2, 3, 4});
+  const TensorPtr positions = Ints({kSamples, kSeq}, {0, 1, 2, 3, 4, 0, 1, 2, 3, 4});
   const TensorPtr keys = Ints({kSamples, 2}, {1, 2, 3, 4}), lengths = Ints({kSamples}, {4, 0});
   const TensorPtr buckets = BucketsOf(kSeq, kSeq), more = BucketsOf(kSeq, kKeys);
   TokenBatch batch;

@@ -25,8 +25,7 @@ constexpr double kEps = 1e-3;  // For the norm over heads.
 
 struct Case {
   int64_t batch, seq, heads, kv_heads, head_dim;
-  std::vector<int64_t> documents = {};  // Lengths, over and over; empty: one a row.
-  double rate = 0;                      // Dropout's.
+  double rate = 0;  // Dropout's.
   AttentionMask mask = AttentionMask::kCausal;
   int64_t keys = seq;
   std::vector<int64_t> lengths = {};  // By sample; empty: none.
@@ -49,16 +48,8 @@ struct Case {
   int64_t Terms() const { return (std::max(seq, keys) + head_dim) * Dims().group(); }
   Values Positions() const {
     Values positions;
-    for (int64_t b = 0; b < batch; ++b) {
-      auto document = static_cast<size_t>(b);  // Rows differ.
-      int64_t at = 0;
-      for (int64_t i = 0; i < seq; ++i) {
-        if (!documents.empty() && at == documents[document % documents.size()]) {
-          at = 0;
-          ++document;
-        }
-        positions.push_back(static_cast<double>(at++));
-      }
+    for (int64_t at = 0; at < batch * seq; ++at) {
+      positions.push_back(static_cast<double>(at % seq));
     }
     return positions;
   }
@@ -110,13 +101,12 @@ const std::vector<Case>& Cases(DeviceType device) {
       {2, 1, 3, 3, 5},
       {2, 37, 2, 2, 21},
       {1, 33, 4, 2, 8},
-      {1, 66, 2, 1, 20, {45, 30}},
-      {1, 40, 2, 2, 9, {1}},
-      {1, 53, 4, 2, 10, {}, 0.5},
-      {2, 34, 2, 1, 7, {13, 2, 30}, 0.3},
+      {1, 66, 2, 1, 20},
+      {1, 53, 4, 2, 10, 0.5},
+      {2, 34, 2, 1, 7, 0.3},
       Full({1, 66, 2, 1, 64}),
-      Full({2, 30, 1, 1, 9, {14, 1, 7}, 0.3}),
-      Cross({2, 37, 2, 1, 12, {}, 0.2}, 53),
+      Full({2, 30, 1, 1, 9, 0.3}),
+      Cross({2, 37, 2, 1, 12, 0.2}, 53),
       Cross({1, 70, 1, 1, 16}, 33),
       Cross({2, 33, 1, 1, 5}, 1),
       Cross({1, 1, 2, 1, 24}, 130),
@@ -124,21 +114,21 @@ const std::vector<Case>& Cases(DeviceType device) {
       Cross({1, 0, 2, 1, 8}, 5),
       Cross({1, 20, 1, 1, 130}, 40),
       Up({0, 33, 37}, Full({3, 37, 1, 1, 21})),
-      Up({64, 0, 70}, Cross({3, 20, 1, 1, 16, {}, 0.2}, 70)),
-      Up({0, 40}, {2, 40, 2, 1, 8, {25, 10}}),
-      Up({18}, Full({1, 30, 1, 1, 8, {12, 1, 9}})),
+      Up({64, 0, 70}, Cross({3, 20, 1, 1, 16, 0.2}, 70)),
+      Up({0, 40}, {2, 40, 2, 1, 8}),
+      Up({18}, Full({1, 30, 1, 1, 8})),
       Biased(7, {2, 37, 2, 2, 21}),
       Biased(150, Full({1, 70, 1, 1, 32})),
-      Biased(32, Cross({1, 20, 2, 1, 16, {}, 0.2}, 150)),
+      Biased(32, Cross({1, 20, 2, 1, 16, 0.2}, 150)),
       Biased(9, Up({0, 60}, Cross({2, 70, 1, 1, 9}, 66))),
       Biased(3, Cross({1, 5, 2, 1, 8}, 0)),
       Biased(3, Cross({1, 0, 2, 1, 8}, 5)),
       Scaled(Biased(32, {2, 33, 4, 2, 10}), 1),
-      Scaled({1, 33, 2, 2, 250, {30, 20}, 0.2}, 0.0625),
+      Scaled({1, 33, 2, 2, 250, 0.2}, 0.0625),
       Mixed(Full({1, 1, 1, 1, 1})),
       Mixed(Full({2, 37, 3, 3, 8})),
-      Mixed({1, 35, 4, 2, 5, {20, 9}, 0.3}),
-      Mixed(Biased(9, Up({40, 7}, Cross({2, 12, 5, 5, 4, {}, 0.2}, 41)))),
+      Mixed({1, 35, 4, 2, 5, 0.3}),
+      Mixed(Biased(9, Up({40, 7}, Cross({2, 12, 5, 5, 4, 0.2}, 41)))),
       Mixed(Full({1, 5, 20, 20, 2})),
       Mixed(Cross({1, 5, 2, 1, 8}, 0)),
       Mixed(Cross({1, 0, 2, 1, 8}, 5)),
@@ -146,9 +136,9 @@ const std::vector<Case>& Cases(DeviceType device) {
   static const std::vector<Case> cpu = [] {
     std::vector<Case> all = both;
     all.insert(all.end(), {Full({1, 200, 2, 2, 64}),
-                           {1, 150, 6, 2, 33, {70, 30}, 0.1},
+                           {1, 150, 6, 2, 33, 0.1},
                            Mixed(Full({1, 20, 64, 64, 3})),
-                           Mixed(Full({2, 50, 12, 12, 16, {}, 0.1}))});
+                           Mixed(Full({2, 50, 12, 12, 16, 0.1}))});
     return all;
   }();
   return device == DeviceType::kCpu ? cpu : both;
@@ -162,16 +152,12 @@ struct Tensors {
 struct Oracle {
   Case c;
   Tensors in;
-  Values positions, buckets, sample_keys;
+  Values buckets, sample_keys;
   double largest_score = 0;  // But for the bias.
   double largest_rstd = 1;
 
   Oracle(const Case& of, const Tensors& tensors)
-      : c(of),
-        in(tensors),
-        positions(c.Positions()),
-        buckets(c.Buckets()),
-        sample_keys(c.SampleKeys()) {}
+      : c(of), in(tensors), buckets(c.Buckets()), sample_keys(c.SampleKeys()) {}
 
   int64_t Q(int64_t b, int64_t i, int64_t h) const {
     return ((b * c.seq + i) * c.heads + h) * c.head_dim;
@@ -187,12 +173,7 @@ struct Oracle {
   }
   bool Sees(int64_t b, int64_t i, int64_t j) const {
     if (c.causal() && j > i) return false;
-    if (!c.lengths.empty() && j >= c.lengths[b]) return false;
-    if (c.documents.empty()) return true;
-    const auto start = [&](int64_t at) {
-      return at - static_cast<int64_t>(positions[b * c.seq + at]);
-    };
-    return start(i) == start(j);
+    return c.lengths.empty() || j < c.lengths[b];
   }
   double Drop(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (c.rate == 0) return 1;
@@ -382,8 +363,7 @@ struct Oracle {
 
 std::string Name(const Case& c) {
   return c.Q().ToString() + " and " + std::to_string(c.kv_heads) + ", " + std::to_string(c.keys) +
-         (c.causal() ? " keys, causal, " : " keys, ") + std::to_string(c.documents.size()) +
-         " documents, dropout " + std::to_string(c.rate) +
+         (c.causal() ? " keys, causal, " : " keys, ") + "dropout " + std::to_string(c.rate) +
          (c.lengths.empty() ? ", " : ", lengths, ") + std::to_string(c.buckets) + " buckets" +
          (c.mixes ? ", mixed" : "");
 }
@@ -439,7 +419,7 @@ class AttentionMathTest : public OpTest {
     SetHeads(k, t.k);
     SetHeads(v, t.v);
     AttentionInputs& in = placed.in = {q, k, v, {}};
-    if (c.causal() || !c.documents.empty()) {
+    if (c.causal()) {
       in.positions = Input({c.batch, c.seq}, c.Positions(), DType::kInt32);
     }
     in.mask = c.mask;
@@ -597,12 +577,12 @@ TEST_P(AttentionMathTest, GradientMatchesOracle) {
 
 // The oracle's own backward; the op is compared with it.
 TEST_P(AttentionMathTest, OracleMatchesFiniteDifferences) {
-  const Case documents{2, 7, 4, 2, 3, {3, 2}};
-  Case dropped = documents;
+  const Case causal{2, 7, 4, 2, 3};
+  Case dropped = causal;
   dropped.rate = 0.3;
-  for (const Case& c : {documents, dropped, Full(documents), Up({0, 3}, Cross(documents, 7)),
+  for (const Case& c : {causal, dropped, Full(causal), Up({0, 3}, Cross(causal, 7)),
                         Biased(4, dropped), Mixed(Full({2, 5, 4, 2, 3})),
-                        Mixed(Biased(4, Up({2, 5}, Cross({2, 4, 3, 1, 3, {}, 0.3}, 6))))}) {
+                        Mixed(Biased(4, Up({2, 5}, Cross({2, 4, 3, 1, 3, 0.3}, 6))))}) {
     Random random(3, dtype());
     const Tensors tensors = RandomTensors(c, random);
     const Values dout = random.Vector(c.Q().NumElements());
@@ -628,8 +608,8 @@ TEST_P(AttentionMathTest, OracleMatchesFiniteDifferences) {
 // In fp32 the ops differ in the order of sums alone.
 TEST_P(AttentionMathTest, IsThatOfTiles) {
   const bool fp32 = dtype() == kF32;
-  for (const Case& c : {Case{2, 37, 4, 2, 16, {20, 9}, 0.3},
-                        Biased(9, Up({0, 30}, Cross({2, 20, 2, 1, 8, {}, 0.2}, 40)))}) {
+  for (const Case& c :
+       {Case{2, 37, 4, 2, 16, 0.3}, Biased(9, Up({0, 30}, Cross({2, 20, 2, 1, 8, 0.2}, 40)))}) {
     Random random(4, dtype());
     const Tensors tensors = RandomTensors(c, random);
     Placed at = Place(c, tensors);
@@ -650,7 +630,7 @@ TEST_P(AttentionMathTest, IsThatOfTiles) {
 // that it gives.
 TEST_P(AttentionMathTest, LengthsHideWhatIsBehind) {
   for (const Case& c : {Up({0, 70, 19}, Cross({3, 20, 2, 1, 16}, 70)),
-                        Mixed(Up({0, 70, 19}, Cross({3, 9, 2, 1, 16, {}, 0.2}, 70)))}) {
+                        Mixed(Up({0, 70, 19}, Cross({3, 9, 2, 1, 16, 0.2}, 70)))}) {
     Random random(15, dtype());
     const Tensors tensors = RandomTensors(c, random);
     Tensors hidden = tensors;
@@ -719,7 +699,7 @@ TEST_P(AttentionMathTest, NothingToAttendTo) {
 
 // All pairs count, whatever a mask hides. Each kernel states the bytes that it reads and writes.
 TEST_P(AttentionMathTest, CostsAllPairs) {
-  const Case causal{2, 9, 4, 2, 8, {4}}, full = Cross({2, 9, 4, 2, 8, {}, 0.1}, 13);
+  const Case causal{2, 9, 4, 2, 8}, full = Cross({2, 9, 4, 2, 8, 0.1}, 13);
   for (const Case& c : {causal, full, Mixed(Biased(3, Up({4, 5}, full)))}) {
     const double pairs = 1.0 * c.batch * c.heads * c.seq * c.keys;
     const double scores = pairs * static_cast<double>(SizeOf(dtype()));
@@ -789,6 +769,10 @@ TEST_P(AttentionMathTest, RefusesWrongArguments) {
   };
   ExpectRefused(forward([](Placed& at) { at.in.backend = AttentionBackend::kOwn; }),
                 "[attention_math_forward] backend, want kMath");
+  ExpectRefused(forward([&](Placed& at) {
+                  at.in.positions = Input({1, 4}, {0, 1, 0, 1}, DType::kInt32);
+                }),
+                "documents, which attention.h alone keeps apart");
   ExpectRefused(forward([&](Placed& at) { at.p = Output({1, 4, 4, 3}); }), "probabilities is");
   ExpectRefused(forward([&](Placed& at) { at.w = {}; }), "weights is");
   ExpectRefused(forward([&](Placed& at) { at.w = at.p; }), "weights and probabilities overlap");
@@ -847,8 +831,8 @@ TEST_P(AttentionMathTest, RefusesWrongArguments) {
 }
 
 TEST_P(AttentionMathTest, BitsDoNotDependOnThreads) {
-  for (const Case& c : {Case{2, 37, 4, 2, 20, {20, 9}, 0.2},
-                        Mixed(Biased(9, Up({30, 0}, Cross({2, 13, 2, 1, 20}, 40))))}) {
+  for (const Case& c :
+       {Case{2, 37, 4, 2, 20, 0.2}, Mixed(Biased(9, Up({30, 0}, Cross({2, 13, 2, 1, 20}, 40))))}) {
     Random random(9, dtype());
     Placed at = Place(c, RandomTensors(c, random));
     at.dout = Input(c.Q(), random.Vector(c.Q().NumElements()));

@@ -229,6 +229,16 @@ INSTANTIATE_TEST_SUITE_P(
         {"DeviceLimitsSlots", "fsdp: {buffers: caching, limiter: device}",
          "r.yaml:3:35: fsdp.limiter: `device` limits gathers by slots, and with fsdp.buffers "
          "`caching` there are none: set fsdp.limiter to `host`"},
+        {"CachingUpdatesOnTheDevice",
+         "fsdp: {buffers: caching, limiter: host, cpu_offload: {optimizer: true}}",
+         "r.yaml:3:17: fsdp.buffers: `caching` leaves all memory on the device, but "
+         "fsdp.cpu_offload.optimizer moves some to the host: set fsdp.buffers to `slots`, or "
+         "fsdp.cpu_offload.optimizer to `false`"},
+        {"CachingKeepsActivations",
+         "fsdp: {buffers: caching, limiter: host}\ntrain: {activation_offload: host}",
+         "r.yaml:3:17: fsdp.buffers: `caching` leaves all memory on the device, but "
+         "train.activation_offload moves some to the host: set fsdp.buffers to `slots`, or "
+         "train.activation_offload to `none`"},
         {"SlotsAreNotConcatenated", "fsdp: {concat_gradients: true}",
          "r.yaml:3:26: fsdp.concat_gradients: `slots` have no place for what "
          "fsdp.concat_gradients copies: set fsdp.buffers to `caching`, or this to false"},
@@ -273,12 +283,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"ShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: 0.5}}",
          "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share divides "
          "the updates of fsdp.cpu_offload.optimizer, which is false: set that, too"},
-        {"AutomaticShareOfNothing", "fsdp: {cpu_offload: {optimizer_share: auto}}",
-         "r.yaml:3:39: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share divides "
-         "the updates of fsdp.cpu_offload.optimizer, which is false: set that, too"},
-        {"ShareOfAnotherWord", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: foo}}",
-         "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want `auto` or a number from 0 to 1, got "
-         "the text `foo`"},
+        {"ShareOfAWord", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: auto}}",
+         "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want a number of at least 0 and of at "
+         "most 1, got the text `auto`"},
         {"ShareAboveAll", "fsdp: {cpu_offload: {optimizer: true, optimizer_share: 1.5}}",
          "r.yaml:3:56: fsdp.cpu_offload.optimizer_share: want a number of at least 0 and of at "
          "most 1, got 1.5"},
@@ -461,6 +468,13 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "`bytes` has none: give data.train.eot");
   EXPECT_EQ(data("train: {paths: [x], eot: 0}, documents: true"), "");
   EXPECT_EQ(data("train: {source: tokens, paths: [x]}, documents: true"), "");  // tokens.json may.
+  EXPECT_EQ(data("train: {paths: [x], eot: 0}, documents: true}\ntrain: {attention: math"),
+            "r.yaml:3:20: train.attention: `math` attends across documents, which data.documents "
+            "keeps apart: set train.attention to `flash`, or data.documents to `false`");
+  EXPECT_EQ(data("train: {paths: [x], eot: 0}, packing: samples}\ntrain: {attention: math"),
+            "r.yaml:3:20: train.attention: `math` attends across documents, which data.packing "
+            "keeps apart: set train.attention to `flash`, or data.packing to `windows`");
+  EXPECT_EQ(data("train: {paths: [x]}}\ntrain: {attention: math"), "");
 }
 
 TEST(LoadRecipe, Packing) {
@@ -854,29 +868,6 @@ TEST(LoadRecipe, LaterOverridesEarlier) {
   EXPECT_EQ(recipe.Mistake("data.train.paths", "no such file"),
             "a.yaml:2:23: data.train.paths: no such file");
   EXPECT_EQ(recipe.Mistake("data.shuffle", "no"), "data.shuffle: no");
-}
-
-TEST(LoadRecipe, AShareIsANumberOrIsMeasured) {
-  const auto share = [](const std::string& value) {
-    return ParseRecipe({{"r.yaml", kGood}},
-                       {"fsdp.cpu_offload={optimizer: true, optimizer_share: " + value + "}"})
-        .fsdp.cpu_offload.optimizer_share;
-  };
-  EXPECT_EQ(share("auto"), std::nullopt);
-  EXPECT_EQ(share("0.3"), 0.3);
-  EXPECT_EQ(share("1"), 1);
-  EXPECT_EQ(ParseRecipe({{"r.yaml", kGood}}).fsdp.cpu_offload.optimizer_share, 0);
-}
-
-TEST(LoadRecipe, OffloadGoesWithEitherKindOfBuffers) {
-  for (const char* buffers : {"slots", "caching"}) {
-    const Recipe recipe = Parse(
-        kGood, {std::string("fsdp.buffers=") + buffers,
-                "fsdp.cpu_offload={optimizer: true, params: true, optimizer_share: 0.5, spill: d}",
-                "train.activation_offload=spill"});
-    EXPECT_TRUE(recipe.fsdp.cpu_offload.params) << buffers;
-    EXPECT_EQ(recipe.train.activation_offload, ActivationOffload::kSpill) << buffers;
-  }
 }
 
 TEST(LoadRecipe, OverridesOfMapsThatMayBeNull) {

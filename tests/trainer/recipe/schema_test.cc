@@ -385,6 +385,7 @@ void Reconcile(Json& recipe) {
   const bool windows = data["packing"] == "windows";
   if (windows) data["too_long"] = "error";
   if (!windows) data["documents"] = false;
+  if (!windows || data["documents"] == true) recipe["train"]["attention"] = "flash";
   const auto fit = [&](Json& source) {
     if (!source.is_object() || !source.contains("paths")) return;
     if (source["source"] == "synthetic") source["paths"] = Json::array();
@@ -452,6 +453,10 @@ void Reconcile(Json& recipe) {
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
   Json& offload = fsdp["cpu_offload"];
+  if (fsdp["buffers"] == "caching") {
+    offload["optimizer"] = false;
+    recipe["train"]["activation_offload"] = "none";
+  }
   if (offload["optimizer"] == false)
     offload.update(Json{{"params", false}, {"optimizer_share", 0}, {"spill", nullptr}});
   if (offload["spill"].is_null() && recipe["train"]["activation_offload"] == "spill") {

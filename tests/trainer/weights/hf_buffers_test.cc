@@ -83,7 +83,6 @@ std::vector<OwnTensor> All() {
 
 TEST(HfBuffersTest, GoBothWays) {
   const std::string from = MakeCheckpoint("both", All()), out = from + "_hf";
-  EXPECT_NE(ReadWholeFile(from + "/manifest.json").find("\"version\": 3,"), std::string::npos);
   EXPECT_TRUE(VerifyCheckpoint(CheckpointHold(from), nullptr).damages.empty());
   const ToyGraph model;
   CheckpointReader reader(from);

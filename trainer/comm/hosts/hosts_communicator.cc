@@ -1,11 +1,9 @@
 #include "trainer/comm/hosts/hosts_communicator.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <numeric>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -156,14 +154,6 @@ std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::s
   ExchangeCards(store, key + "ready", what, group, ready);
   return MakeCpuCommunicator(
       group, std::make_shared<HostsTransport>(std::move(wiring), placement, rank, options));
-}
-
-std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::string& name,
-                                                     const RankGroup& group,
-                                                     const CommOptions& options) {
-  std::vector<int> key(*std::max_element(group.ranks().begin(), group.ranks().end()) + 1);
-  std::iota(key.begin(), key.end(), 0);
-  return CreateHostsCommunicator(store, name, group, HostPlacement(key), "127.0.0.1", options);
 }
 
 }  // namespace fsdp

@@ -41,11 +41,6 @@ std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::s
                                                       const std::string& address,
                                                       const CommOptions& options = {});
 
-// Every rank as a host of its own, on the loopback device: Gloo alone, for tests and benchmarks.
-std::unique_ptr<Communicator> CreateGlooCommunicator(Store& store, const std::string& name,
-                                                     const RankGroup& group,
-                                                     const CommOptions& options = {});
-
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_

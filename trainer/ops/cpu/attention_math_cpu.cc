@@ -95,12 +95,12 @@ void ForEachRow(ThreadPool& pool, const AttentionDims& d, const Body& body) {
 }
 
 void AddBias(const AttentionDims& d, const AttentionBias& bias, int64_t head, int64_t query,
-             const SeenKeys& seen, float* scores) {
+             int64_t keys, float* scores) {
   const int64_t columns = bias.table.shape[1];
   RowBuffers buffer(bias.table.dtype, 1, columns);
   const float* const table = ReadFloats(bias.table, head * columns, columns, buffer[0]);
-  const int32_t* const buckets = bias.buckets.As<int32_t>() + seen.begin - query + d.seq - 1;
-  for (int64_t j = 0; j < seen.size(); ++j) scores[j] += table[buckets[j]];
+  const int32_t* const buckets = bias.buckets.As<int32_t>() + (d.seq - 1 - query);
+  for (int64_t j = 0; j < keys; ++j) scores[j] += table[buckets[j]];
 }
 
 void Softmax(float* x, int64_t n) {
@@ -117,30 +117,28 @@ void Softmax(float* x, int64_t n) {
   for (int64_t j = 0; j < n; ++j) x[j] *= factor;
 }
 
-// Zeroes the elements of a row that are not seen.
-void ZeroOthers(const View& x, int64_t row, int64_t keys, const SeenKeys& seen) {
-  Zero(x, row, seen.begin);
-  Zero(x, row + seen.end, keys - seen.end);
+// Zeroes the elements of a row behind the first `seen`.
+void ZeroOthers(const View& x, int64_t row, int64_t keys, int64_t seen) {
+  Zero(x, row + seen, keys - seen);
 }
 
 // Scores become probabilities. `dropped`: m p goes here, or null.
 void SoftmaxRows(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
                  const View& scores, const View* dropped) {
   ForEachRow(pool, d, [&](int64_t b, int64_t h, int64_t i, int64_t row) {
-    const SeenKeys seen(d, in, b, i);
-    const int64_t n = seen.size(), at = row + seen.begin;
+    const int64_t n = SeenKeys(d, in, b, i);
     RowBuffers buffers(scores.dtype, 1, d.keys);
-    float* const x = FloatsToChange(scores, at, n, buffers[0]);
-    if (d.bias) AddBias(d, in.bias, h, i, seen, x);
+    float* const x = FloatsToChange(scores, row, n, buffers[0]);
+    if (d.bias) AddBias(d, in.bias, h, i, n, x);
     Softmax(x, n);
-    WriteFloats(x, n, scores, at);
-    ZeroOthers(scores, row, d.keys, seen);
+    WriteFloats(x, n, scores, row);
+    ZeroOthers(scores, row, d.keys, n);
     if (dropped == nullptr) return;
-    float* const y = FloatsToWrite(*dropped, at, buffers[0]);
-    std::copy_n(ReadFloats(scores, at, n, buffers[0]), n, y);  // As they were rounded.
-    DrawnRow(in.dropout, b, h, i).Drop(seen.begin, n, y);
-    WriteFloats(y, n, *dropped, at);
-    ZeroOthers(*dropped, row, d.keys, seen);
+    float* const y = FloatsToWrite(*dropped, row, buffers[0]);
+    std::copy_n(ReadFloats(scores, row, n, buffers[0]), n, y);  // As they were rounded.
+    DrawnRow(in.dropout, b, h, i).Drop(0, n, y);
+    WriteFloats(y, n, *dropped, row);
+    ZeroOthers(*dropped, row, d.keys, n);
   });
 }
 
@@ -148,19 +146,18 @@ void SoftmaxRows(ThreadPool& pool, const AttentionDims& d, const AttentionInputs
 void SoftmaxBackwardRows(ThreadPool& pool, const AttentionDims& d, const AttentionInputs& in,
                          const ConstView& probabilities, bool drops, const View& ds) {
   ForEachRow(pool, d, [&](int64_t b, int64_t h, int64_t i, int64_t row) {
-    const SeenKeys seen(d, in, b, i);
-    const int64_t n = seen.size(), at = row + seen.begin;
+    const int64_t n = SeenKeys(d, in, b, i);
     RowBuffers buffers(ds.dtype, 2, d.keys);
-    const float* const p = ReadFloats(probabilities, at, n, buffers[0]);
-    float* const dp = FloatsToChange(ds, at, n, buffers[1]);
-    if (drops) DrawnRow(in.dropout, b, h, i).Drop(seen.begin, n, dp);
+    const float* const p = ReadFloats(probabilities, row, n, buffers[0]);
+    float* const dp = FloatsToChange(ds, row, n, buffers[1]);
+    if (drops) DrawnRow(in.dropout, b, h, i).Drop(0, n, dp);
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (int64_t j = 0; j < n; ++j) dot += p[j] * dp[j];
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) dp[j] = p[j] * (dp[j] - dot);
-    WriteFloats(dp, n, ds, at);
-    ZeroOthers(ds, row, d.keys, seen);
+    WriteFloats(dp, n, ds, row);
+    ZeroOthers(ds, row, d.keys, n);
   });
 }
 

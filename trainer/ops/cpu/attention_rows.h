@@ -18,24 +18,12 @@ inline int64_t KeysOf(const AttentionDims& dims, const AttentionInputs& in, int6
   return std::clamp<int64_t>(in.lengths.As<int32_t>()[sample], 0, dims.keys);
 }
 
-// The keys that a query sees.
-struct SeenKeys {
-  int64_t begin = 0, end = 0;
-
-  int64_t size() const { return end - begin; }
-  SeenKeys(const AttentionDims& dims, const AttentionInputs& in, int64_t sample, int64_t query) {
-    end = in.mask == AttentionMask::kCausal ? query + 1 : dims.keys;
-    if (in.HasPositions()) {
-      const int32_t* const positions = in.positions.As<int32_t>() + sample * dims.seq;
-      begin = query - positions[query];
-      if (in.mask == AttentionMask::kFull) {
-        for (end = query + 1; end < dims.seq && positions[end] > 0;) ++end;
-      }
-    }
-    end = std::min(end, KeysOf(dims, in, sample));
-    begin = std::min(begin, end);
-  }
-};
+// The number of keys that a query sees: the first so many.
+inline int64_t SeenKeys(const AttentionDims& dims, const AttentionInputs& in, int64_t sample,
+                        int64_t query) {
+  const int64_t keys = KeysOf(dims, in, sample);
+  return in.mask == AttentionMask::kCausal ? std::min(query + 1, keys) : keys;
+}
 
 // m of one query, drawn key by key.
 class DrawnRow {

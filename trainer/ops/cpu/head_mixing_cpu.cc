@@ -78,10 +78,8 @@ struct Mixed {
 
 // Calls body(where the piece begins in each head's [seq, keys], key, n) for a row of queries.
 template <typename Body>
-void ForEachPieceOf(const SeenKeys& seen, const Body& body) {
-  for (int64_t key = seen.begin; key < seen.end; key += kPiece) {
-    body(key, std::min(kPiece, seen.end - key));
-  }
+void ForEachPieceOf(int64_t keys, const Body& body) {
+  for (int64_t key = 0; key < keys; key += kPiece) body(key, std::min(kPiece, keys - key));
 }
 
 // The gradients of a part's rows.
@@ -143,15 +141,10 @@ void MixHeadsCpu(ThreadPool& pool, const AttentionDims& d, const AttentionInputs
     Mixed mixed;
     for (int64_t row = begin; row < end; ++row) {
       const int64_t b = row / d.seq, i = row % d.seq;
-      const SeenKeys seen(d, in, b, i);
-      const auto zero = [&](int64_t h, int64_t key, int64_t to) {
-        const int64_t size = SizeOf(weights.dtype);
-        const int64_t at = ((b * d.heads + h) * d.seq + i) * d.keys + key;
-        std::fill_n(weights.data + at * size, (to - key) * size, std::byte{0});
-      };
+      const int64_t seen = SeenKeys(d, in, b, i), size = SizeOf(weights.dtype);
       for (int64_t h = 0; h < d.heads; ++h) {
-        zero(h, 0, seen.begin);
-        zero(h, seen.end, d.keys);
+        const int64_t at = ((b * d.heads + h) * d.seq + i) * d.keys + seen;
+        std::fill_n(weights.data + at * size, (d.keys - seen) * size, std::byte{0});
       }
       ForEachPieceOf(seen, [&](int64_t key, int64_t n) {
         mixed.Read(d, in, probabilities, b, i, key, n);

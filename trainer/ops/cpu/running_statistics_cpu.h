@@ -6,8 +6,6 @@
 
 namespace fsdp {
 
-void UpdateRunningMeanCpu(ThreadPool& pool, const ConstView& x, const ConstView& weights,
-                          float momentum, const View& running);
 void CountBatchCpu(ThreadPool& pool, const View& count);
 void TakeUnlessNaNCpu(ThreadPool& pool, const ConstView& coefficient, float divisor,
                       const ConstView& from, const View& to);

@@ -30,28 +30,22 @@ auto ScoresOf(const AnyView& view) {
       static_cast<int>(view.shape[3])};
 }
 
-// The keys that a query sees. Whole warps construct it.
+// The keys that a query sees: the first so many.
 struct SeenKeysCuda {
-  int begin, end;
+  int end;
 
   __device__ SeenKeysCuda(const AttentionCall& call, int sample, int query)
-      : begin(call.StartOf<AttentionKind::kAny>(sample, query)),
-        end(call.causal ? query + 1 : call.keys) {
-    constexpr AttentionKind kAny = AttentionKind::kAny;
-    if (call.HasEnds<kAny>()) {
-      end = query + call.StepsBegunBy<kAny>(sample, query, query, call.seq, 1);
-    }
-    end = min(end, call.Seen<kAny>(sample));
-    begin = min(begin, end);
+      : end(call.Seen<AttentionKind::kAny>(sample)) {
+    if (call.causal) end = min(end, query + 1);
   }
-  __device__ bool Has(int key) const { return key >= begin && key < end; }
+  __device__ bool Has(int key) const { return key < end; }
 
   // body(key, m of attention.h) for this lane's keys, four by four: one draw has the m of four
   // keys.
   template <typename Body>
   __device__ void ForEach(const AttentionDraws& draws, bool drops, int query,
                           const Body& body) const {
-    for (int four = begin / 4 * 4 + 4 * Lane(); four < end; four += 4 * kWarp) {
+    for (int four = 4 * Lane(); four < end; four += 4 * kWarp) {
       float m[4] = {1, 1, 1, 1};
       if (drops) DrawFourKeys(draws, query, four, m);
 #pragma unroll

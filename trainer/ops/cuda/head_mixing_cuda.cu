@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int g = Warp(); g < call.heads; g += kWarps) {
     seen.ZeroOthers(weights.Row(sample, g, query), call.keys);
   }
-  for (int key = seen.begin; key < seen.end; key += kPiece) {
+  for (int key = 0; key < seen.end; key += kPiece) {
     __syncthreads();  // The last keys are done with, and the matrix is there.
     Mix(args, shared, seen, sample, query, key);
     const int mine = key + Lane();
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int64_t row = part * rows / gridDim.x; row < (part + 1) * rows / gridDim.x; ++row) {
     const int sample = static_cast<int>(row / call.seq), query = static_cast<int>(row % call.seq);
     const SeenKeysCuda seen(call, sample, query);
-    for (int key = seen.begin; key < seen.end; key += kPiece) {
+    for (int key = 0; key < seen.end; key += kPiece) {
       __syncthreads();  // The last keys are done with, and the matrix is there.
       const int mine = key + Lane();
       for (int g = Warp(); g < heads; g += kWarps) {

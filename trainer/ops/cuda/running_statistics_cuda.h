@@ -6,9 +6,6 @@
 
 namespace fsdp {
 
-[[gnu::weak]] void UpdateRunningMeanCuda(CudaStreamHandle stream, const ConstView& x,
-                                         const ConstView& weights, float momentum,
-                                         const View& running);
 [[gnu::weak]] void CountBatchCuda(CudaStreamHandle stream, const View& count);
 [[gnu::weak]] void TakeUnlessNaNCuda(CudaStreamHandle stream, const ConstView& coefficient,
                                      float divisor, const ConstView& from, const View& to);
