@@ -2,8 +2,10 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "trainer/core/check.h"
+#include "trainer/core/json_depth.h"
 
 namespace fsdp {
 namespace {
@@ -11,29 +13,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 100;
-
-// Looks at brackets outside of strings alone: what is no JSON the parser refuses.
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        quoted = false;
-      }
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -49,7 +28,7 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
   document->path = std::move(path);
   document->errors = errors;
   JsonValue root(document, &document->json, std::move(place));
-  if (IsTooDeep(text)) {
+  if (NestsDeeper(text, kMaxDepth)) {
     root.Refuse("is nested more than " + std::to_string(kMaxDepth) + " deep");
   }
   try {
@@ -58,6 +37,17 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
     root.Refuse(errors.not_json != nullptr ? errors.not_json : error.what());
   }
   return root;
+}
+
+std::optional<JsonValue> TryParseJson(std::string_view text) {
+  constexpr JsonErrors kErrors{
+      .raise = [](const std::string& message) { throw std::runtime_error(message); }};
+  if (NestsDeeper(text, kMaxDepth)) return std::nullopt;
+  const auto document = std::make_shared<JsonValue::Document>();
+  document->errors = kErrors;
+  document->json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (document->json.is_discarded()) return std::nullopt;
+  return JsonValue(document, &document->json, "");
 }
 
 JsonValue::JsonValue(std::shared_ptr<const Document> document, const Json* json, std::string place)

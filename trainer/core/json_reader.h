@@ -74,6 +74,7 @@ class JsonValue {
  private:
   struct Document;
   friend JsonValue ParseJson(std::string_view, std::string, const JsonErrors&, std::string);
+  friend std::optional<JsonValue> TryParseJson(std::string_view);
 
   JsonValue(std::shared_ptr<const Document> document, const nlohmann::json* json,
             std::string place);
@@ -91,6 +92,10 @@ class JsonValue {
 // messages begin with the place.
 JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& errors,
                     std::string place = "");
+
+// For texts whose mistakes nobody is told: empty where ParseJson() would refuse. Its values refuse
+// with std::runtime_error.
+std::optional<JsonValue> TryParseJson(std::string_view text);
 
 // Text for messages, in quotes: a damaged or hostile file may hold long texts, or bytes that are no
 // text.
