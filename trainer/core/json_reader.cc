@@ -79,6 +79,14 @@ bool JsonValue::IsObject() const { return json_->is_object(); }
 bool JsonValue::IsList() const { return json_->is_array(); }
 bool JsonValue::IsNumber() const { return json_->is_number(); }
 bool JsonValue::IsText() const { return json_->is_string(); }
+bool JsonValue::IsText(std::string_view text) const {
+  return json_->is_string() && json_->get_ref<const std::string&>() == text;
+}
+
+bool JsonValue::IsInteger() const {
+  constexpr auto kLimits = std::numeric_limits<int64_t>();
+  return IsInteger(kLimits.min(), kLimits.max());
+}
 
 // nlohmann's own conversions would take 1.5 or true for the integer 1.
 bool JsonValue::IsInteger(int64_t least, int64_t most) const {
@@ -133,8 +141,7 @@ std::vector<JsonValue> JsonValue::Elements() const {
 }
 
 int64_t JsonValue::Integer() const {
-  constexpr auto kLimits = std::numeric_limits<int64_t>();
-  if (!IsInteger(kLimits.min(), kLimits.max())) RefuseType(document_->errors.integer);
+  if (!IsInteger()) RefuseType(document_->errors.integer);
   return json_->get<int64_t>();
 }
 

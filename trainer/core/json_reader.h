@@ -46,6 +46,8 @@ class JsonValue {
   bool IsList() const;
   bool IsNumber() const;
   bool IsText() const;
+  bool IsText(std::string_view text) const;  // This one.
+  bool IsInteger() const;  // That fits in 64 bits with a sign.
   bool IsInteger(int64_t least, int64_t most) const;
   // Whether it equals the value of this JSON text; 1 and 1.0 are equal.
   bool Is(std::string_view json) const;

@@ -175,6 +175,12 @@ const JsonTree& JsonTree::operator[](std::string_view key) const {
   return *value;
 }
 
+const std::vector<JsonTree>& JsonTree::ElementsOf(std::string_view key) const {
+  static const std::vector<JsonTree> kNone;
+  const JsonTree* const list = Find(key);
+  return list == nullptr ? kNone : list->Elements();
+}
+
 JsonTree& JsonTree::operator[](std::string_view key) {
   if (IsNull()) *this = Object();
   FSDP_CHECK(IsObject()) << key;

@@ -92,6 +92,8 @@ class JsonTree {
   const JsonTree* Find(std::string_view key) const;  // Null: there is none.
   bool Contains(std::string_view key) const { return Find(key) != nullptr; }
   const JsonTree& operator[](std::string_view key) const;
+  // The elements of a member that is a list; none where there is no such member.
+  const std::vector<JsonTree>& ElementsOf(std::string_view key) const;
   JsonTree& operator[](
       std::string_view key);            // Adds null where there is none; null becomes an object.
   void Update(const JsonTree& object);  // A member that is here keeps its place.

@@ -18,12 +18,12 @@
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/load.h"
-#include "trainer/recipe/schema.h"
+#include "trainer/recipe/print.h"
 
 namespace fsdp {
 namespace {
 
-using recipe::Json;
+using Json = nlohmann::ordered_json;
 using Strings = std::vector<std::string>;
 
 constexpr uint64_t kSeed = 20261122;
@@ -77,7 +77,7 @@ void AddKeys(const Json& schema, const std::string& prefix, std::vector<NumericK
 
 std::vector<NumericKey> Keys() {
   std::vector<NumericKey> keys;
-  AddKeys(recipe::RecipeSchema(), "", keys);
+  AddKeys(Json::parse(RecipeJsonSchema()), "", keys);
   keys.push_back(
       {"optimizer.betas", {"[0, 0]", "[0.9999999, 0]", "[0, 0.99999999]", "[0.5, 0.999]"}});
   keys.push_back({"train.ema", {"{decay: 0}", "{decay: 0.99999999999999989}"}});
