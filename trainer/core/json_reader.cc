@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "trainer/core/check.h"
 #include "trainer/core/json_depth.h"
@@ -40,11 +39,8 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
 }
 
 std::optional<JsonValue> TryParseJson(std::string_view text) {
-  constexpr JsonErrors kErrors{
-      .raise = [](const std::string& message) { throw std::runtime_error(message); }};
   if (NestsDeeper(text, kMaxDepth)) return std::nullopt;
   const auto document = std::make_shared<JsonValue::Document>();
-  document->errors = kErrors;
   document->json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (document->json.is_discarded()) return std::nullopt;
   return JsonValue(document, &document->json, "");

@@ -113,10 +113,19 @@ JsonTree JsonTree::List(std::initializer_list<JsonTree> elements) {
   return list;
 }
 
-std::optional<JsonTree> JsonTree::Parse(std::string_view text, int most_depth) {
-  if (NestsDeeper(text, most_depth)) return std::nullopt;
-  const Library json = Library::parse(text, nullptr, /*allow_exceptions=*/false);
-  return json.is_discarded() ? std::nullopt : std::optional(FromLibrary(json));
+std::optional<JsonTree> JsonTree::Parse(std::string_view text, int most_depth, std::string* why) {
+  std::string reason;
+  if (NestsDeeper(text, most_depth)) {
+    reason = "is nested more than " + std::to_string(most_depth) + " deep";
+  } else {
+    try {
+      return FromLibrary(Library::parse(text));
+    } catch (const Library::exception& error) {
+      reason = error.what();
+    }
+  }
+  if (why != nullptr) *why = std::move(reason);
+  return std::nullopt;
 }
 
 bool JsonTree::Boolean() const {

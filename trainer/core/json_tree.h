@@ -55,9 +55,10 @@ class JsonTree {
   // NOLINTEND(google-explicit-constructor)
   static JsonTree Object(std::initializer_list<Member> members = {});
   static JsonTree List(std::initializer_list<JsonTree> elements = {});
-  // Empty where `text` is no JSON or nests more than `most_depth` deep. The last of equal keys
-  // counts.
-  static std::optional<JsonTree> Parse(std::string_view text, int most_depth = 100);
+  // Empty where `text` is no JSON or nests more than `most_depth` deep, with the reason in `why`.
+  // The last of equal keys counts.
+  static std::optional<JsonTree> Parse(std::string_view text, int most_depth = 100,
+                                       std::string* why = nullptr);
 
   JsonTree(const JsonTree& other);
   JsonTree(JsonTree&& other) noexcept;
