@@ -71,6 +71,7 @@ std::string JsonValue::PlaceOf(const std::string& key) const {
   return json_ == &document_->json ? key : place_ + "." + key;
 }
 
+bool JsonValue::IsNull() const { return json_->is_null(); }
 bool JsonValue::IsObject() const { return json_->is_object(); }
 bool JsonValue::IsList() const { return json_->is_array(); }
 bool JsonValue::IsNumber() const { return json_->is_number(); }

@@ -45,6 +45,7 @@ class JsonValue {
   // The same value, called `place` in messages.
   JsonValue Named(std::string place) const;
 
+  bool IsNull() const;
   bool IsObject() const;
   bool IsList() const;
   bool IsNumber() const;
