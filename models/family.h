@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 #include "models/field.h"
 #include "models/hf_object.h"
 #include "models/shape_checks.h"
+#include "trainer/core/json_tree.h"
 
 namespace fsdp {
 
@@ -154,7 +154,7 @@ class ModelFamily {
   virtual ModelShape ReadHf(std::string_view model_type, HfObject& hf) const = 0;
   // The keys of the config.json that says `shape`, and its model_type. Both throw CheckpointError
   // for a shape that no model of Hugging Face has.
-  virtual nlohmann::ordered_json WriteHf(const ModelShape& shape) const = 0;
+  virtual JsonTree WriteHf(const ModelShape& shape) const = 0;
   virtual std::string_view HfType(const ModelShape& shape) const = 0;
 
  private:

@@ -1,24 +1,22 @@
 #include "models/shape_json.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/json_tree.h"
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr JsonErrors kErrors{
     .raise = [](const std::string& message) { throw CheckpointError(message); },
     .not_json = "is no JSON"};
 
-Json Write(const FieldMap& map, const MapRange& range) {
-  Json json = Json::object();
+JsonTree Write(const FieldMap& map, const MapRange& range) {
+  JsonTree json = JsonTree::Object();
   for (const FieldMember& member : range.members) {
     const auto at = map.find(member.name);
     json[member.name] = nullptr;
@@ -27,12 +25,12 @@ Json Write(const FieldMap& map, const MapRange& range) {
   return json;
 }
 
-Json Write(const FieldValue& value, const Field& field) {
+JsonTree Write(const FieldValue& value, const Field& field) {
   if (const auto* map = std::get_if<FieldMap>(&value)) {
     return Write(*map, std::get<MapRange>(field.range));
   }
   return std::visit(
-      [](const auto& v) -> Json {
+      [](const auto& v) -> JsonTree {
         if constexpr (std::is_same_v<std::decay_t<decltype(v)>, FieldMap>)
           return {};
         else
@@ -90,13 +88,13 @@ void Read(const JsonValue& json, const Field& field, FieldValue& value) {
 }  // namespace
 
 std::string ShapeToJson(const ModelShape& shape) {
-  Json json{{"family", FamilyOf(shape)}};
+  JsonTree json = JsonTree::Object({{"family", FamilyOf(shape)}});
   for (const Field& field : shape.family().fields()) {
     const FieldValue value = *shape.Find(field.name);
     if (field.is_dropout && std::get<double>(value) == 0) continue;
     json[field.name] = Write(value, field);
   }
-  return json.dump();
+  return json.Dump();
 }
 
 ModelShape ShapeFromJson(const std::string& text, const std::string& where) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include "models/family.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
@@ -137,7 +137,7 @@ struct FamilyTable {
   std::vector<HfFeature> hf_features = {};
   // Run when the rows that have a key have been read or written.
   void (*read_hf)(const HfRelative<Config>&, HfObject&, Config&) = nullptr;
-  void (*write_hf)(const HfRelative<Config>&, const Config&, nlohmann::ordered_json&) = nullptr;
+  void (*write_hf)(const HfRelative<Config>&, const Config&, JsonTree&) = nullptr;
   // Returns the one of `hf` that has such a shape; null: the first of `hf`. Throws CheckpointError
   // where none has.
   const HfRelative<Config>& (*relative_of)(const std::vector<HfRelative<Config>>&,
@@ -225,10 +225,10 @@ class TableFamily final : public ModelFamily {
     }
     return ShapeOf(config);
   }
-  nlohmann::ordered_json WriteHf(const ModelShape& shape) const override {
+  JsonTree WriteHf(const ModelShape& shape) const override {
     const HfRelative<Config>& relative = RelativeOf(shape);
-    nlohmann::ordered_json json = {{"architectures", {relative.architecture}},
-                                   {"model_type", relative.model_type}};
+    JsonTree json = JsonTree::Object({{"architectures", JsonTree::List({relative.architecture})},
+                                      {"model_type", relative.model_type}});
     for (const FieldRow<Config>& row : table_.rows) {
       if (row.hf_key.empty()) continue;
       std::visit([&](const auto& value) { WriteKey(value, json[row.hf_key]); }, row.get(Of(shape)));
@@ -282,7 +282,7 @@ class TableFamily final : public ModelFamily {
     row.set(config, value);
   }
   template <typename T>
-  static void WriteKey(const T& value, nlohmann::ordered_json& json) {
+  static void WriteKey(const T& value, JsonTree& json) {
     if constexpr (!std::is_same_v<T, FieldMap>) json = value;
   }
 

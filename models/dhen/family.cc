@@ -2,7 +2,6 @@
 // Tests: tests/models/dhen/dhen_test.cc
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -129,7 +128,7 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& c) {
   if (hf.Text("table_dtype") == "bf16") c.table_dtype = TableDType::kBFloat16;
 }
 
-void WriteHf(const HfRelative<Config>&, const Config& c, nlohmann::ordered_json& json) {
+void WriteHf(const HfRelative<Config>&, const Config& c, JsonTree& json) {
   json["table_capacity"] = c.table_capacity;
   json["table_dtype"] = c.table_dtype == TableDType::kFloat32 ? "fp32" : "bf16";
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "models/gpt2/config.h"
@@ -121,7 +120,7 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
   config.tie_word_embeddings = hf.Boolean("tie_word_embeddings").value_or(true);
 }
 
-void WriteHf(const HfRelative<Config>&, const Config& config, nlohmann::ordered_json& json) {
+void WriteHf(const HfRelative<Config>&, const Config& config, JsonTree& json) {
   json["activation_function"] = "gelu_new";
   json["n_inner"] = config.intermediate_size;
   json["tie_word_embeddings"] = config.tie_word_embeddings;

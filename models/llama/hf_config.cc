@@ -1,7 +1,6 @@
 #include "models/llama/hf_config.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -159,8 +158,7 @@ const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives
                        [&](const LlamaRelative& r) { return r.model_type == type; });
 }
 
-void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config,
-                      nlohmann::ordered_json& json) {
+void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config, JsonTree& json) {
   json["hidden_act"] = "silu";
   json["num_key_value_heads"] = config.num_key_value_heads;
   json["head_dim"] = config.head_dim;
@@ -169,11 +167,11 @@ void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config,
   if (MlpBiasIsAKey(relative)) json["mlp_bias"] = config.mlp_bias;
   // The keys that older versions read; newer ones take them over.
   json["rope_theta"] = config.rope_theta;
-  nlohmann::ordered_json scaling;  // null.
+  JsonTree scaling;  // null.
   if (config.rope_scaling.type != RopeScaling::Type::kDefault) {
     const std::string type(
         NamesOf(RopeScaling::Type())[static_cast<size_t>(config.rope_scaling.type)]);
-    scaling = {{"rope_type", type}, {"type", type}};
+    scaling = JsonTree::Object({{"rope_type", type}, {"type", type}});
     VisitFields(config.rope_scaling, [&](const char* name, const auto& field) {
       if (field) scaling[name] = *field;
     });

@@ -3,7 +3,6 @@
 #ifndef FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_
 #define FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_
 
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "models/llama/config.h"
@@ -21,8 +20,7 @@ const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives
 
 // Read and write the fields that are no plain key. Reading throws CheckpointError.
 void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config);
-void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config,
-                      nlohmann::ordered_json& json);
+void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config, JsonTree& json);
 
 }  // namespace fsdp
 

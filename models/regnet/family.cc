@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -120,10 +119,10 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& c) {
   }
 }
 
-void WriteHf(const HfRelative<Config>&, const Config& c, nlohmann::ordered_json& json) {
+void WriteHf(const HfRelative<Config>&, const Config& c, JsonTree& json) {
   json["layer_type"] = c.squeeze_excitation ? "y" : "x";
   json["hidden_act"] = "relu";
-  nlohmann::ordered_json names = nlohmann::ordered_json::object(), ids = names;
+  JsonTree names = JsonTree::Object(), ids = names;
   for (int64_t label = 0; label < c.num_labels; ++label) {
     const std::string name = "LABEL_" + std::to_string(label);
     names[std::to_string(label)] = name;

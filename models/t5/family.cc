@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -154,7 +153,7 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
   }
 }
 
-void WriteHf(const HfRelative<Config>&, const Config& config, nlohmann::ordered_json& json) {
+void WriteHf(const HfRelative<Config>&, const Config& config, JsonTree& json) {
   json["num_decoder_layers"] = config.num_decoder_layers;
   json["feed_forward_proj"] = config.gated_mlp ? "gated-gelu" : "relu";
   json["tie_word_embeddings"] = config.tie_word_embeddings;

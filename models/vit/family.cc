@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -192,7 +191,7 @@ void ReadHf(const HfRelative<Config>& relative, HfObject& hf, Config& c) {
   hf.WantOneOf("reattention", {"\"layer_norm\""});
 }
 
-void WriteHf(const HfRelative<Config>& relative, const Config& c, nlohmann::ordered_json& json) {
+void WriteHf(const HfRelative<Config>& relative, const Config& c, JsonTree& json) {
   const Keys keys(relative);
   json[keys.epsilon] = c.layer_norm_epsilon;
   json[keys.attention_dropout] = c.attention_dropout;
@@ -204,7 +203,7 @@ void WriteHf(const HfRelative<Config>& relative, const Config& c, nlohmann::orde
     return;
   }
   json["hidden_act"] = "gelu";
-  nlohmann::ordered_json names = nlohmann::ordered_json::object(), ids = names;
+  JsonTree names = JsonTree::Object(), ids = names;
   for (int64_t label = 0; label < c.num_labels; ++label) {
     const std::string name = "LABEL_" + std::to_string(label);
     names[std::to_string(label)] = name;

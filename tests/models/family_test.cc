@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -139,7 +138,7 @@ TEST(TableFamily, ReadsAndWritesConfigJson) {
   const Toy want{.width = 4, .depths = {2, 2, 1}, .slope = 1, .wide = true, .dropout = 0.1};
   EXPECT_EQ(family.ReadHf("toy_net", full), ModelShape(want));
   EXPECT_TRUE(full.Unasked().empty());
-  EXPECT_EQ(family.WriteHf(want).dump(),
+  EXPECT_EQ(family.WriteHf(want).Dump(),
             R"({"architectures":["ToyModel"],"model_type":"toy_net","d_model":4,)"
             R"("depths":[2,2,1],"slope":1.0,"is_wide":true,"p_drop":0.1})");
   EXPECT_EQ(family.HfType(want), "toy_net");

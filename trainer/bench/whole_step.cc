@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "trainer/comm/memory_store.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
@@ -33,8 +33,8 @@ double SecondsOfAStep(Recipe recipe, const ChosenDevice& device, const std::stri
   std::vector<double> seconds;
   std::ifstream records(directory + "/metrics.jsonl");
   for (std::string line; std::getline(records, line);) {
-    const auto record = nlohmann::json::parse(line);
-    if (record["kind"] == "step") seconds.push_back(record["step_time_s"]);
+    const JsonValue record = ParseJson(line, "", {});
+    if (record.At("kind").IsText("step")) seconds.push_back(record.At("step_time_s").Number());
   }
   if (seconds.size() <= kWarmUp) throw ConfigError("a step is timed behind two others");
   const auto begin = seconds.begin() + kWarmUp, middle = begin + (seconds.end() - begin) / 2;

@@ -1,17 +1,15 @@
 #include "trainer/checkpoint/manifest_writer.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_tree.h"
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string ToHex(uint64_t value) {
   char text[17];
@@ -19,80 +17,83 @@ std::string ToHex(uint64_t value) {
   return text;
 }
 
-std::string Dump(const Json& json) {
+std::string Dump(const JsonTree& json) {
   try {
-    return json.dump();
-  } catch (const Json::exception& error) {  // Text that is not UTF-8.
+    return json.Dump();
+  } catch (const NotUtf8& error) {
     throw CheckpointError(std::string("a checkpoint's manifest cannot be written: ") +
                           error.what());
   }
 }
 
 std::string Dump(const std::vector<DataFile>& files) {
-  Json json = Json::array();
+  JsonTree json = JsonTree::List();
   for (const DataFile& file : files) {
-    json.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", ToHex(file.hash)}});
+    json.Append(
+        JsonTree::Object({{"path", file.path}, {"bytes", file.bytes}, {"hash", ToHex(file.hash)}}));
   }
   // A path need not be UTF-8, and is there for people.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.Dump(-1, JsonTree::IllFormed::kReplaced);
 }
 
-Json ToJson(const Shape& shape) {
-  Json dims = Json::array();
-  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+JsonTree ToJson(const Shape& shape) {
+  JsonTree dims = JsonTree::List();
+  for (int i = 0; i < shape.rank(); ++i) dims.Append(shape[i]);
   return dims;
 }
 
-Json ToJson(const StateFormat& state, const std::vector<FlatParameter>& flats) {
+JsonTree ToJson(const StateFormat& state, const std::vector<FlatParameter>& flats) {
   if (HasOwnTensors(state.grid)) {
-    Json tensors = Json::array();
+    JsonTree tensors = JsonTree::List();
     for (const OwnTensor& tensor : state.tensors) {
-      Json json = Json::object();
+      JsonTree json = JsonTree::Object();
       json["name"] = tensor.name;
       if (!tensor.owner.empty()) json["owner"] = tensor.owner;
       json["dtype"] = Name(tensor.dtype);
       json["shape"] = ToJson(tensor.shape);
-      tensors.push_back(std::move(json));
+      tensors.Append(std::move(json));
     }
-    return {{"grid", Name(state.grid)}, {"tensors", std::move(tensors)}};
+    return JsonTree::Object({{"grid", Name(state.grid)}, {"tensors", std::move(tensors)}});
   }
-  Json dtypes = Json::object();
+  JsonTree dtypes = JsonTree::Object();
   for (size_t u = 0; u < flats.size(); ++u) {
     if (FlatHasState(flats[u], state.name)) dtypes[flats[u].name] = Name(state.dtypes.at(u));
   }
-  return {{"grid", Name(state.grid)}, {"dtypes", std::move(dtypes)}};
+  return JsonTree::Object({{"grid", Name(state.grid)}, {"dtypes", std::move(dtypes)}});
 }
 
-Json ToJson(const FlatParameter& flat) {
-  Json parameters = Json::array();
+JsonTree ToJson(const FlatParameter& flat) {
+  JsonTree parameters = JsonTree::List();
   for (const Placement& p : flat.parameters) {
-    parameters.push_back({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}});
+    parameters.Append(
+        JsonTree::Object({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}}));
   }
-  return {{"name", flat.name},
-          {"size", flat.size},
-          {"shard_size", flat.shard_size},
-          {"frozen", flat.frozen},
-          {"parameters", std::move(parameters)}};
+  return JsonTree::Object({{"name", flat.name},
+                           {"size", flat.size},
+                           {"shard_size", flat.shard_size},
+                           {"frozen", flat.frozen},
+                           {"parameters", std::move(parameters)}});
 }
 
 }  // namespace
 
 std::string ManifestFileToJson(const ManifestFile& file) {
-  Json chunks = Json::array(), slices = Json::array();
-  for (const uint64_t chunk : file.chunks) chunks.push_back(ToHex(chunk));
+  JsonTree chunks = JsonTree::List(), slices = JsonTree::List();
+  for (const uint64_t chunk : file.chunks) chunks.Append(ToHex(chunk));
   for (const ManifestSlice& s : file.slices) {
-    slices.push_back({{"state", s.state},
-                      {s.tensor.empty() ? "unit" : "tensor", s.tensor.empty() ? s.flat : s.tensor},
-                      {"begin", s.begin},
-                      {"count", s.count},
-                      {"at", s.at},
-                      {"bytes", s.bytes}});
+    slices.Append(JsonTree::Object(
+        {{"state", s.state},
+         {s.tensor.empty() ? "unit" : "tensor", s.tensor.empty() ? s.flat : s.tensor},
+         {"begin", s.begin},
+         {"count", s.count},
+         {"at", s.at},
+         {"bytes", s.bytes}}));
   }
-  return Dump({{"name", file.name},
-               {"bytes", file.bytes},
-               {"chunk_bytes", file.chunk_bytes},
-               {"chunks", std::move(chunks)},
-               {"slices", std::move(slices)}});
+  return Dump(JsonTree::Object({{"name", file.name},
+                                {"bytes", file.bytes},
+                                {"chunk_bytes", file.chunk_bytes},
+                                {"chunks", std::move(chunks)},
+                                {"slices", std::move(slices)}}));
 }
 
 std::string ManifestToText(const Manifest& manifest) {

@@ -11,14 +11,15 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <type_traits>
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_events.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
@@ -96,9 +97,9 @@ void ReadAt(const std::string& path, int fd, int64_t offset, void* out, size_t b
   }
 }
 
-// Reads the header event by event, accepts the format's JSON and nothing else. nlohmann's own
-// document would keep the last of two equal keys without a word.
-class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
+// Accepts the format's JSON and nothing else. A document would keep the last of two equal keys
+// without a word.
+class HeaderParser final : public JsonEvents {
  public:
   struct Tensor {
     std::string name;
@@ -108,15 +109,12 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   std::map<std::string, std::string> metadata;
   std::string reason;  // Why it was refused, if it was.
 
-  bool null() override { return Value("null"); }
-  bool boolean(bool) override { return Value("a boolean"); }
-  bool number_integer(number_integer_t) override { return Value("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override {
-    return Value("a number that is not an integer of 64 bits");
-  }
-  bool binary(binary_t&) override { return Value("binary data"); }
+  bool Null() override { return Value("null"); }
+  bool Boolean() override { return Value("a boolean"); }
+  bool Negative() override { return Value("a negative number"); }
+  bool Real() override { return Value("a number that is not an integer of 64 bits"); }
 
-  bool number_unsigned(number_unsigned_t value) override {
+  bool Unsigned(uint64_t value) override {
     if (place_ != Place::kShape && place_ != Place::kOffsets) return Value("a number");
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return No(Where() + " holds " + std::to_string(value) + ", which is too large");
@@ -126,7 +124,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool string(string_t& value) override {
+  bool Text(const std::string& value) override {
     if (place_ == Place::kMetadata) {
       metadata[key_] = value;
       return true;
@@ -141,7 +139,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return No(Where() + " is " + Quote(value) + ", which is not a known dtype");
   }
 
-  bool start_object(size_t) override {
+  bool BeginObject() override {
     if (place_ == Place::kStart) {
       place_ = Place::kTop;
       return true;
@@ -158,7 +156,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool key(string_t& key) override {
+  bool Key(const std::string& key) override {
     key_ = key;
     if (place_ == Place::kTop) {
       if (!seen_.emplace(key, true).second) return No(Quote(key) + " appears twice");
@@ -176,7 +174,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool end_object() override {
+  bool EndObject() override {
     if (place_ == Place::kTensor) {
       Tensor& tensor = tensors.back();
       for (const char* field : {"dtype", "shape", "data_offsets"}) {
@@ -195,7 +193,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool start_array(size_t) override {
+  bool BeginList() override {
     if (place_ == Place::kTensor && key_ == "shape") {
       place_ = Place::kShape;
     } else if (place_ == Place::kTensor && key_ == "data_offsets") {
@@ -206,14 +204,13 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool end_array() override {
+  bool EndList() override {
     place_ = Place::kTensor;
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    return No("is not JSON at byte " + std::to_string(kLengthBytes + position - 1));
+  void NoJson(size_t read) override {
+    No("is not JSON at byte " + std::to_string(kLengthBytes + read - 1));
   }
 
  private:
@@ -334,7 +331,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path, UniqueFd file)
   if (header[0] != '{') Refuse(path, "header does not begin with '{'");
   if (header.find('\0') != std::string::npos) Refuse(path, "header holds a zero byte");
   HeaderParser parser;
-  if (!nlohmann::json::sax_parse(header, &parser)) Refuse(path, parser.reason);
+  if (!ReadJson(header, parser)) Refuse(path, parser.reason);
 
   std::stable_sort(parser.tensors.begin(), parser.tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.info.begin, a.info.end) < std::pair(b.info.begin, b.info.end);
@@ -436,7 +433,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   std::string json = "{";
   int64_t data_bytes = 0;
   try {
-    if (!metadata.empty()) json += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+    if (!metadata.empty()) json += "\"__metadata__\":" + JsonTree(metadata).Dump();
     for (const SafetensorsEntry* entry : order) {
       const std::optional<int64_t> bytes = CheckedBytes(entry->type, entry->shape);
       const int64_t begin = data_bytes;
@@ -449,15 +446,15 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
         wrong("two tensors are called " + Quote(entry->name));
       }
       if (json.size() > 1) json += ',';
-      json += nlohmann::json(entry->name).dump();
+      json += JsonTree(entry->name).Dump();
       json += ":{\"dtype\":\"";
       json += Name(entry->type);
       json += "\",\"shape\":";
-      json += nlohmann::json(entry->shape).dump();
+      json += JsonTree(entry->shape).Dump();
       json +=
           ",\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(data_bytes) + "]}";
     }
-  } catch (const nlohmann::json::type_error&) {
+  } catch (const NotUtf8&) {
     wrong("a name or a text of the metadata is not UTF-8");
   }
   json += "}";

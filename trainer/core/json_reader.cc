@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/check.h"
+#include "trainer/core/json_depth.h"
 
 namespace fsdp {
 namespace {
@@ -11,29 +12,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 100;
-
-// Looks at brackets outside of strings alone: what is no JSON the parser refuses.
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        quoted = false;
-      }
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -49,7 +27,7 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
   document->path = std::move(path);
   document->errors = errors;
   JsonValue root(document, &document->json, std::move(place));
-  if (IsTooDeep(text)) {
+  if (NestsDeeper(text, kMaxDepth)) {
     root.Refuse("is nested more than " + std::to_string(kMaxDepth) + " deep");
   }
   try {
@@ -58,6 +36,14 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
     root.Refuse(errors.not_json != nullptr ? errors.not_json : error.what());
   }
   return root;
+}
+
+std::optional<JsonValue> TryParseJson(std::string_view text) {
+  if (NestsDeeper(text, kMaxDepth)) return std::nullopt;
+  const auto document = std::make_shared<JsonValue::Document>();
+  document->json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (document->json.is_discarded()) return std::nullopt;
+  return JsonValue(document, &document->json, "");
 }
 
 JsonValue::JsonValue(std::shared_ptr<const Document> document, const Json* json, std::string place)
@@ -85,10 +71,19 @@ std::string JsonValue::PlaceOf(const std::string& key) const {
   return json_ == &document_->json ? key : place_ + "." + key;
 }
 
+bool JsonValue::IsNull() const { return json_->is_null(); }
 bool JsonValue::IsObject() const { return json_->is_object(); }
 bool JsonValue::IsList() const { return json_->is_array(); }
 bool JsonValue::IsNumber() const { return json_->is_number(); }
 bool JsonValue::IsText() const { return json_->is_string(); }
+bool JsonValue::IsText(std::string_view text) const {
+  return json_->is_string() && json_->get_ref<const std::string&>() == text;
+}
+
+bool JsonValue::IsInteger() const {
+  constexpr auto kLimits = std::numeric_limits<int64_t>();
+  return IsInteger(kLimits.min(), kLimits.max());
+}
 
 // nlohmann's own conversions would take 1.5 or true for the integer 1.
 bool JsonValue::IsInteger(int64_t least, int64_t most) const {
@@ -143,8 +138,7 @@ std::vector<JsonValue> JsonValue::Elements() const {
 }
 
 int64_t JsonValue::Integer() const {
-  constexpr auto kLimits = std::numeric_limits<int64_t>();
-  if (!IsInteger(kLimits.min(), kLimits.max())) RefuseType(document_->errors.integer);
+  if (!IsInteger()) RefuseType(document_->errors.integer);
   return json_->get<int64_t>();
 }
 

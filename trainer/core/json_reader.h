@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>  // The whole takes 4 s to compile.
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,7 +18,9 @@ namespace fsdp {
 
 // How a file is refused: "<path>: <place><separator><words>".
 struct JsonErrors {
-  void (*raise)(const std::string& message);  // Throws.
+  void (*raise)(const std::string& message) = [](const std::string& message) {
+    throw std::runtime_error(message);
+  };
   const char* separator = ": ";
   bool shows_value = false;                 // Before the words for a type: "2.5 is not an integer".
   const char* key_quote = "";               // On both sides of the key in "has no key".
@@ -42,10 +45,13 @@ class JsonValue {
   // The same value, called `place` in messages.
   JsonValue Named(std::string place) const;
 
+  bool IsNull() const;
   bool IsObject() const;
   bool IsList() const;
   bool IsNumber() const;
   bool IsText() const;
+  bool IsText(std::string_view text) const;  // This one.
+  bool IsInteger() const;                    // That fits in 64 bits with a sign.
   bool IsInteger(int64_t least, int64_t most) const;
   // Whether it equals the value of this JSON text; 1 and 1.0 are equal.
   bool Is(std::string_view json) const;
@@ -74,6 +80,7 @@ class JsonValue {
  private:
   struct Document;
   friend JsonValue ParseJson(std::string_view, std::string, const JsonErrors&, std::string);
+  friend std::optional<JsonValue> TryParseJson(std::string_view);
 
   JsonValue(std::shared_ptr<const Document> document, const nlohmann::json* json,
             std::string place);
@@ -91,6 +98,9 @@ class JsonValue {
 // messages begin with the place.
 JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& errors,
                     std::string place = "");
+
+// Empty where ParseJson() would refuse: for texts whose mistakes nobody is told.
+std::optional<JsonValue> TryParseJson(std::string_view text);
 
 // Text for messages, in quotes: a damaged or hostile file may hold long texts, or bytes that are no
 // text.

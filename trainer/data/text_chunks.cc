@@ -1,20 +1,15 @@
 #include "trainer/data/text_chunks.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/text_check.h"
 #include "trainer/data/unicode.h"
 
 namespace fsdp {
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-}  // namespace
 
 bool IsLines(const std::string& path) { return WithoutCompression(path).ends_with(".jsonl"); }
 
@@ -96,12 +91,12 @@ void TextEncoder::EncodeLines(const TextChunk& chunk, std::string_view rest,
                       ": " + what);
     };
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const Json json = Json::parse(WellFormed(line, buffer), nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object()) fail("is no JSON object");
-      const auto field = json.find(column_);
-      if (field == json.end()) fail("has no field `" + column_ + "`: name it with --column");
-      if (!field->is_string()) fail("its field `" + column_ + "` is no text");
-      const auto& text = field->get_ref<const std::string&>();
+      const std::optional<JsonValue> json = TryParseJson(WellFormed(line, buffer));
+      if (!json || !json->IsObject()) fail("is no JSON object");
+      if (!json->Has(column_)) fail("has no field `" + column_ + "`: name it with --column");
+      const JsonValue field = json->At(column_);
+      if (!field.IsText()) fail("its field `" + column_ + "` is no text");
+      const std::string& text = field.Text();
       if (text.empty()) {
         ++out.counts.empty;
       } else {

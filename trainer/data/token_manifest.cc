@@ -4,15 +4,16 @@
 #include <charconv>
 #include <cstdio>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "fsdp-train tokens 1";
 
@@ -27,28 +28,25 @@ struct Wrong {
   std::string what;
 };
 
-const Json& At(const Json& map, const char* key) {
-  if (!map.is_object() || !map.contains(key)) throw Wrong{std::string("no `") + key + "`"};
-  return map.at(key);
+JsonValue At(const JsonValue& map, const char* key) {
+  if (!map.Has(key)) throw Wrong{std::string("no `") + key + "`"};
+  return map.At(key);
 }
 
-std::string Text(const Json& map, const char* key) {
-  const Json& value = At(map, key);
-  if (!value.is_string()) throw Wrong{std::string("`") + key + "` is no text"};
-  return value.get<std::string>();
+std::string Text(const JsonValue& map, const char* key) {
+  const JsonValue value = At(map, key);
+  if (!value.IsText()) throw Wrong{std::string("`") + key + "` is no text"};
+  return value.Text();
 }
 
-int64_t Integer(const Json& map, const char* key, int64_t min, int64_t max) {
-  const Json& value = At(map, key);
-  if (value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() >> 63)) {
-    const int64_t number = value.get<int64_t>();
-    if (number >= min && number <= max) return number;
-  }
+int64_t Integer(const JsonValue& map, const char* key, int64_t min, int64_t max) {
+  const JsonValue value = At(map, key);
+  if (value.IsInteger(min, max)) return value.Integer();
   throw Wrong{std::string("`") + key + "` is no integer from " + std::to_string(min) + " to " +
               std::to_string(max)};
 }
 
-uint64_t Hash(const Json& map, const char* key) {
+uint64_t Hash(const JsonValue& map, const char* key) {
   const std::string text = Text(map, key);
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
@@ -58,15 +56,16 @@ uint64_t Hash(const Json& map, const char* key) {
   return value;
 }
 
-const Json& List(const Json& map, const char* key) {
-  const Json& value = At(map, key);
-  if (!value.is_array()) throw Wrong{std::string("`") + key + "` is no list"};
-  return value;
+std::vector<JsonValue> List(const JsonValue& map, const char* key) {
+  const JsonValue value = At(map, key);
+  if (!value.IsList()) throw Wrong{std::string("`") + key + "` is no list"};
+  return value.Elements();
 }
 
 TokenManifest Parse(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw Wrong{"no JSON"};
+  const std::optional<JsonValue> parsed = TryParseJson(text);
+  if (!parsed) throw Wrong{"no JSON"};
+  const JsonValue& json = *parsed;
   if (Text(json, "format") != kFormat) {
     throw Wrong{std::string("`format` is not `") + kFormat + "`"};
   }
@@ -77,21 +76,21 @@ TokenManifest Parse(const std::string& text) {
   m.tokenizer = Text(json, "tokenizer");
   m.tokenizer_hash = Hash(json, "tokenizer_hash");
   m.vocab_size = static_cast<int32_t>(Integer(json, "vocab_size", 1, kMaxVocab));
-  if (!At(json, "eot").is_null()) {
+  if (!At(json, "eot").IsNull()) {
     m.eot = static_cast<int32_t>(Integer(json, "eot", 0, m.vocab_size - 1));
   }
   m.documents = Integer(json, "documents", 0, kMax);
   m.tokens = Integer(json, "tokens", 1, kMax);
   m.empty_documents = Integer(json, "empty_documents", 0, kMax);
   m.invalid_utf8 = Integer(json, "invalid_utf8", 0, kMax);
-  if (json.contains("first_invalid_utf8")) m.first_invalid_utf8 = Text(json, "first_invalid_utf8");
-  if (json.contains("too_invalid_utf8")) m.too_invalid_utf8 = Text(json, "too_invalid_utf8");
-  for (const Json& input : List(json, "inputs")) {
+  if (json.Has("first_invalid_utf8")) m.first_invalid_utf8 = Text(json, "first_invalid_utf8");
+  if (json.Has("too_invalid_utf8")) m.too_invalid_utf8 = Text(json, "too_invalid_utf8");
+  for (const JsonValue& input : List(json, "inputs")) {
     m.inputs.push_back(
         {Text(input, "path"), Integer(input, "bytes", 0, kMax), Hash(input, "hash")});
   }
   int64_t sum = 0;
-  for (const Json& shard : List(json, "shards")) {
+  for (const JsonValue& shard : List(json, "shards")) {
     m.shards.push_back(
         {Text(shard, "file"), Integer(shard, "tokens", 1, kMax), Hash(shard, "hash")});
     const std::string& file = m.shards.back().file;
@@ -110,30 +109,31 @@ TokenManifest Parse(const std::string& text) {
 }  // namespace
 
 std::string ToJson(const TokenManifest& m) {
-  Json json = {{"format", kFormat},
-               {"key", Hex(m.key)},
-               {"tokenizer", m.tokenizer},
-               {"tokenizer_hash", Hex(m.tokenizer_hash)},
-               {"vocab_size", m.vocab_size},
-               {"eot", m.eot ? Json(*m.eot) : Json(nullptr)},
-               {"documents", m.documents},
-               {"tokens", m.tokens},
-               {"empty_documents", m.empty_documents},
-               {"invalid_utf8", m.invalid_utf8}};
+  JsonTree json = JsonTree::Object({{"format", kFormat},
+                                    {"key", Hex(m.key)},
+                                    {"tokenizer", m.tokenizer},
+                                    {"tokenizer_hash", Hex(m.tokenizer_hash)},
+                                    {"vocab_size", m.vocab_size},
+                                    {"eot", m.eot},
+                                    {"documents", m.documents},
+                                    {"tokens", m.tokens},
+                                    {"empty_documents", m.empty_documents},
+                                    {"invalid_utf8", m.invalid_utf8}});
   if (m.invalid_utf8 > 0) json["first_invalid_utf8"] = m.first_invalid_utf8;
   if (!m.too_invalid_utf8.empty()) json["too_invalid_utf8"] = m.too_invalid_utf8;
-  json["inputs"] = Json::array();
-  json["shards"] = Json::array();
+  JsonTree inputs = JsonTree::List(), shards = JsonTree::List();
   for (const DataFile& input : m.inputs) {
-    json["inputs"].push_back(
-        {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}});
+    inputs.Append(JsonTree::Object(
+        {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}}));
   }
   for (const TokenManifest::Shard& shard : m.shards) {
-    json["shards"].push_back(
-        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", Hex(shard.hash)}});
+    shards.Append(JsonTree::Object(
+        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", Hex(shard.hash)}}));
   }
+  json["inputs"] = std::move(inputs);
+  json["shards"] = std::move(shards);
   // A path need not be UTF-8.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.Dump(2, JsonTree::IllFormed::kReplaced) + "\n";
 }
 
 TokenManifest ParseTokenManifest(const std::string& path, const std::string& text) {

@@ -7,13 +7,14 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
 #include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
@@ -25,8 +26,6 @@
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kProgressFile = "progress.json";
 
@@ -107,22 +106,23 @@ struct Progress {
 };
 
 std::string ToJson(const Progress& progress) {
-  Json json = {{"key", std::to_string(progress.key)},
-               {"file", progress.next.file},
-               {"offset", progress.next.offset},
-               {"skip", progress.next.skip},
-               {"documents", progress.next.counts.documents},
-               {"empty", progress.next.counts.empty},
-               {"invalid", progress.next.counts.invalid},
-               {"first_invalid", progress.next.counts.first_invalid},
-               {"too_invalid", progress.next.counts.too_invalid},
-               {"shards", Json::array()}};
+  JsonTree shards = JsonTree::List();
   for (const TokenManifest::Shard& shard : progress.shards) {
-    json["shards"].push_back(
-        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", std::to_string(shard.hash)}});
+    shards.Append(JsonTree::Object(
+        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", std::to_string(shard.hash)}}));
   }
+  const JsonTree json = JsonTree::Object({{"key", std::to_string(progress.key)},
+                                          {"file", progress.next.file},
+                                          {"offset", progress.next.offset},
+                                          {"skip", progress.next.skip},
+                                          {"documents", progress.next.counts.documents},
+                                          {"empty", progress.next.counts.empty},
+                                          {"invalid", progress.next.counts.invalid},
+                                          {"first_invalid", progress.next.counts.first_invalid},
+                                          {"too_invalid", progress.next.counts.too_invalid},
+                                          {"shards", shards}});
   // A path need not be UTF-8.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.Dump(1, JsonTree::IllFormed::kReplaced) + "\n";
 }
 
 std::optional<Progress> ReadProgress(const std::string& path) {
@@ -130,18 +130,18 @@ std::optional<Progress> ReadProgress(const std::string& path) {
   if (read.error != 0) return std::nullopt;
   if (!read.why.empty()) throw DataError("tokenize: " + path + ": " + read.why);
   try {
-    const Json json = Json::parse(read.text);
+    const JsonValue json = ParseJson(read.text, path, {});
     Progress p;
-    p.key = std::stoull(json.at("key").get<std::string>());
-    p.next = {json.at("file").get<size_t>(),
-              json.at("offset").get<size_t>(),
-              json.at("skip").get<int64_t>(),
-              {json.at("documents").get<int64_t>(), json.at("empty").get<int64_t>(),
-               json.at("invalid").get<int64_t>(), json.at("first_invalid").get<std::string>(),
-               json.at("too_invalid").get<std::string>()}};
-    for (const Json& shard : json.at("shards")) {
-      p.shards.push_back({shard.at("file").get<std::string>(), shard.at("tokens").get<int64_t>(),
-                          std::stoull(shard.at("hash").get<std::string>())});
+    p.key = std::stoull(json.At("key").Text());
+    p.next = {
+        json.At("file").Unsigned(),
+        json.At("offset").Unsigned(),
+        json.At("skip").Integer(),
+        {json.At("documents").Integer(), json.At("empty").Integer(), json.At("invalid").Integer(),
+         json.At("first_invalid").Text(), json.At("too_invalid").Text()}};
+    for (const JsonValue& shard : json.At("shards").Elements()) {
+      p.shards.push_back({shard.At("file").Text(), shard.At("tokens").Integer(),
+                          std::stoull(shard.At("hash").Text())});
     }
     return p;
   } catch (const std::exception&) {

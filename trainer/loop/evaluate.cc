@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/comm/early_stop.h"
 #include "trainer/core/json.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
@@ -48,7 +48,7 @@ bool IsHuggingFace(const std::string& path) {
 std::string LoraText(const std::optional<LoraRecipe>& lora) {
   if (!lora) return "null";
   return recipe::YamlValue(
-      {{"rank", lora->rank}, {"alpha", lora->alpha}, {"targets", lora->targets}});
+      JsonTree::Object({{"rank", lora->rank}, {"alpha", lora->alpha}, {"targets", lora->targets}}));
 }
 
 // No step is trained: state of training alone is neither planned nor read.

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 
 namespace fsdp {
 namespace {
@@ -47,12 +47,13 @@ void ReadLastStep(const std::string& metrics, RunEntry& run) {
     rest = rest.substr(0, line_end);
     const size_t before = rest.rfind('\n');
     const std::string_view line = rest.substr(before == std::string_view::npos ? 0 : before + 1);
-    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!record.is_object() || record.value("kind", nlohmann::json()) != "step") continue;
-    const auto step = record.find("step"), loss = record.find("loss");
-    if (step == record.end() || !step->is_number_integer()) continue;
-    run.step = step->get<int64_t>();
-    if (loss != record.end() && loss->is_number()) run.loss = loss->get<double>();
+    const auto record = TryParseJson(line);
+    const auto kind = record ? record->Find("kind") : std::nullopt;
+    if (!kind || !kind->IsText("step")) continue;
+    const auto step = record->Find("step"), loss = record->Find("loss");
+    if (!step || !step->IsInteger()) continue;
+    run.step = step->Integer();
+    if (loss && loss->IsNumber()) run.loss = loss->Number();
     return;
   }
 }

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/record_lines.h"
@@ -160,16 +160,17 @@ MetricsKept Keep(const std::string& path, int64_t step,
     };
     if (line.zeros > 0) return damage(count.zeros, line.zeros);
     const bool may_be = line.ended && std::ssize(line.text) <= kLongestRecord;
-    const auto record = may_be ? nlohmann::json::parse(line.text, nullptr, false) : nullptr;
-    const bool whole = record.is_object() && record.contains("kind") && record["kind"].is_string();
-    const auto at = whole ? record.find("step") : record.end();
-    const bool has_step = whole && at != record.end() && at->is_number_integer();
-    const bool is_past = has_step && at->get<int64_t>() > step;
-    const bool late = has_step && !is_past && record["kind"] == "checkpoint";
+    const auto record = may_be ? TryParseJson(line.text) : std::nullopt;
+    const auto kind = record ? record->Find("kind") : std::nullopt;
+    const bool whole = kind && kind->IsText();
+    const auto at = whole ? record->Find("step") : std::nullopt;
+    const bool has_step = at && at->IsInteger();
+    const bool is_past = has_step && at->Integer() > step;
+    const bool late = has_step && !is_past && kind->IsText("checkpoint");
     past |= is_past;
     if (!whole) {
       damage(count.damaged, 1);
-    } else if ((past && !late) || record["kind"] == "end") {
+    } else if ((past && !late) || kind->IsText("end")) {
       ++count.dropped;
     } else {
       ++count.kept;

@@ -11,18 +11,19 @@ namespace {
 class NullableType final : public ValueType {
  public:
   NullableType(const AnyType& inner, const OptionalOps& ops)
-      : inner_(inner), ops_(ops), is_map_(inner->Schema().contains("properties")) {}
+      : inner_(inner), ops_(ops), is_map_(inner->Schema().Contains("properties")) {}
 
   Json Schema() const override {
     Json schema = inner_->Schema();
-    if (schema.contains("enum")) {
-      schema["enum"].push_back(nullptr);
-    } else if (schema.contains("anyOf") && !is_map_) {
-      schema["anyOf"].push_back({{"type", "null"}});
+    const Json null = Json::Object({{"type", "null"}});
+    if (schema.Contains("enum")) {
+      schema["enum"].Append(nullptr);
+    } else if (schema.Contains("anyOf") && !is_map_) {
+      schema["anyOf"].Append(null);
     } else if (is_map_) {
-      return {{"anyOf", {{{"type", "null"}}, schema}}};
+      return AnyOfSchemas({null, schema});
     } else {
-      schema["type"] = {schema["type"], "null"};
+      schema["type"] = Json::List({schema["type"], "null"});
     }
     return schema;
   }
@@ -58,8 +59,10 @@ class ListType final : public ValueType {
       : item_(item), size_(size), ops_(ops) {}
 
   Json Schema() const override {
-    Json schema = {{"type", "array"}, {"items", item_->Schema()}};
-    if (size_) schema["minItems"] = schema["maxItems"] = *size_;
+    Json schema = Json::Object({{"type", "array"}, {"items", item_->Schema()}});
+    for (const char* keyword : {"maxItems", "minItems"}) {
+      if (size_) schema[keyword] = *size_;
+    }
     return schema;
   }
   bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -78,8 +81,8 @@ class ListType final : public ValueType {
     return good;
   }
   Json Write(const void* value) const override {
-    Json list = Json::array();
-    for (size_t i = 0; i < ops_.size(value); ++i) list.push_back(item_->Write(ops_.at(value, i)));
+    Json list = Json::List();
+    for (size_t i = 0; i < ops_.size(value); ++i) list.Append(item_->Write(ops_.at(value, i)));
     return list;
   }
 
@@ -94,7 +97,7 @@ class NamedType final : public ValueType {
   NamedType(const AnyType& item, const NamedOps& ops) : item_(item), ops_(ops) {}
 
   Json Schema() const override {
-    return {{"type", "object"}, {"additionalProperties", item_->Schema()}};
+    return Json::Object({{"type", "object"}, {"additionalProperties", item_->Schema()}});
   }
   bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
             void* value) const override {
@@ -118,7 +121,7 @@ class NamedType final : public ValueType {
     return good;
   }
   Json Write(const void* value) const override {
-    Json map = Json::object();
+    Json map = Json::Object();
     for (const std::string& name : ops_.names(value)) {
       map[name] = item_->Write(ops_.at(value, name));
     }
@@ -141,21 +144,22 @@ class MapType final : public ValueType {
   }
 
   Json Schema() const override {
-    Json properties = Json::object(), required = Json::array(), one_required = Json::array();
+    Json properties = Json::Object(), required = Json::List(), one_required = Json::List();
     for (const AnyField& field : section_.fields) {
-      Json& property = properties[field.name] = {{"description", field.description}};
-      property.update(field.type->Schema());
+      Json property = Json::Object({{"description", field.description}});
+      property.Update(field.type->Schema());
       if (field.required) {
-        required.push_back(field.name);
-      } else if (property.value("type", Json()) != "object") {
+        required.Append(field.name);
+      } else if (const Json* type = property.Find("type"); type == nullptr || *type != "object") {
         property["default"] = field.type->Write(At(defaults_, field));
       }
+      properties[field.name] = std::move(property);
     }
-    Json schema = {
-        {"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
+    Json schema = Json::Object(
+        {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}});
     if (!required.empty()) schema["required"] = std::move(required);
     for (const std::string& name : section_.one_required) {
-      one_required.push_back({{"required", {name}}});
+      one_required.Append(Json::Object({{"required", Json::List({name})}}));
     }
     if (!one_required.empty()) schema["anyOf"] = std::move(one_required);
     return schema;
@@ -186,7 +190,7 @@ class MapType final : public ValueType {
     return reader.mistakes().size() == before;
   }
   Json Write(const void* object) const override {
-    Json map = Json::object();
+    Json map = Json::Object();
     for (const AnyField& field : section_.fields) {
       map[field.name] = field.type->Write(At(object, field));
     }

@@ -14,7 +14,7 @@ class TokenizerType final : public TypeOf<std::string> {
   Json Schema() const override {
     Json path = text_->Schema();
     path["pattern"] = "\\.(json|model)$";
-    return {{"anyOf", {{{"enum", {"bytes"}}}, path}}};
+    return AnyOfSchemas({EnumSchema({"bytes"}), path});
   }
 
  private:
@@ -36,7 +36,7 @@ class TokenizerType final : public TypeOf<std::string> {
 
 class PathsType final : public TypeOf<std::vector<std::string>> {
  public:
-  Json Schema() const override { return {{"anyOf", {text_->Schema(), list_->Schema()}}}; }
+  Json Schema() const override { return AnyOfSchemas({text_->Schema(), list_->Schema()}); }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -99,7 +99,7 @@ class TrainSourcesType final : public TypeOf<TrainRecipeSources> {
   TrainSourcesType(const Type<SourceRecipe>& one, const Type<SourceRecipe>& of_list)
       : one_(one), list_(std::make_shared<SourceListType>(of_list)) {}
 
-  Json Schema() const override { return {{"anyOf", {one_->Schema(), list_->Schema()}}}; }
+  Json Schema() const override { return AnyOfSchemas({one_->Schema(), list_->Schema()}); }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -142,8 +142,8 @@ class ValidSourcesType final : public TypeOf<ValidRecipe> {
       : held_out_(held_out), source_(source), list_(std::make_shared<SourceListType>(of_list)) {}
 
   Json Schema() const override {
-    const Json null = {{"type", "null"}};
-    return {{"anyOf", {null, held_out_->Schema(), source_->Schema(), list_->Schema()}}};
+    const Json null = Json::Object({{"type", "null"}});
+    return AnyOfSchemas({null, held_out_->Schema(), source_->Schema(), list_->Schema()});
   }
 
  private:
@@ -208,7 +208,7 @@ class ValidSourcesType final : public TypeOf<ValidRecipe> {
 class ResumeType final : public TypeOf<ResumeRecipe> {
  public:
   Json Schema() const override {
-    return {{"anyOf", {{{"enum", {"auto", "none"}}}, step_->Schema(), text_->Schema()}}};
+    return AnyOfSchemas({EnumSchema({"auto", "none"}), step_->Schema(), text_->Schema()});
   }
 
  private:
@@ -258,7 +258,9 @@ class ResumeType final : public TypeOf<ResumeRecipe> {
 
 class StepsOrNullType final : public TypeOf<int64_t> {
  public:
-  Json Schema() const override { return {{"anyOf", {steps_->Schema(), {{"type", "null"}}}}}; }
+  Json Schema() const override {
+    return AnyOfSchemas({steps_->Schema(), Json::Object({{"type", "null"}})});
+  }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,

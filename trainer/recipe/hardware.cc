@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -164,10 +163,10 @@ std::string Below(const std::string& prefix, const std::string& key) {
 
 // All keys that there are, with their dots.
 void AddKeys(const Json& map, const std::string& prefix, std::vector<std::string>& keys) {
-  for (const auto& [key, value] : map.items()) {
+  for (const auto& [key, value] : map.Members()) {
     const std::string name = Below(prefix, key);
     keys.push_back(name);
-    if (value.is_object()) AddKeys(value, name, keys);
+    if (value.IsObject()) AddKeys(value, name, keys);
   }
 }
 
@@ -267,18 +266,18 @@ void CheckSources(const YamlNode& tree, RecipeReader& reader) {
 // Leaves out what equals `standard` and has no source; an empty map stays where it has a meaning.
 Json ToWrite(const Json& map, const Json& standard, const std::string& prefix,
              const Sources& sources) {
-  Json kept = Json::object();
-  for (const auto& [key, value] : map.items()) {
+  Json kept = Json::Object();
+  for (const auto& [key, value] : map.Members()) {
     const std::string name = Below(prefix, key);
-    const Json usual = standard.contains(key) ? standard[key] : Json();
-    if (value.is_object() && name != kSources) {
+    const Json usual = standard.Contains(key) ? standard[key] : Json();
+    if (value.IsObject() && name != kSources) {
       Json inner = ToWrite(value, usual, name, sources);
       if (!inner.empty() || name == "network") kept[key] = std::move(inner);
       continue;
     }
     const bool has_source = FindSource(sources, name) != sources.end();
-    if (value.is_null() || (value == usual && !has_source)) continue;
-    if (value.is_number() && !has_source) {
+    if (value.IsNull() || (value == usual && !has_source)) continue;
+    if (value.IsNumber() && !has_source) {
       throw std::invalid_argument("[write_hardware] " + name + " has no source");
     }
     kept[key] = value;
@@ -287,9 +286,9 @@ Json ToWrite(const Json& map, const Json& standard, const std::string& prefix,
 }
 
 void AddYaml(const Json& map, const std::string& indent, std::string& text) {
-  for (const auto& [key, value] : map.items()) {
+  for (const auto& [key, value] : map.Members()) {
     text += indent + recipe::YamlValue(key) + ":";
-    if (value.is_object() && !value.empty()) {
+    if (value.IsObject() && !value.empty()) {
       text += "\n";
       AddYaml(value, indent + "  ", text);
     } else {

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "models/shape.h"
 #include "trainer/recipe/schema.h"
@@ -18,18 +17,18 @@ using recipe::WriteRecipe;
 using recipe::YamlValue;
 
 bool IsListOfMaps(const Json& value) {
-  return value.is_array() && !value.empty() && value[0].is_object();
+  return value.IsList() && !value.empty() && value[0].IsObject();
 }
 
 void AddYaml(const Json& map, int indent, std::string& text) {
-  for (const auto& [key, value] : map.items()) {
+  for (const auto& [key, value] : map.Members()) {
     text += std::string(indent, ' ') + key + ":";
-    if (value.is_object()) {
+    if (value.IsObject()) {
       text += "\n";
       AddYaml(value, indent + 2, text);
     } else if (IsListOfMaps(value)) {
       text += "\n";
-      for (const Json& item : value) {
+      for (const Json& item : value.Elements()) {
         const size_t begin = text.size();
         AddYaml(item, indent + 4, text);
         text[begin + static_cast<size_t>(indent) + 2] = '-';
@@ -42,8 +41,8 @@ void AddYaml(const Json& map, int indent, std::string& text) {
 
 void AddFlat(const Json& map, const std::string& prefix,
              std::vector<std::pair<std::string, std::string>>& flat) {
-  for (const auto& [key, value] : map.items()) {
-    if (value.is_object()) {
+  for (const auto& [key, value] : map.Members()) {
+    if (value.IsObject()) {
       AddFlat(value, prefix + key + ".", flat);
     } else if (IsListOfMaps(value)) {
       for (size_t i = 0; i < value.size(); ++i) {
@@ -60,23 +59,23 @@ std::string Code(const std::string& text) { return "`" + text + "`"; }
 std::string ShowBound(const Json& at) {
   if (at == std::numeric_limits<int32_t>::max()) return "2^31 - 1";
   if (at == std::numeric_limits<int64_t>::max()) return "2^63 - 1";
-  if (at.is_number_integer()) return at.dump();
+  if (at.IsInteger()) return at.Dump();
   char text[32];
-  return {text, std::to_chars(text, text + sizeof(text), at.get<double>()).ptr};
+  return {text, std::to_chars(text, text + sizeof(text), at.Number()).ptr};
 }
 
 // The values that a schema allows, in words for a table.
 std::string DescribeSchema(const Json& schema) {
-  if (schema.contains("enum")) {
+  if (const Json* values = schema.Find("enum")) {
     std::string names;
-    for (const Json& name : schema["enum"]) {
+    for (const Json& name : values->Elements()) {
       names += (names.empty() ? "" : ", ") + Code(YamlValue(name));
     }
     return names;
   }
-  if (schema.contains("anyOf")) {
+  if (const Json* any_of = schema.Find("anyOf")) {
     std::string forms, last;
-    for (const Json& form : schema["anyOf"]) {
+    for (const Json& form : any_of->Elements()) {
       const std::string words = DescribeSchema(form);
       if (words == last) continue;
       forms += (forms.empty() ? "" : " or ") + words;
@@ -85,8 +84,8 @@ std::string DescribeSchema(const Json& schema) {
     return forms;
   }
   const Json& type = schema["type"];
-  const bool nullable = type.is_array();
-  const std::string name = nullable ? type[0].get<std::string>() : type.get<std::string>();
+  const bool nullable = type.IsList();
+  const std::string& name = nullable ? type[0].Text() : type.Text();
   std::string words = name == "boolean"  ? "`true`, `false`"
                       : name == "string" ? "text"
                       : name == "null"   ? "`null`"
@@ -94,16 +93,15 @@ std::string DescribeSchema(const Json& schema) {
                                          : name;
   if (name == "array") {
     words = "list of ";
-    if (schema.contains("maxItems")) words += schema["maxItems"].dump() + " x ";
-    words += DescribeSchema(schema["items"]) + (schema["items"].contains("properties") ? "s" : "");
+    if (const Json* most = schema.Find("maxItems")) words += most->Dump() + " x ";
+    words += DescribeSchema(schema["items"]) + (schema["items"].Contains("properties") ? "s" : "");
   }
   bool bounded = false;
   const auto bound = [&](const char* keyword, const char* sign) {
-    if (!schema.contains(keyword)) return;
-    const Json& at = schema[keyword];
+    const Json* const at = schema.Find(keyword);
     // This bound only says that the number is kept in 32 bits.
-    if (at == std::numeric_limits<float>::max()) return;
-    words += std::string(bounded ? " and " : " ") + sign + " " + ShowBound(at);
+    if (at == nullptr || *at == std::numeric_limits<float>::max()) return;
+    words += std::string(bounded ? " and " : " ") + sign + " " + ShowBound(*at);
     bounded = true;
   };
   bound("minimum", ">=");
@@ -115,34 +113,34 @@ std::string DescribeSchema(const Json& schema) {
 
 // `map` without the keys that `listed` has with the same value, default and words.
 Json Without(Json map, const Json& listed) {
-  for (const auto& [name, property] : listed.items()) {
-    const Json& properties = map["properties"];
-    if (properties.contains(name) && properties[name] == property) map["properties"].erase(name);
+  for (const auto& [name, property] : listed.Members()) {
+    const Json* const same = map["properties"].Find(name);
+    if (same != nullptr && *same == property) map["properties"].Erase(name);
   }
   return map;
 }
 
 // A key of data.valid that says the same as data.train's has no row of its own.
 void AddRows(const Json& section, const std::string& prefix, std::string& text) {
-  Json listed = Json::object();  // Keys of the maps in rows above.
-  for (const auto& [name, property] : section["properties"].items()) {
+  Json listed = Json::Object();  // Keys of the maps in rows above.
+  for (const auto& [name, property] : section["properties"].Members()) {
     bool required = false;
-    for (const Json& key : section.value("required", Json::array())) required |= key == name;
-    const std::string standard = property.contains("default") ? Code(YamlValue(property["default"]))
+    for (const Json& key : section.ElementsOf("required")) required |= key == name;
+    const std::string standard = property.Contains("default") ? Code(YamlValue(property["default"]))
                                  : required                   ? "required"
                                                               : "";
     text += "| " + Code(prefix + name) + " | " + DescribeSchema(property) + " | " + standard +
-            " | " + property["description"].get<std::string>() + " |\n";
-    if (property.contains("properties")) AddRows(property, prefix + name + ".", text);
-    if (property.contains("items") && property["items"].contains("properties")) {
+            " | " + property["description"].Text() + " |\n";
+    if (property.Contains("properties")) AddRows(property, prefix + name + ".", text);
+    if (property.Contains("items") && property["items"].Contains("properties")) {
       AddRows(property["items"], prefix + name + "[].", text);
     }
-    for (const Json& form : property.value("anyOf", Json::array())) {
-      if (form.contains("properties")) {
+    for (const Json& form : property.ElementsOf("anyOf")) {
+      if (form.Contains("properties")) {
         AddRows(Without(form, listed), prefix + name + ".", text);
-        listed.update(form["properties"]);
+        listed.Update(form["properties"]);
       }
-      if (!form.contains("items") || !form["items"].contains("properties")) continue;
+      if (!form.Contains("items") || !form["items"].Contains("properties")) continue;
       AddRows(Without(form["items"], listed), prefix + name + "[].", text);
     }
   }
@@ -177,7 +175,7 @@ std::vector<std::pair<std::string, std::string>> FlattenRecipe(const Recipe& rec
   return flat;
 }
 
-std::string RecipeJsonSchema() { return RecipeSchema().dump(2) + "\n"; }
+std::string RecipeJsonSchema() { return RecipeSchema().Dump(2) + "\n"; }
 
 std::string RecipeDocumentation() {
   std::string text = R"(# The recipe
@@ -220,8 +218,8 @@ This command runs it, with another learning rate:
   An editor completes and checks a recipe that begins with
   `# yaml-language-server: $schema=recipe.schema.json`, the schema saved under that name.
 )";
-  for (const auto& [name, section] : RecipeSchema()["properties"].items()) {
-    text += "\n## " + name + "\n\n" + section["description"].get<std::string>() +
+  for (const auto& [name, section] : RecipeSchema()["properties"].Members()) {
+    text += "\n## " + name + "\n\n" + section["description"].Text() +
             "\n\n| key | value | default | |\n|---|---|---|---|\n";
     AddRows(section, name + ".", text);
     if (name == "fsdp") text += kPrecisions;

@@ -1,7 +1,5 @@
 #include "trainer/recipe/resume.h"
 
-#include <nlohmann/json.hpp>
-
 #include "trainer/core/errors.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/print.h"
@@ -40,15 +38,15 @@ std::string ChangeOf(const std::string& key) {
 // Goes down only where both have one form; a value of another form is named once, whole.
 void Compare(const std::string& key, const Json& before, const Json& now,
              std::vector<RecipeDifference>& differences) {
-  if (before.is_object() && now.is_object()) {
-    for (const auto& [name, value] : before.items()) {
+  if (before.IsObject() && now.IsObject()) {
+    for (const auto& [name, value] : before.Members()) {
       const std::string inner = (key.empty() ? "" : key + ".") + name;
-      Compare(inner, value, now.contains(name) ? now[name] : Json(), differences);
+      Compare(inner, value, now.Contains(name) ? now[name] : Json(), differences);
     }
     return;
   }
-  if (before.is_array() && now.is_array() && !before.empty() && before.size() == now.size() &&
-      before[0].is_object()) {
+  if (before.IsList() && now.IsList() && !before.empty() && before.size() == now.size() &&
+      before[0].IsObject()) {
     for (size_t i = 0; i < before.size(); ++i) {
       Compare(key + "[" + std::to_string(i) + "]", before[i], now[i], differences);
     }

@@ -1,7 +1,6 @@
 #include "trainer/recipe/rules.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
 #include <string>
@@ -42,24 +41,24 @@ class Rules {
   }
 
   void RequireKeys(const Json& schema, const Json& value, const std::string& prefix) {
-    for (const Json& form : schema.value("anyOf", Json::array())) RequireKeys(form, value, prefix);
-    if (value.is_array() && schema.contains("items")) {
+    for (const Json& form : schema.ElementsOf("anyOf")) RequireKeys(form, value, prefix);
+    if (value.IsList() && schema.Contains("items")) {
       for (size_t i = 0; i < value.size(); ++i) {
         const std::string item = prefix.substr(0, prefix.size() - 1) + "[" + std::to_string(i);
         RequireKeys(schema["items"], value[i], item + "].");
       }
     }
-    if (!value.is_object() || !schema.contains("properties")) return;
-    for (const Json& name : schema.value("required", Json::array())) {
+    if (!value.IsObject() || !schema.Contains("properties")) return;
+    for (const Json& name : schema.ElementsOf("required")) {
       // A missing section is told by the keys that it must hold.
-      const Json& property = schema["properties"][name.get<std::string>()];
-      const bool either = property.contains("anyOf") && property.contains("properties");
-      if (property.contains("required") || either) continue;
-      const std::string key = prefix + name.get<std::string>();
+      const Json& property = schema["properties"][name.Text()];
+      const bool either = property.Contains("anyOf") && property.Contains("properties");
+      if (property.Contains("required") || either) continue;
+      const std::string key = prefix + name.Text();
       Require(reader_.places().count(key) > 0, {key}, "required");
     }
-    for (const auto& [name, property] : schema["properties"].items()) {
-      if (value.contains(name)) RequireKeys(property, value[name], prefix + name + ".");
+    for (const auto& [name, property] : schema["properties"].Members()) {
+      if (value.Contains(name)) RequireKeys(property, value[name], prefix + name + ".");
     }
   }
 

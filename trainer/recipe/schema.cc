@@ -25,18 +25,17 @@ const Type<Recipe>& RecipeType() {
 }
 
 Json BuildSchema() {
-  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-                 {"title", "fsdp-train recipe"}};
-  schema.update(RecipeType()->Schema());
+  Json schema = Json::Object({{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                              {"title", "fsdp-train recipe"}});
+  schema.Update(RecipeType()->Schema());
   return schema;
 }
 
 void AddKeys(const Json& schema, const std::string& prefix, std::vector<std::string>& keys) {
-  if (schema.contains("anyOf")) {
-    for (const Json& form : schema["anyOf"]) AddKeys(form, prefix, keys);
-  }
-  if (!schema.contains("properties")) return;
-  for (const auto& [name, property] : schema["properties"].items()) {
+  for (const Json& form : schema.ElementsOf("anyOf")) AddKeys(form, prefix, keys);
+  const Json* const properties = schema.Find("properties");
+  if (properties == nullptr) return;
+  for (const auto& [name, property] : properties->Members()) {
     keys.push_back(prefix + name);
     AddKeys(property, prefix + name + ".", keys);
   }

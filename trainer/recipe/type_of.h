@@ -1,14 +1,20 @@
-// For those who define a type of their own (types.h); all others do without the whole of Json.
+// For those who define a type of their own (types.h).
 // Tests: tests/trainer/recipe/schema_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_TYPE_OF_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_TYPE_OF_H_
 
-#include <nlohmann/json.hpp>
-#include <string>
+#include <initializer_list>
 
 #include "trainer/recipe/types.h"
 
 namespace fsdp::recipe {
+
+inline Json AnyOfSchemas(std::initializer_list<Json> schemas) {
+  return Json::Object({{"anyOf", Json::List(schemas)}});
+}
+inline Json EnumSchema(std::initializer_list<Json> values) {
+  return Json::Object({{"enum", Json::List(values)}});
+}
 
 // A base of types whose values have one C++ type.
 template <typename V>
@@ -25,11 +31,6 @@ class TypeOf : public ValueType {
                          V& value) const = 0;
   virtual Json WriteValue(const V& value) const = 0;
 };
-
-template <typename V>
-Json Type<V>::Write(const V& value) const {
-  return (*this)->Write(&value);
-}
 
 }  // namespace fsdp::recipe
 

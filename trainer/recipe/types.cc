@@ -60,7 +60,7 @@ class IntegerType final : public TypeOf<int64_t> {
                     : "an integer from " + std::to_string(min) + " to " + std::to_string(max)) {}
 
   Json Schema() const override {
-    return {{"type", "integer"}, {"minimum", min_}, {"maximum", max_}};
+    return Json::Object({{"type", "integer"}, {"minimum", min_}, {"maximum", max_}});
   }
 
  private:
@@ -97,7 +97,7 @@ class IntegersType final : public TypeOf<int64_t> {
     want_ = Join(words, "or");
   }
 
-  Json Schema() const override { return {{"enum", values_}}; }
+  Json Schema() const override { return Json::Object({{"enum", values_}}); }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -120,10 +120,10 @@ class IntegersType final : public TypeOf<int64_t> {
 class BytesType final : public TypeOf<int64_t> {
  public:
   Json Schema() const override {
-    const Json size = {{"type", "string"},
-                       {"pattern", "^[0-9]+(\\.[0-9]+)? *([KMGTkmgt][Ii]?)?[Bb]$"},
-                       {"examples", {"10GB", "1.5GiB", "512MiB"}}};
-    return {{"anyOf", {whole_.Schema(), size}}};
+    const Json size = Json::Object({{"type", "string"},
+                                    {"pattern", "^[0-9]+(\\.[0-9]+)? *([KMGTkmgt][Ii]?)?[Bb]$"},
+                                    {"examples", Json::List({"10GB", "1.5GiB", "512MiB"})}});
+    return AnyOfSchemas({whole_.Schema(), size});
   }
 
  private:
@@ -162,7 +162,7 @@ class NumberType final : public TypeOf<double> {
   }
 
   Json Schema() const override {
-    Json schema = {{"type", "number"}};
+    Json schema = Json::Object({{"type", "number"}});
     if (interval_.at_least) schema["minimum"] = *interval_.at_least;
     if (interval_.above) schema["exclusiveMinimum"] = *interval_.above;
     if (interval_.at_most) schema["maximum"] = *interval_.at_most;
@@ -219,7 +219,7 @@ class NumberType final : public TypeOf<double> {
 
 class BooleanType final : public TypeOf<bool> {
  public:
-  Json Schema() const override { return {{"type", "boolean"}}; }
+  Json Schema() const override { return Json::Object({{"type", "boolean"}}); }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -236,7 +236,7 @@ class BooleanType final : public TypeOf<bool> {
 
 class TextType final : public TypeOf<std::string> {
  public:
-  Json Schema() const override { return {{"type", "string"}, {"minLength", 1}}; }
+  Json Schema() const override { return Json::Object({{"type", "string"}, {"minLength", 1}}); }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -297,7 +297,7 @@ class TextsType final : public TypeOf<std::string> {
  public:
   explicit TextsType(Names names) : names_(std::move(names)) {}
 
-  Json Schema() const override { return {{"enum", names_.names}}; }
+  Json Schema() const override { return Json::Object({{"enum", names_.names}}); }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -315,7 +315,7 @@ class EnumType final : public ValueType {
  public:
   EnumType(Names names, const EnumOps& ops) : names_(std::move(names)), ops_(ops) {}
 
-  Json Schema() const override { return {{"enum", names_.names}}; }
+  Json Schema() const override { return Json::Object({{"enum", names_.names}}); }
   bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
             void* value) const override {
     const std::optional<size_t> index = names_.Read(node, key, reader);

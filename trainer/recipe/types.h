@@ -15,19 +15,19 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>  // All that a file of keys needs: the whole takes 4 s to compile.
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "trainer/core/json_tree.h"
 #include "trainer/recipe/reader.h"
 #include "trainer/recipe/yaml_tree.h"
 
 namespace fsdp::recipe {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonTree;
 
 class ValueType {
  public:
@@ -66,7 +66,7 @@ class Type : public AnyType {
   bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader, V& value) const {
     return (*this)->Read(node, key, reader, &value);
   }
-  Json Write(const V& value) const;  // In type_of.h.
+  Json Write(const V& value) const { return (*this)->Write(&value); }
 };
 
 // All integers fit in an int unless a larger `max` is given.

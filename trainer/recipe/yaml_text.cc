@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "trainer/recipe/yaml_tree.h"
 
@@ -35,27 +34,27 @@ std::string YamlText(const std::string& text) {
   }
   plain &= ResolvePlain(text) == PlainType::kText;
   // In double quotes YAML reads what JSON reads.
-  return plain ? text : Json(text).dump();
+  return plain ? text : Json(text).Dump();
 }
 
 }  // namespace
 
 std::string YamlValue(const Json& value) {
-  if (value.is_number_float()) return YamlNumber(value.get<double>());
-  if (value.is_string()) return YamlText(value.get_ref<const std::string&>());
-  if (value.is_array()) {
+  if (value.IsReal()) return YamlNumber(value.Number());
+  if (value.IsText()) return YamlText(value.Text());
+  if (value.IsList()) {
     std::string list;
-    for (const Json& item : value) list += (list.empty() ? "" : ", ") + YamlValue(item);
+    for (const Json& item : value.Elements()) list += (list.empty() ? "" : ", ") + YamlValue(item);
     return "[" + list + "]";
   }
-  if (value.is_object()) {
+  if (value.IsObject()) {
     std::string map;
-    for (const auto& [key, item] : value.items()) {
+    for (const auto& [key, item] : value.Members()) {
       map += (map.empty() ? "" : ", ") + key + ": " + YamlValue(item);
     }
     return "{" + map + "}";
   }
-  return value.dump();  // null, true, false, integers.
+  return value.DumpScalar();  // null, true, false, integers.
 }
 
 }  // namespace fsdp::recipe

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/check.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/nn/lora.h"
 #include "trainer/weights/hf_tensor_file.h"
@@ -15,8 +15,6 @@
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string LastPart(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
@@ -58,23 +56,24 @@ Adapters AdaptersOf(const Model& model) {
 std::string ConfigJson(const Adapters& adapters, const Model& model,
                        const HfAdapterOptions& options) {
   const bool whole = options.alpha == std::floor(options.alpha) && options.alpha < 1e15;
-  const Json alpha = whole ? Json(static_cast<int64_t>(options.alpha)) : Json(options.alpha);
-  return Json{{"peft_type", "LORA"},
-              {"task_type", "CAUSAL_LM"},
-              {"base_model_name_or_path", options.base},
-              {"revision", nullptr},
-              {"inference_mode", true},
-              {"r", adapters.rank},
-              {"lora_alpha", alpha},
-              {"lora_dropout", 0.0},
-              {"target_modules", TargetModules(adapters.adapted, adapters.all)},
-              {"fan_in_fan_out", model.linear_layout() == WeightLayout::kInOut},
-              {"bias", "none"},
-              {"modules_to_save", nullptr},
-              {"init_lora_weights", true},
-              {"use_rslora", false},
-              {"use_dora", false}}
-             .dump(2) +
+  const JsonTree alpha =
+      whole ? JsonTree(static_cast<int64_t>(options.alpha)) : JsonTree(options.alpha);
+  return JsonTree::Object({{"peft_type", "LORA"},
+                           {"task_type", "CAUSAL_LM"},
+                           {"base_model_name_or_path", options.base},
+                           {"revision", nullptr},
+                           {"inference_mode", true},
+                           {"r", adapters.rank},
+                           {"lora_alpha", alpha},
+                           {"lora_dropout", 0.0},
+                           {"target_modules", TargetModules(adapters.adapted, adapters.all)},
+                           {"fan_in_fan_out", model.linear_layout() == WeightLayout::kInOut},
+                           {"bias", "none"},
+                           {"modules_to_save", nullptr},
+                           {"init_lora_weights", true},
+                           {"use_rslora", false},
+                           {"use_dora", false}})
+             .Dump(2) +
          "\n";
 }
 

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "models/families.h"
 #include "models/hf_object.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/weights/hf_weights.h"
@@ -158,37 +159,31 @@ std::vector<int32_t> ReadHfEos(const std::string& directory) {
   return ReadHfConfig(directory).eos;
 }
 
-namespace {
-
-nlohmann::ordered_json OrNull(const std::optional<int32_t>& id) {
-  return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
-}
-
-}  // namespace
-
 std::string HfModelType(const ModelShape& shape) {
   return std::string(shape.family().HfType(shape));
 }
 
 std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
-  return nlohmann::ordered_json{{"bos_token_id", OrNull(ids.bos)},
-                                {"eos_token_id", OrNull(ids.eos)},
-                                {"pad_token_id", OrNull(ids.pad ? ids.pad : ids.eos)}}
-             .dump(2) +
+  return JsonTree::Object({{"bos_token_id", ids.bos},
+                           {"eos_token_id", ids.eos},
+                           {"pad_token_id", ids.pad ? ids.pad : ids.eos}})
+             .Dump(2) +
          "\n";
 }
 
 std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids) {
-  nlohmann::ordered_json json = shape.family().WriteHf(shape);
+  JsonTree json = shape.family().WriteHf(shape);
   const bool has_tokens = shape.Find("vocab_size").has_value();
   if (has_tokens) {  // Null where there is none: absent, some families' defaults would be.
-    json.emplace("bos_token_id", OrNull(ids.bos));
-    json.emplace("eos_token_id", OrNull(ids.eos));
-    json.emplace("pad_token_id", OrNull(ids.pad));
+    for (const auto& [key, id] :
+         {std::pair("bos_token_id", ids.bos), std::pair("eos_token_id", ids.eos),
+          std::pair("pad_token_id", ids.pad)}) {
+      if (!json.Contains(key)) json[key] = id;  // A family may have its own.
+    }
   }
   json["torch_dtype"] = dtype;
   if (has_tokens) json["use_cache"] = true;
-  return json.dump(2) + "\n";
+  return json.Dump(2) + "\n";
 }
 
 }  // namespace fsdp

@@ -1,13 +1,13 @@
 #include "trainer/weights/hf_export.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "models/shape.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/check.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensor_file.h"
@@ -91,9 +91,10 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
                    });
   }
   if (shards.size() > 1) {
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", exported.bytes}}},
-                                          {"weight_map", file_of}};
-    WriteWholeFile(directory.temporary() + "/model.safetensors.index.json", index.dump(2) + "\n");
+    const JsonTree index =
+        JsonTree::Object({{"metadata", JsonTree::Object({{"total_size", exported.bytes}})},
+                          {"weight_map", file_of}});
+    WriteWholeFile(directory.temporary() + "/model.safetensors.index.json", index.Dump(2) + "\n");
   }
   for (const auto& [file, contents] : options.tokenizer.contents) {
     WriteWholeFile(directory.temporary() + "/" + file, contents);

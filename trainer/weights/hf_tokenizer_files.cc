@@ -2,9 +2,9 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/open_tokenizer.h"
@@ -12,8 +12,6 @@
 
 namespace fsdp {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kEndOfText = "<|endoftext|>";
@@ -30,55 +28,55 @@ std::string Utf8(uint32_t c) {
 // Token = byte. ByteLevel writes a byte as a character: printable ones as themselves, the others
 // from U+0100 on (openai/gpt-2, src/encoder.py). `eot` is a token of its own where it is no byte.
 std::string BytesJson(std::optional<int32_t> eot) {
-  Json vocab = Json::object();
+  JsonTree vocab = JsonTree::Object();
   uint32_t next = 256;
   for (uint32_t b = 0; b < 256; ++b) {
     const bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
     vocab[Utf8(printable ? b : next++)] = b;
   }
-  Json added = Json::array();
+  JsonTree added = JsonTree::List();
   if (eot && *eot >= kByteVocabSize) {
-    added.push_back({{"id", *eot},
-                     {"content", kEndOfText},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+    added.Append(JsonTree::Object({{"id", *eot},
+                                   {"content", kEndOfText},
+                                   {"single_word", false},
+                                   {"lstrip", false},
+                                   {"rstrip", false},
+                                   {"normalized", false},
+                                   {"special", true}}));
   }
-  const Json level = {{"type", "ByteLevel"},
-                      {"add_prefix_space", false},
-                      {"trim_offsets", false},
-                      {"use_regex", false}};
-  return Json{{"version", "1.0"},
-              {"truncation", nullptr},
-              {"padding", nullptr},
-              {"added_tokens", added},
-              {"normalizer", nullptr},
-              {"pre_tokenizer", level},
-              {"post_processor", nullptr},
-              {"decoder", level},
-              {"model",
-               {{"type", "BPE"},
-                {"dropout", nullptr},
-                {"unk_token", nullptr},
-                {"continuing_subword_prefix", nullptr},
-                {"end_of_word_suffix", nullptr},
-                {"fuse_unk", false},
-                {"byte_fallback", false},
-                {"ignore_merges", false},
-                {"vocab", vocab},
-                {"merges", Json::array()}}}}
-             .dump(1) +
+  const JsonTree level = JsonTree::Object({{"type", "ByteLevel"},
+                                           {"add_prefix_space", false},
+                                           {"trim_offsets", false},
+                                           {"use_regex", false}});
+  const JsonTree model = JsonTree::Object({{"type", "BPE"},
+                                           {"dropout", nullptr},
+                                           {"unk_token", nullptr},
+                                           {"continuing_subword_prefix", nullptr},
+                                           {"end_of_word_suffix", nullptr},
+                                           {"fuse_unk", false},
+                                           {"byte_fallback", false},
+                                           {"ignore_merges", false},
+                                           {"vocab", vocab},
+                                           {"merges", JsonTree::List()}});
+  return JsonTree::Object({{"version", "1.0"},
+                           {"truncation", nullptr},
+                           {"padding", nullptr},
+                           {"added_tokens", added},
+                           {"normalizer", nullptr},
+                           {"pre_tokenizer", level},
+                           {"post_processor", nullptr},
+                           {"decoder", level},
+                           {"model", model}})
+             .Dump(1) +
          "\n";
 }
 
 // `text` is JSON already: who opened the tokenizer has read it.
-Json Parsed(const std::map<std::string, std::string>& contents, const std::string& name) {
+JsonTree Parsed(const std::map<std::string, std::string>& contents, const std::string& name) {
   const auto found = contents.find(name);
-  if (found == contents.end()) return Json::object();
-  Json json = Json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json::object();
+  if (found == contents.end()) return JsonTree::Object();
+  const std::optional<JsonTree> json = JsonTree::Parse(found->second);
+  return json && json->IsObject() ? *json : JsonTree::Object();
 }
 
 // As the tokenizer's file has it; empty where that cannot be told.
@@ -93,12 +91,12 @@ std::string SpellingOf(const Tokenizer& tokenizer, int32_t id) {
 }
 
 // A token by its text, or as an object that has it.
-std::optional<int32_t> TokenOf(const Json& config, const char* key, const Tokenizer& tokenizer) {
-  const auto found = config.find(key);
-  if (found == config.end()) return std::nullopt;
-  const Json text = found->is_object() ? found->value("content", Json()) : *found;
-  if (!text.is_string()) return std::nullopt;
-  return tokenizer.IdOf(text.get<std::string>());
+std::optional<int32_t> TokenOf(const JsonTree& config, const char* key,
+                               const Tokenizer& tokenizer) {
+  const JsonTree* text = config.Find(key);
+  if (text != nullptr && text->IsObject()) text = text->Find("content");
+  if (text == nullptr || !text->IsText()) return std::nullopt;
+  return tokenizer.IdOf(text->Text());
 }
 
 }  // namespace
@@ -132,12 +130,12 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
     if (!read.why.empty()) throw DataError("data: " + chat_template + ": " + read.why);
     out.contents["chat_template.jinja"] = std::move(read.text);
   }
-  Json config = Parsed(out.contents, kConfig);
-  for (const Json& from : {config, Parsed(out.contents, "special_tokens_map.json")}) {
+  JsonTree config = Parsed(out.contents, kConfig);
+  for (const JsonTree& from : {config, Parsed(out.contents, "special_tokens_map.json")}) {
     if (!out.ids.bos) out.ids.bos = TokenOf(from, "bos_token", *tokenizer);
     if (!out.ids.pad) out.ids.pad = TokenOf(from, "pad_token", *tokenizer);
   }
-  if (!config.contains("tokenizer_class")) {
+  if (!config.Contains("tokenizer_class")) {
     const bool ours = config.empty();
     config["tokenizer_class"] = json ? kFastClass : kSentencePieceClass;
     if (ours) {
@@ -154,10 +152,10 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
       name_token("eos_token", out.ids.eos);
       name_token("bos_token", out.ids.bos);
     }
-    out.contents[kConfig] = config.dump(2) + "\n";
+    out.contents[kConfig] = config.Dump(2) + "\n";
   }
-  const auto& named = config.at("tokenizer_class");
-  if (named.is_string()) out.tokenizer_class = named.get<std::string>();
+  const JsonTree& named = config["tokenizer_class"];
+  if (named.IsText()) out.tokenizer_class = named.Text();
   return out;
 }
 

@@ -19,13 +19,13 @@
 #include "trainer/loop/train.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/recipe/schema.h"
 
 namespace fsdp {
 namespace {
 
-using recipe::Json;
+using Json = nlohmann::ordered_json;
 using Strings = std::vector<std::string>;
 
 constexpr uint64_t kSeed = 20261122;
@@ -79,7 +79,7 @@ void AddKeys(const Json& schema, const std::string& prefix, std::vector<NumericK
 
 std::vector<NumericKey> Keys() {
   std::vector<NumericKey> keys;
-  AddKeys(recipe::RecipeSchema(), "", keys);
+  AddKeys(Json::parse(RecipeJsonSchema()), "", keys);
   keys.push_back(
       {"optimizer.betas", {"[0, 0]", "[0.9999999, 0]", "[0, 0.99999999]", "[0.5, 0.999]"}});
   keys.push_back({"train.ema", {"{decay: 0}", "{decay: 0.99999999999999989}"}});

@@ -7,11 +7,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/line_buffer.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/whole_file.h"
@@ -20,8 +21,6 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr size_t kMaxLine = 1 << 20;
 constexpr size_t kMaxText = 8 << 10;
@@ -32,39 +31,44 @@ constexpr int kMaxDepth = 32;
 struct Broken {};
 
 // A step, or another count: what a double holds exactly.
-int64_t Count(const json& record, const char* key) {
-  const auto at = record.find(key);
-  if (at == record.end() || !at->is_number_integer()) throw Broken();
-  const auto value = at->get<double>();
-  if (!(value >= 0 && value <= 0x1p53)) throw Broken();
-  return static_cast<int64_t>(value);
+int64_t Count(const JsonValue& record, const char* key) {
+  const auto at = record.Find(key);
+  if (!at || !at->IsInteger(0, int64_t{1} << 53)) throw Broken();
+  return at->Integer();
 }
 
 // NaN where it is null or absent.
-double Number(const json& record, const char* key) {
-  const auto at = record.find(key);
-  if (at == record.end() || at->is_null()) return std::numeric_limits<double>::quiet_NaN();
-  if (!at->is_number()) throw Broken();
-  return at->get<double>();
+double Number(const JsonValue& record, const char* key) {
+  const auto at = record.Find(key);
+  if (!at) return std::numeric_limits<double>::quiet_NaN();
+  if (!at->IsNumber()) throw Broken();
+  return at->Number();
 }
 
-std::string Text(const json& record, const char* key) {
-  const auto at = record.find(key);
-  if (at == record.end()) return "";
-  if (!at->is_string()) throw Broken();
-  return at->get<std::string>();
+std::string Text(const JsonValue& record, const char* key) {
+  if (!record.Has(key)) return "";
+  const JsonValue at = record.At(key);
+  if (!at.IsText()) throw Broken();
+  return at.Text();
 }
 
-std::vector<std::string> Texts(const json& record, const char* key) {
+std::vector<std::string> Texts(const JsonValue& record, const char* key) {
   std::vector<std::string> texts;
-  const auto at = record.find(key);
-  if (at == record.end()) return texts;
-  if (!at->is_array()) throw Broken();
-  for (const json& text : *at) {
-    if (!text.is_string()) throw Broken();
-    texts.push_back(text.get<std::string>());
+  if (!record.Has(key)) return texts;
+  const JsonValue at = record.At(key);
+  if (!at.IsList()) throw Broken();
+  for (const JsonValue& text : at.Elements()) {
+    if (!text.IsText()) throw Broken();
+    texts.push_back(text.Text());
   }
   return texts;
+}
+
+// A member that is an object where it is there.
+std::optional<JsonValue> Part(const JsonValue& record, const char* key) {
+  auto part = record.Find(key);
+  if (part && !part->IsObject()) throw Broken();
+  return part;
 }
 
 void Add(Series& series, double step, double value) {
@@ -85,7 +89,7 @@ void AddSeconds(RunHistory& run, std::string_view part, double seconds) {
   if (IsTime(seconds)) run.seconds[static_cast<size_t>(at)] += seconds;
 }
 
-void AddStart(RunHistory& run, const json& record) {
+void AddStart(RunHistory& run, const JsonValue& record) {
   const int64_t steps = Count(record, "steps"), parameters = Count(record, "parameters");
   RunHistory::Start start{Text(record, "started"),     Text(record, "version"),
                           Text(record, "git"),         Text(record, "device"),
@@ -101,22 +105,23 @@ void AddStart(RunHistory& run, const json& record) {
 
 double LastY(const Series& series) { return series.empty() ? 0 : series.last().y; }
 
-void AddStep(RunHistory& run, const json& record) {
+void AddStep(RunHistory& run, const JsonValue& record) {
   const int64_t step = Count(record, "step");
   const auto x = static_cast<double>(step);
   const double loss = Number(record, "loss"), norm = Number(record, "grad_norm");
   const double rates[] = {Number(record, "lr"),           Number(record, "step_time_s"),
                           Number(record, "tokens_per_s"), Number(record, "tflops_per_device"),
                           Number(record, "mfu"),          Number(record, "tokens")};
-  const json memory = record.value("memory", json::object());
-  const json time = record.value("time", json());
-  if (!memory.is_object() || !(time.is_null() || time.is_object())) throw Broken();
-  const double peaks[] = {Number(memory, "allocated_peak"), Number(memory, "active_peak"),
-                          Number(memory, "reserved_peak")};
+  const auto memory = Part(record, "memory"), time = Part(record, "time");
+  const auto peak = [&](const char* key) {
+    return memory ? Number(*memory, key) : std::numeric_limits<double>::quiet_NaN();
+  };
+  const double peaks[] = {peak("allocated_peak"), peak("active_peak"), peak("reserved_peak")};
   double parts[kStepParts] = {};
-  for (size_t i = 0; i < kStepParts && time.is_object(); ++i) {
-    parts[i] = Number(time, std::string(kRunParts[i]).c_str());
+  for (size_t i = 0; i < kStepParts && time; ++i) {
+    parts[i] = Number(*time, std::string(kRunParts[i]).c_str());
   }
+  const auto samples = record.Find("samples");
 
   // The record stands for all steps since the one before it.
   const auto steps = static_cast<double>(std::max<int64_t>(1, step - run.last_step));
@@ -129,7 +134,7 @@ void AddStep(RunHistory& run, const json& record) {
   Add(run.tflops, x, rates[3]);
   Add(run.mfu, x, rates[4]);
   if (std::isfinite(rates[5])) run.tokens = rates[5];
-  run.of_samples = record.contains("samples") && record["samples"] == record["tokens"];
+  run.of_samples = samples && samples->IsNumber() && samples->Number() == rates[5];
   Add(run.tokens_so_far, x, std::max(run.tokens, LastY(run.tokens_so_far)));
   Add(run.allocated, x, peaks[0]);
   Add(run.active, x, peaks[1]);
@@ -139,13 +144,13 @@ void AddStep(RunHistory& run, const json& record) {
     run.step_tokens += rates[1] * steps * rates[2];
   }
   Add(run.seconds_so_far, x, run.WholeTime());
-  run.has_parts |= time.is_object();
+  run.has_parts |= time.has_value();
   for (size_t i = 0; i < kStepParts; ++i) AddSeconds(run, kRunParts[i], parts[i] * steps);
   if (!std::isfinite(loss)) AddIncident(run, step, "loss not finite");
   if (!std::isfinite(norm)) AddIncident(run, step, "gradient norm not finite");
 }
 
-void AddEval(RunHistory& run, const json& record, size_t buckets) {
+void AddEval(RunHistory& run, const JsonValue& record, size_t buckets) {
   const int64_t step = Count(record, "step");
   const std::string name = Text(record, "name");
   const double loss = Number(record, "loss");
@@ -156,14 +161,14 @@ void AddEval(RunHistory& run, const json& record, size_t buckets) {
   if (at != run.evals.end()) Add(at->second, static_cast<double>(step), loss);
 }
 
-void AddSpike(RunHistory& run, const json& record) {
+void AddSpike(RunHistory& run, const JsonValue& record) {
   char how[80];
   std::snprintf(how, sizeof(how), " %.4g is %.3g deviations above its last steps",
                 Number(record, "value"), Number(record, "z"));
   AddIncident(run, Count(record, "step"), Text(record, "what").substr(0, kMaxText) + how);
 }
 
-void AddSample(RunHistory& run, const json& record) {
+void AddSample(RunHistory& run, const JsonValue& record) {
   RunHistory::Sample sample{Count(record, "step"), Text(record, "prompt").substr(0, kMaxText),
                             Text(record, "text").substr(0, kMaxText)};
   ++run.num_samples;
@@ -172,8 +177,9 @@ void AddSample(RunHistory& run, const json& record) {
 }
 
 void AddRecord(RunHistory& run, std::string_view line, size_t buckets) {
-  const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!record.is_object()) throw Broken();
+  const std::optional<JsonValue> parsed = TryParseJson(line);
+  if (!parsed || !parsed->IsObject()) throw Broken();
+  const JsonValue& record = *parsed;
   const std::string kind = Text(record, "kind");
   if (kind == "run") {
     AddStart(run, record);
@@ -261,24 +267,24 @@ void Flatten(const YAML::Node& node, const std::string& key, int depth, FlatText
   }
 }
 
-void Flatten(const ordered_json& node, const std::string& key, int depth, FlatText& out) {
+void Flatten(const JsonTree& node, const std::string& key, int depth, FlatText& out) {
   if (depth > kMaxDepth) throw std::runtime_error(key + " is nested too deeply");
-  if (node.is_object()) {
-    for (const auto& [name, value] : node.items()) {
+  if (node.IsObject()) {
+    for (const auto& [name, value] : node.Members()) {
       Flatten(value, Below(key, name), depth + 1, out);
     }
-  } else if (node.is_array() && key != "command_line") {
+  } else if (node.IsList() && key != "command_line") {
     for (size_t i = 0; i < node.size(); ++i) {
       Flatten(node[i], key + "[" + std::to_string(i) + "]", depth + 1, out);
     }
-  } else if (node.is_array()) {
+  } else if (node.IsList()) {
     std::string words;
-    for (const auto& word : node) {
-      words += (words.empty() ? "" : " ") + (word.is_string() ? word.get<std::string>() : "?");
+    for (const JsonTree& word : node.Elements()) {
+      words += (words.empty() ? "" : " ") + (word.IsText() ? word.Text() : "?");
     }
     out.emplace_back(key, words);
   } else {
-    out.emplace_back(key, node.is_string() ? node.get<std::string>() : node.dump());
+    out.emplace_back(key, node.IsText() ? node.Text() : node.DumpScalar());
   }
 }
 
@@ -341,8 +347,11 @@ FlatText FlattenYaml(const std::string& yaml) {
 }
 
 FlatText FlattenJson(const std::string& text) {
+  std::string why;
+  const std::optional<JsonTree> tree = JsonTree::Parse(text, 100, &why);
+  if (!tree) throw std::runtime_error(why);
   FlatText out;
-  Flatten(ordered_json::parse(text), "", 0, out);
+  Flatten(*tree, "", 0, out);
   return out;
 }
 

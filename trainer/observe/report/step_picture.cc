@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/observe/report/plot.h"
 #include "trainer/observe/report/series.h"
@@ -50,46 +50,46 @@ struct Step {
   std::map<std::string, std::vector<Point>> memory;  // Bytes over seconds, by name.
 };
 
-size_t KindOf(const nlohmann::json& event) {
-  const auto name = event.at("name").get<std::string>();
+size_t KindOf(const JsonValue& event) {
+  const std::string& name = event.At("name").Text();
   if (name == "wait") return kWait;
   for (const char* collective :
        {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"}) {
     if (name == collective) return kCollective;
   }
-  const auto args = event.find("args");
-  if (args != event.end() && args->contains("pass")) {
-    const auto pass = args->at("pass").get<std::string>();
+  const auto args = event.Find("args");
+  if (const auto pass = args ? args->Find("pass") : std::nullopt) {
     for (size_t kind = 0; kind < kCollective; ++kind) {
-      if (pass == kKinds[kind].name) return kind;
+      if (pass->Text() == kKinds[kind].name) return kind;
     }
   }
   return kOther;
 }
 
-void Read(const nlohmann::json& trace, Step& step) {
+void Read(const JsonValue& trace, Step& step) {
   std::map<int64_t, std::string> names;
   double begin = std::numeric_limits<double>::infinity();
-  for (const auto& event : trace.at("traceEvents")) {
-    if (event.at("ph") != "M" && event.contains("ts")) {
-      begin = std::min(begin, event.at("ts").get<double>());
+  const std::vector<JsonValue> events = trace.At("traceEvents").Elements();
+  for (const JsonValue& event : events) {
+    if (!event.At("ph").IsText("M") && event.Has("ts")) {
+      begin = std::min(begin, event.At("ts").Number());
     }
   }
-  for (const auto& event : trace.at("traceEvents")) {
-    const auto kind = event.at("ph").get<std::string>();
-    if (kind == "M" && event.at("name") == "thread_name") {
-      const auto name = event.at("args").at("name").get<std::string>();
-      names[event.at("tid").get<int64_t>()] = name;
+  for (const JsonValue& event : events) {
+    const std::string& kind = event.At("ph").Text();
+    if (kind == "M" && event.At("name").IsText("thread_name")) {
+      const std::string& name = event.At("args").At("name").Text();
+      names[event.At("tid").Integer()] = name;
       step.streams.push_back(name);
     } else if (kind == "X") {
-      const double from = (event.at("ts").get<double>() - begin) * 1e-6;
-      const double to = from + event.at("dur").get<double>() * 1e-6;
-      step.work[names[event.at("tid").get<int64_t>()]][KindOf(event)].emplace_back(from, to);
+      const double from = (event.At("ts").Number() - begin) * 1e-6;
+      const double to = from + event.At("dur").Number() * 1e-6;
+      step.work[names[event.At("tid").Integer()]][KindOf(event)].emplace_back(from, to);
       step.seconds = std::max(step.seconds, to);
     } else if (kind == "C") {
-      const double at = (event.at("ts").get<double>() - begin) * 1e-6;
-      for (const auto& [name, bytes] : event.at("args").items()) {
-        step.memory[name].push_back({at, bytes.get<double>()});
+      const double at = (event.At("ts").Number() - begin) * 1e-6;
+      for (const auto& [name, bytes] : event.At("args").Members()) {
+        step.memory[name].push_back({at, bytes.Number()});
       }
       step.seconds = std::max(step.seconds, at);
     }
@@ -107,7 +107,7 @@ Step StepOf(const std::string& directory) {
       return step;
     }
     step.file = times->files.back();
-    Read(nlohmann::json::parse(ReadWholeFile((traces / step.file).string(), kMaxBytes)), step);
+    Read(ParseJson(ReadWholeFile((traces / step.file).string(), kMaxBytes), "", {}), step);
   } catch (const std::exception& error) {
     step.why_not = error.what();
   }

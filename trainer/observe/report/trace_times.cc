@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
+#include "trainer/core/json_reader.h"
 #include "trainer/core/units.h"
 #include "trainer/core/whole_file.h"
 
@@ -24,17 +24,18 @@ constexpr uintmax_t kMaxBytes = 64 << 20;
 using Sums = std::map<std::pair<std::string, std::string>, TraceTimes::Operation>;
 
 // Returns the time from the first begin to the last end.
-double Add(const nlohmann::json& trace, Sums& sums) {
+double Add(const JsonValue& trace, Sums& sums) {
   std::map<int64_t, std::string> streams;
   double begin = std::numeric_limits<double>::infinity(), end = 0;
-  for (const auto& event : trace.at("traceEvents")) {
-    if (event.at("ph") == "M" && event.at("name") == "thread_name") {
-      streams[event.at("tid").get<int64_t>()] = event.at("args").at("name").get<std::string>();
+  for (const JsonValue& event : trace.At("traceEvents").Elements()) {
+    const JsonValue kind = event.At("ph");
+    if (kind.IsText("M") && event.At("name").IsText("thread_name")) {
+      streams[event.At("tid").Integer()] = event.At("args").At("name").Text();
     }
-    if (event.at("ph") != "X") continue;
-    const std::string& stream = streams[event.at("tid").get<int64_t>()];
-    const auto name = event.at("name").get<std::string>();
-    const double ts = event.at("ts").get<double>(), dur = event.at("dur").get<double>();
+    if (!kind.IsText("X")) continue;
+    const std::string& stream = streams[event.At("tid").Integer()];
+    const std::string& name = event.At("name").Text();
+    const double ts = event.At("ts").Number(), dur = event.At("dur").Number();
     begin = std::min(begin, ts);
     end = std::max(end, ts + dur);
     TraceTimes::Operation& sum = sums[{stream, name}];
@@ -72,7 +73,7 @@ std::optional<TraceTimes> ReadTraces(const std::string& directory) {
         throw std::runtime_error(HumanBytes(static_cast<int64_t>(bytes)) + ", too large to read");
       }
       Sums of_this;
-      const double seconds = Add(nlohmann::json::parse(ReadWholeFile(path, kMaxBytes)), of_this);
+      const double seconds = Add(ParseJson(ReadWholeFile(path, kMaxBytes), "", {}), of_this);
       for (auto& [key, operation] : of_this) {
         auto [at, fresh] = sums.try_emplace(key, operation);
         if (!fresh) {
