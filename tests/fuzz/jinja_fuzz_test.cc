@@ -18,29 +18,29 @@ const Strings kTemplates = {
     "{%- macro m(a, b=2) -%}<{{ a }}:{{ b | upper }}>{%- endmacro -%}\n"
     "{% set ns = namespace(n=0, s='') %}{% for x in messages if x.role != 'q' %}\n"
     "  {%- if loop.first and not loop.last -%}{{ m(x.content | trim, b=loop.index ~ x['role']) }}\n"
-    "  {% elif x.role is string %}{% set ns.n = ns.n + loop.revindex0 * 2 // 3 % 5 %}{{ "
+    "  {% elif x.role is string %}{% set ns.n = ns.n + loop.revindex0 * 2 % 5 %}{{ "
     "loop.previtem }}\n"
-    "  {% else %}{% continue %}{% endif %}{{ loop.cycle('a', 1.5) }}{% endfor %}{{ ns.n }}{{ ns }}",
+    "  {% else %}{% continue %}{% endif %}{{ m(*['a', 15]) }}{% endfor %}{{ ns.n }}{{ [m] | length "
+    "}}",
     "{{ bos_token }}{% for m in messages[::-1] %}{% generation %}{{ m.content[1:-1] }}{% "
     "endgeneration %}"
     "{% else %}none{% endfor %}{{ messages | selectattr('role', 'in', ['user']) | "
     "map(attribute='content')"
-    " | join(', ', attribute=none) }}{% if add_generation_prompt %}{{ messages[-1].get('x', "
+    " | join(', ') }}{% if add_generation_prompt %}{{ messages[-1].get('x', "
     "{}).items() | list "
-    "}}{% endif %}{% filter indent(2, true) | replace('a', 'b', 1) %}x\ny{% endfilter %}",
-    "{% set body %}{# c #}{% raw %}{{ {% endraw %}{{ messages | tojson(indent=1, sort_keys=true) }}"
-    "{% endset %}{{ body.split('\\n', 3) }}{{ '%s-%05.1f|%(a)s' % ('a', 2) if false else "
-    "'{0!r:>5}{}'.strip() }}"
-    "{{ [1, (2, 3), {'a': none}] == [1.0, (2,)] or 'a' < 'b' < body and 1 in range(5) }}{{ -7 // 2 "
-    "** 2 }}",
-    "{% for k, v in messages[0].items() %}{{ k.title() ~ v | length }}{% with n = loop.length %}{{ "
+    "}}{% endif %}{% filter indent(2, true) | replace('a', 'b') %}x\ny{% endfilter %}",
+    "{% set body %}{# c #}{{ '{{' }}{{ messages | tojson(indent=1, ensure_ascii=true) }}"
+    "{% endset %}{{ body.split('\\n', 3) }}{{ '{}-{}'.format('a', 2) if false else "
+    "'<b>' | safe + body.strip() }}"
+    "{{ [1, (2, 3), {'a': none, 4: 1}] == [1, (2,)] or 'a' < 'b' and 1 in range(5) }}{{ -7 % 2 * 2 "
+    "}}",
+    "{% for k, v in messages[0].items() %}{{ k | title ~ v | length }}{% set n = loop.length %}{{ "
     "n - 1 }}"
-    "{% endwith %}{% if loop.index > 1 %}{% break %}{% endif %}{% endfor %}{{ messages | "
-    "map('string') | unique "
-    "| batch(2, 'f') | list }}{{ messages | sort(attribute='content,role', reverse=true) | first | "
+    "{% if loop.index > 1 %}{% break %}{% endif %}{% endfor %}{{ messages | "
+    "map('string') | unique | list }}{{ messages | sort(attribute='content', reverse=true) | first "
+    "| "
     "dictsort }}"
-    "{{ 'a b'.replace('', '-') | center(9) ~ 2.5 | round(1, 'ceil') ~ '12' | int(0, 8) ~ cycler(1, "
-    "2).next() }}",
+    "{{ 'a b'.replace('b', '-') | lower ~ ['b', 'a'] | min ~ '12' | int ~ strftime_now('%d') }}",
 };
 const Strings kConversations = {
     R"({"messages":[{"role":"user","content":"h\u00e9 <x>\n"},{"role":"assistant","content":"yes","weight":1}]})",
@@ -70,9 +70,9 @@ const Strings kWords = {"{%",
                         "|sort",
                         "|first",
                         "|safe",
-                        "|e",
+                        "|min",
                         "|int",
-                        "|reverse",
+                        "|unique",
                         "|join",
                         " is ",
                         " not ",
@@ -92,28 +92,28 @@ const Strings kWords = {"{%",
                         ".items()",
                         ".get(",
                         "~",
-                        "**",
-                        "//",
+                        "|items",
+                        "loop.last",
                         "%",
                         "==",
                         "'",
                         "\"",
                         "\\u00e9",
-                        "\\x",
+                        "\\n",
                         "none",
                         "9999999999",
-                        "1e308",
+                        "none|int",
                         "'a'*99",
                         "{% set x = [x, x] %}",
                         "{% endfor %}",
                         "{% endif %}",
                         "{% for x in x %}",
-                        "{% raw %}",
-                        "{% endraw %}",
+                        "{% filter trim %}",
+                        "{% endfilter %}",
                         "ns.s ~ ns.s",
                         "m(m)",
                         "*",
-                        "**{}",
+                        "*[1]",
                         ".format(",
                         "\xc3\xa9"};
 

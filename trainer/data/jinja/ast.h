@@ -1,36 +1,23 @@
-// A parsed template. Variables are resolved before it is rendered (scopes.h): a name is a slot of a
-// frame so many frames out.
+// A parsed template, in the language of jinja2/parser.py as far as chat templates use it.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_AST_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_AST_H_
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "trainer/data/jinja/operators.h"
 #include "trainer/data/jinja/value.h"
 
 namespace fsdp::jinja {
 
+struct Builtin;
 struct Expr;
 using ExprPtr = std::unique_ptr<Expr>;
-struct Filter;
-struct Test;
-
-struct Variable {
-  int frames_out = 0;
-  int slot = 0;
-};
-
-// f(positional, name=named, *rest, **rest_named)
-struct CallArguments {
-  std::vector<ExprPtr> positional;
-  std::vector<std::pair<std::string, ExprPtr>> named;
-  ExprPtr rest, rest_named;
-};
 
 struct Expr {
   enum class Kind : uint8_t {
@@ -39,21 +26,17 @@ struct Expr {
     kMember,  // A target alone: name.attribute of a namespace.
     kList,
     kTuple,
-    kDict,  // Keys and values by turns.
-    kConcat,
+    kDict,       // Keys and values by turns.
     kAttribute,  // parts[0].name
     kElement,    // parts[0][parts[1]]
-    kSlice,      // parts[0][parts[1]:parts[2]:parts[3]], of which three may be null
+    kSlice,      // parts[0][parts[1]:parts[2]], of which two may be null
+    kReversed,   // parts[0][::-1]
     kCall,       // parts[0](...)
     kFilter,     // parts[0]|name(...); parts[0] is null where it is the text of a block
     kTest,       // parts[0] is name(...)
     kNot,
     kNegative,
-    kPositive,
     kBinary,
-    kAnd,
-    kOr,
-    kCompare,    // parts[0] comparisons[0] parts[1] comparisons[1] parts[2] ...
     kCondition,  // parts[1] if parts[0] else parts[2], which may be null
   };
   Kind kind = Kind::kConstant;
@@ -61,26 +44,13 @@ struct Expr {
   int depth = 1;  // Depth of the tree below it.
   std::string name, attribute;
   Value constant;
-  Variable variable;
   Operator op = Operator::kAdd;
-  std::vector<Comparison> comparisons;
   std::vector<ExprPtr> parts;
-  CallArguments call;
-  const Filter* filter = nullptr;  // Null: jinja2 has none of this name either, known when it runs.
-  const Test* test = nullptr;
-};
-
-// The values that a frame's variables get when it is entered.
-struct FrameLoad {
-  enum class From : uint8_t { kContext, kOuter, kMissing };
-  int slot = 0;
-  From from = From::kMissing;
-  std::string name;  // In the context.
-  Variable outer;    // Seen from the frame itself.
-};
-struct FrameLayout {
-  int slots = 0;
-  std::vector<FrameLoad> loads;
+  // Arguments of a call, a filter or a test: f(positional, *rest, name=named).
+  std::vector<ExprPtr> positional;
+  std::vector<std::pair<std::string, ExprPtr>> named;
+  ExprPtr rest;
+  const Builtin* builtin = nullptr;  // A filter or test. Null: jinja2 has none of this name either.
 };
 
 struct Stmt;
@@ -94,37 +64,46 @@ struct Stmt {
     kIf,          // exprs are the conditions, bodies what each leads to, and one more for else
     kFor,         // target in exprs[0] if condition: bodies[0], else bodies[1]
     kSet,         // target = exprs[0]
-    kSetBlock,    // target = bodies[0], through exprs[0], a filter, where there is one
-    kFilter,      // bodies[0] through exprs[0]
-    kMacro,       // name(parameters): bodies[0]
-    kWith,        // targets = exprs: bodies[0]
+    kCapture,     // target = bodies[0] through exprs[0], a filter, if any; no target: is printed
+    kMacro,       // text(parameters): bodies[0]
     kGeneration,  // bodies[0]
     kBreak,
     kContinue,
-  };
-  struct Parameter {
-    std::string name;
-    int slot = 0;
-    ExprPtr standard;  // Null: none.
   };
   Kind kind = Kind::kText;
   int line = 0;
   std::string text;  // kText's text; a macro's name.
   ExprPtr target, condition;
-  std::vector<ExprPtr> exprs, targets;
+  std::vector<ExprPtr> exprs;
   std::vector<Block> bodies;
-  std::vector<Parameter> parameters;
-  Variable variable;                // A macro's, in the frame that defines it.
-  int loop_slot = 0;                // The place of `loop`, in frames[0] of a kFor.
-  std::vector<FrameLayout> frames;  // kFor: body, condition, else. Others: the body.
+  std::vector<std::pair<std::string, ExprPtr>> parameters;  // With their defaults; null: none.
 };
 
 struct Program {
   std::string name;
   Block body;
-  FrameLayout frame;
+  // Names that the template sets before it reads them outside of loops and blocks: there, too, they
+  // are its own, and not what is given by that name.
+  std::set<std::string> own;
   bool has_generation = false;
 };
+
+// The value of a variable until the end of a scope, for what walks a template.
+template <typename T>
+class Scoped {
+ public:
+  Scoped(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  ~Scoped() { variable_ = before_; }
+  Scoped(const Scoped&) = delete;
+  Scoped& operator=(const Scoped&) = delete;
+
+ private:
+  T& variable_;
+  const T before_;
+};
+
+// Refuses all else by name and line: throws TemplateError.
+Program Parse(const std::string& name, std::string_view source);
 
 }  // namespace fsdp::jinja
 

@@ -14,16 +14,8 @@ namespace fsdp::jinja {
 // levels.
 Value FromJson(const nlohmann::ordered_json& json);
 
-struct JsonFormat {
-  bool ensure_ascii = false;
-  bool sort_keys = false;
-  bool lines = false;  // A line for each element, indented by `indent` a level.
-  std::string indent;
-  std::string between = ", ";
-  std::string colon = ": ";
-};
-// Throws Fault: what has no JSON.
-std::string ToJson(const Value& value, const JsonFormat& format, Budget& budget);
+// `indent` < 0: all in one line. Throws Fault: what has no JSON.
+std::string ToJson(const Value& value, bool ensure_ascii, int64_t indent, Budget& budget);
 
 }  // namespace fsdp::jinja
 

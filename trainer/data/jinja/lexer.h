@@ -4,13 +4,12 @@
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_LEXER_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_LEXER_H_
 
-#include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/jinja/value.h"
 
 namespace fsdp::jinja {
 
@@ -21,31 +20,46 @@ struct TemplateError : DataError {
 };
 
 struct Token {
-  enum class Type : uint8_t {
+  enum class Type {
     kData,
-    kBlockBegin,
+    kBlock,
     kBlockEnd,
-    kVariableBegin,
-    kVariableEnd,
+    kPrint,
+    kPrintEnd,
     kName,
-    kText,
-    kInteger,
-    kFloat,
+    kConstant,
     kOperator,
     kEnd
   };
   Type type = Type::kEnd;
   int line = 1;
-  std::string text = {};  // Data, name, unescaped text, operator.
-  int64_t integer = 0;
-  double number = 0;
+  std::string text = {};  // Data, name, operator.
+  Value constant = {};    // A text or a number.
 
   bool IsName(std::string_view name) const { return type == Type::kName && text == name; }
   bool IsOperator(std::string_view op) const { return type == Type::kOperator && text == op; }
 };
 
-// Ends with one kEnd. Throws TemplateError.
-std::vector<Token> Tokenize(const std::string& name, std::string_view source);
+// The tokens of a template, one after the other. Each of these throws TemplateError.
+class Tokens {
+ public:
+  Tokens(const std::string& name, std::string_view source);
+  const Token& current() const { return all_[at_]; }
+  const Token& ahead() const { return all_[at_ + 1 < all_.size() ? at_ + 1 : at_]; }
+  Token Take();  // The end stays where it is.
+  bool Skip(std::string_view op) { return current().IsOperator(op) && (Take(), true); }
+  bool SkipName(std::string_view name) { return current().IsName(name) && (Take(), true); }
+  void Expect(std::string_view op);
+  void Expect(Token::Type end);
+  std::string TakeName();
+  [[noreturn]] void Want(const std::string& what) const;
+  [[noreturn]] void Refuse(int line, const std::string& what) const;
+
+ private:
+  const std::string name_;
+  std::vector<Token> all_;
+  size_t at_ = 0;
+};
 
 }  // namespace fsdp::jinja
 

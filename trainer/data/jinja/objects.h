@@ -1,113 +1,94 @@
-// Python's objects that are no plain values: ranges, views of a dict, generators, functions.
+// Python's objects that are no plain values: functions, namespaces, loops.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_OBJECTS_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_OBJECTS_H_
 
-#include <functional>
-#include <memory>
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "trainer/data/jinja/value.h"
 
 namespace fsdp::jinja {
 
-class RangeObject : public Object {
- public:
-  RangeObject(int64_t start, int64_t stop, int64_t step, int64_t length)
-      : start_(start), stop_(stop), step_(step), length_(length) {}
-  const char* type() const override { return "range"; }
-  std::string Repr(Budget& budget) const override;
-  bool Truth() const override { return length_ > 0; }
-  int64_t Length() const override { return length_; }
-  std::unique_ptr<Cursor> Iterate(const Value& self, Budget& budget) override;
-  int64_t At(int64_t index) const {
-    return static_cast<int64_t>(start_ + static_cast<__int128>(index) * step_);
-  }
-  int64_t step() const { return step_; }
-  bool Holds(int64_t number) const;
-  bool operator==(const RangeObject& other) const {
-    return length_ == other.length_ && (length_ == 0 || start_ == other.start_) &&
-           (length_ < 2 || step_ == other.step_);
-  }
+template <typename Names>
+bool Has(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
 
- private:
-  const int64_t start_, stop_, step_, length_;
+// Arguments of a call, in the order given.
+struct Arguments {
+  Values positional;
+  std::vector<std::pair<std::string, Value>> named;
 };
 
-class DictView : public Object {
- public:
-  enum class What : uint8_t { kKeys, kValues, kItems };
-  DictView(Value dict, What what) : dict_(std::move(dict)), what_(what) {}
-  const char* type() const override;
-  std::string Repr(Budget& budget) const override;
-  bool Truth() const override { return Length() > 0; }
-  int64_t Length() const override;
-  std::unique_ptr<Cursor> Iterate(const Value& self, Budget& budget) override;
-  Extent extent() const override { return dict_.extent(); }
-  const Value& dict() const { return dict_; }
-  What what() const { return what_; }
-  Value At(size_t i) const;
+// A filter, a test, a method or a function. `self`: the value in front of it.
+class Parameters;
+struct Builtin {
+  using Body = Value (*)(Budget& budget, const Value& self, const Parameters& given);
+  std::string_view name;
+  Body body;
+  size_t required = 0;
+  // Those of its parameters that it may be given, of which a template cannot name "/". "*": it
+  // looks at the arguments itself.
+  std::array<const char*, 3> parameters = {};
 
- private:
-  const Value dict_;
-  const What what_;
+  bool LooksItself() const { return parameters[0] && *parameters[0] == '*'; }
+  size_t Count() const;                         // Its parameters.
+  size_t IndexOf(std::string_view name) const;  // Count(): none is named so.
+  Value Call(Budget& budget, const Value& self, const Arguments& arguments) const;
 };
 
-// Can be run through once, as far as somebody asks: a lazy filter.
-class Generator : public Object {
- public:
-  using NextItem = std::function<bool(Value&)>;  // False at the end.
-  // `source`: of what `next` holds.
-  Generator(NextItem next, Extent source, const char* type = "generator")
-      : next_(std::move(next)), extent_(source), type_(type) {}
-  const char* type() const override { return type_; }
-  std::unique_ptr<Cursor> Iterate(const Value& self, Budget& budget) override;
-  Extent extent() const override { return extent_; }
-  bool Next(Value& item);
-
- private:
-  NextItem next_;
-  const Extent extent_;
-  const char* const type_;
-  bool ended_ = false;
-};
-// `holds`: all values that `next` has.
-Value MakeGenerator(Generator::NextItem next, const Values& holds, const char* type = "generator");
-
-// A function of the program's, or a method with the value that it belongs to.
-class Function : public Object {
- public:
-  using Body = Value (*)(Machine& machine, const Value& self, Arguments& arguments);
-  Function(std::string name, Value self, Body body)
-      : name_(std::move(name)), self_(std::move(self)), body_(body) {}
-  const char* type() const override { return "function"; }
-  bool callable() const override { return true; }
-  Value Call(Machine& machine, Arguments& arguments) override;
-  Extent extent() const override { return self_.extent(); }
-
- private:
-  const std::string name_;
-  const Value self_;
-  const Body body_;
-};
-
-// Takes the arguments of a call by name, as Python does. Throws Fault with `name` for too many,
-// unknown ones, those given twice, and for one that is missing without a default.
+// The arguments of a call by parameter, as Python sorts them. Throws Fault for too many, unknown
+// ones, those given twice, and for one that is missing but required.
 class Parameters {
  public:
-  Parameters(const char* name, Arguments& arguments, std::initializer_list<const char*> names,
-             size_t required = 0);
+  Parameters(const Builtin& of, const Arguments& arguments);
   bool Has(size_t i) const { return !values_[i].Is(Value::Kind::kMissing); }
   const Value& operator[](size_t i) const { return values_[i]; }
-  // Throw Fault: of another type.
-  int64_t Integer(size_t i, int64_t standard) const;
-  bool Flag(size_t i, bool standard) const;
-  const std::string& Text(size_t i) const;
+  int64_t Integer(size_t i, int64_t standard) const;  // Throws Fault: no integer.
+  const std::string& Text(size_t i) const;            // Throws Fault: no text.
+  bool Flag(size_t i) const;
+  const Arguments& arguments() const { return arguments_; }
 
  private:
-  const char* const name_;
-  Values values_;
+  const Builtin& of_;
+  const Arguments& arguments_;
+  std::array<Value, 3> values_;
+};
+
+// A function of the program's, or a method with the value that it belongs to.
+struct Function : Object {
+  Function(const Builtin& function, Value of) : builtin(function), self(std::move(of)) {}
+  const char* type() const override { return "function"; }
+  int depth() const override { return self.depth(); }
+  const Builtin& builtin;
+  const Value self;
+};
+
+// namespace(...): attributes that a template may set. It may hold itself: the renderer clears it.
+struct Namespace : Object {
+  const char* type() const override { return "Namespace"; }
+  Value Attribute(const std::string& name) const override;
+  std::map<std::string, Value> attributes;
+};
+
+// `loop` of a for.
+class Loop : public Object {
+ public:
+  explicit Loop(Values items) : items_(std::move(items)) {}
+  static bool Knows(std::string_view attribute);
+  const char* type() const override { return "LoopContext"; }
+  Value Attribute(const std::string& name) const override;
+  const Value* Next();  // Null at the end.
+
+ private:
+  const Values items_;
+  size_t index_ = 0;  // From 1, once it has begun.
 };
 
 }  // namespace fsdp::jinja

@@ -1,12 +1,11 @@
-// Values of a template, as Python has them: immutable, cheap to copy. An Object is a value that a
-// template can change (namespaces, loops) or run through only once (generators).
+// Values of a template, as Python has them: immutable, cheap to copy. Python's operators on them.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_VALUE_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_VALUE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,16 +21,18 @@ struct Fault : DataError {
   explicit Fault(const std::string& message) : DataError(message) {}
 };
 
-// Bounds the work of one rendering. One step is a node of the template, an element that a filter
-// looks at, or 32 bytes of a string that is made.
+// Why a template that asks for `what` is refused.
+std::string NotAmong(const std::string& what);
+
+// Bounds the work of one rendering. One step is a node of the template, an element that is looked
+// at, or 32 bytes of a text.
 class Budget {
  public:
   Budget(int64_t steps, size_t text_bytes) : left_(steps), steps_(steps), text_(text_bytes) {}
   void Charge(int64_t steps = 1) {
     if ((left_ -= steps) < 0) Exhausted();
   }
-  // Before a string of so many bytes is made.
-  void Text(size_t bytes);
+  void Text(size_t bytes);             // Before a text of so many bytes is made or looked through.
   void CheckText(size_t bytes) const;  // The same, and charges nothing.
 
  private:
@@ -41,14 +42,8 @@ class Budget {
   const size_t text_;
 };
 
-// How deeply a value nests, and its number of parts, each counted wherever it stands; 32 bytes of a
-// string are one part. Both are bounded: no walk over a value exhausts a stack, and every walk
-// charges the value's weight first.
-struct Extent {
-  int32_t depth = 0;
-  int32_t weight = 1;
-};
-inline constexpr int32_t kMostDepth = 200, kMostWeight = 20'000'000;
+// How deeply values nest at most: no walk over one exhausts a stack.
+inline constexpr int kMostDepth = 200;
 
 class Dict;
 class Object;
@@ -58,7 +53,7 @@ using Values = std::vector<Value>;
 class Value {
  public:
   enum class Kind : uint8_t {
-    kMissing,  // A variable that nothing has been assigned to.
+    kMissing,  // No value: an argument that is not given, an attribute that is not there.
     kUndefined,
     kNone,
     kBool,
@@ -71,18 +66,15 @@ class Value {
     kObject
   };
   Value() = default;
-  static Value Undefined(std::string why);
-  static Value None();
-  static Value Bool(bool value);
-  static Value Int(int64_t value);
+  static Value Undefined(std::string why) { return {Kind::kUndefined, std::move(why)}; }
+  static Value None() { return {Kind::kNone, 0}; }
+  static Value Bool(bool value) { return {Kind::kBool, value ? 1 : 0}; }
+  static Value Int(int64_t value) { return {Kind::kInt, value}; }
   static Value Float(double value);
-  // `safe`: markupsafe.Markup, what `safe` and `escape` return.
+  static Value Text(std::string_view text) { return {Kind::kText, std::string(text)}; }
   static Value Text(std::string text, bool safe = false);
-  static Value Text(std::string_view text, bool safe = false) {
-    return Text(std::string(text), safe);
-  }
   static Value Text(const char* text) { return Text(std::string(text)); }
-  static Value List(Values items);  // Throws Fault where values nest too deeply, as the next two.
+  static Value List(Values items);  // Throws Fault where values nest too deeply, as the next three.
   static Value Tuple(Values items);
   static Value Of(Dict dict);
   static Value Of(std::shared_ptr<Object> object);
@@ -96,28 +88,32 @@ class Value {
   bool IsSequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
   bool IsInteger() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }  // Python's int.
   bool IsNumber() const { return IsInteger() || kind_ == Kind::kFloat; }
-  bool IsTrue() const { return kind_ == Kind::kBool && integer_ != 0; }
 
   int64_t integer() const { return integer_; }  // An integer's value.
   double number() const { return kind_ == Kind::kFloat ? number_ : static_cast<double>(integer_); }
   const std::string& text() const { return *static_cast<const std::string*>(shared_.get()); }
+  // markupsafe.Markup, which `safe` returns: `+` escapes HTML in what is added to it.
   bool safe() const { return safe_; }
   const Values& items() const { return *static_cast<const Values*>(shared_.get()); }
-  const Dict& dict() const;
-  Object& object() const;
-  std::shared_ptr<Object> shared_object() const;
-  // Why a value is undefined.
-  const std::string& why() const { return text(); }
+  const Dict& dict() const { return *static_cast<const Dict*>(shared_.get()); }
+  Object& object() const { return *static_cast<Object*>(shared_.get()); }
+  // The object, if it is of this class.
+  template <typename T>
+  T* As() const {
+    return kind_ == Kind::kObject ? dynamic_cast<T*>(&object()) : nullptr;
+  }
+  const std::string& why() const { return text(); }  // Why a value is undefined.
   const void* address() const { return shared_.get(); }
-  Extent extent() const { return {depth_, weight_}; }
+  int depth() const { return depth_; }
 
  private:
-  void SetExtent(Extent extent);
+  Value(Kind kind, int64_t integer) : kind_(kind), integer_(integer) {}
+  Value(Kind kind, std::string text)
+      : kind_(kind), shared_(std::make_shared<std::string>(std::move(text))) {}
 
   Kind kind_ = Kind::kMissing;
   bool safe_ = false;
   int16_t depth_ = 0;
-  int32_t weight_ = 1;
   union {
     int64_t integer_ = 0;
     double number_;
@@ -125,66 +121,79 @@ class Value {
   std::shared_ptr<void> shared_;
 };
 
-// The extent of a value that holds these. Throws Fault above the bounds.
-Extent Around(const Values& values);
-Extent Around(Extent within);
-
-// In the order in which keys were first set.
+// In the order in which keys were first set: texts or, in a template's own dict, integers.
 class Dict {
  public:
   using Entry = std::pair<Value, Value>;
-  void Set(const Value& key, Value value);
-  const Value* Find(const Value& key) const;  // Null: none. Throws Fault: a key without hash.
-  const Value* Find(std::string_view key) const;
+  void Set(const Value& key, Value value);        // Throws Fault: the key is neither.
+  const Value* Find(std::string_view key) const;  // Null: none.
+  const Value* Find(const Value& key) const;      // Throws Fault: the key is a list or a dict.
   const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return entries_.size(); }
-  Extent extent() const { return extent_; }
+  int depth() const { return depth_; }
 
  private:
-  const Value* FindHashed(size_t hash, const Value& key) const;
   std::vector<Entry> entries_;
-  Extent extent_;
-  std::unordered_multimap<size_t, uint32_t> by_hash_;  // Once there are more than a few.
+  int depth_ = 0;
+  std::unordered_map<std::string_view, size_t> by_key_;  // Texts, once there are more than a few.
 };
 
-// Runs through what can be iterated, once.
-class Cursor {
- public:
-  virtual ~Cursor() = default;
-  virtual bool Next(Value& item) = 0;  // False at the end.
-};
-
-// Arguments of a call, in the order given.
-struct Arguments {
-  Values positional;
-  std::vector<std::pair<std::string, Value>> named;
-};
-
-class Machine;
-
+// All that is no plain value: functions, namespaces, loops.
 class Object {
  public:
   virtual ~Object() = default;
-  virtual const char* type() const = 0;  // As Python calls it.
-  // Its printed text. Throws Fault where Python would print an address.
-  virtual std::string Repr(Budget& budget) const;
-  virtual bool Truth() const { return true; }
-  virtual int64_t Length() const { return -1; }  // -1: has none.
-  // Null: cannot be iterated.
-  virtual std::unique_ptr<Cursor> Iterate(const Value& self, Budget& budget);
-  // Missing: no such attribute.
-  virtual Value Attribute(const std::string& name);
-  virtual bool callable() const { return false; }
-  virtual Value Call(Machine& machine, Arguments& arguments);
-  virtual Extent extent() const { return {}; }  // For its unchangeable contents.
+  virtual const char* type() const = 0;                    // As Python calls it.
+  virtual Value Attribute(const std::string& name) const;  // Missing: no such attribute.
+  virtual int depth() const { return 0; }                  // Of its unchangeable contents.
 };
 
-// Equal values have equal hashes. Throws Fault: lists and dicts have none.
-size_t Hash(const Value& value);
-bool Equal(const Value& a, const Value& b);
-// Whether Python's `is` holds, as far as values that are no objects go.
-bool Same(const Value& a, const Value& b);
+// A range, a view of a dict, or a generator, which can be run through only once.
+class Items : public Object {
+ public:
+  Items(const char* type, Values items) : type_(type), items_(Value::List(std::move(items))) {}
+  static Value Make(const char* type, Values items);
+  const char* type() const override { return type_; }
+  int depth() const override { return items_.depth(); }
+  bool is_range() const { return *type_ == 'r'; }
+  bool is_generator() const { return *type_ == 'g'; }
+  const Values& items() const { return items_.items(); }
+  const Values& Take();  // Throws Fault where a generator is run through again.
+
+ private:
+  const char* const type_;
+  const Value items_;
+  bool taken_ = false;
+};
+
+// --- Operators. They throw Fault where Python raises, or where an integer has more than 64 bits.
+// ---
+
+enum class Operator { kOr, kAnd, kEq, kNe, kLt, kLe, kGt, kGe, kIn, kAdd, kSub, kCat, kMul, kMod };
+// Not for kOr and kAnd, which may leave their right operand alone.
+Value Apply(Operator op, const Value& a, const Value& b, Budget& budget);
+
+bool Equal(const Value& a, const Value& b, Budget& budget);
+bool Truth(const Value& value);
+std::string Str(const Value& value, Budget& budget);
+std::string Repr(const Value& value, Budget& budget);
+std::string FloatRepr(double value);
+int64_t Length(const Value& value);
+// Whether there are elements: keys of a dict, characters of a text, none of an undefined value.
+bool CanIterate(const Value& value);
+Values ToList(const Value& value, Budget& budget);  // Throws Fault: there are no elements.
+
+// whole[key]; none where Python raises TypeError, IndexError or KeyError.
+std::optional<Value> Subscript(const Value& whole, const Value& key, Budget& budget);
+// whole[start:stop], of which either may be None, and whole[::-1].
+Value Slice(const Value& whole, const Value& start, const Value& stop, Budget& budget);
+Value Reversed(const Value& whole, Budget& budget);
+
+// HTML's characters replaced, as markupsafe.escape() does; a safe text is as it is.
+Value Escape(const Value& value, Budget& budget);
+
 const char* TypeName(const Value& value);
+// Throws Fault: `value` is undefined.
+[[noreturn]] void RefuseUndefined(const Value& value);
 
 }  // namespace fsdp::jinja
 

@@ -53,7 +53,7 @@ std::string Times(size_t n, const std::string& text) {
 TEST(JinjaTemplate, ExpressionsAreThoseOfJinja2) {
   std::ifstream file("tests/fixtures/chat_templates/expressions.json");
   const Json table = Json::parse(file);
-  ASSERT_GT(table["cases"].size(), 500u);
+  ASSERT_GT(table["cases"].size(), 450u);
   int errors = 0;
   for (const Json& one : table["cases"]) {
     const std::string source = one[0];
@@ -96,34 +96,101 @@ TEST(JinjaTemplate, OrderOfKeysIsThatOfTheJson) {
 TEST(JinjaTemplate, AMistakeHasNameAndLine) {
   EXPECT_EQ(WhyNotParsed("a\n{% if x %}\nb\n{% endfor %}\n"),
             "t:4: there is no tag {% endfor %}; want {% endif %} first");
-  EXPECT_EQ(WhyNotParsed("a\n{{ x +\n }}"), "t:3: unexpected `}}`");
+  EXPECT_EQ(WhyNotParsed("a\n{{ x +\n }}"), "t:3: want an expression, got `}}`");
   EXPECT_EQ(Why("a\r\nb\r\n{{ x.y }}", {{"x", nullptr}}), "");
-  EXPECT_EQ(Why("a\r\nb\r\n{{ x.y.z }}", {{"x", nullptr}}), "t:3: a None has no `y`");
+  EXPECT_EQ(Why("a\r\nb\r{{ x.y.z }}", {{"x", nullptr}}), "t:3: a None has no `y`");
   EXPECT_EQ(Why("{% set a = 1 %}\n\n{{ a\n + 'x' }}"), "t:4: has no `+` for int and str");
   EXPECT_EQ(Why("{% macro m(x) %}\n{{ x.y.z }}{% endmacro %}\n\n{{ m(1) }}"),
             "t:2: a int has no `y`");
-  EXPECT_EQ(Why("{#\n\n#}{% raw %}\n{% endraw %}{{- nothing() }}"), "t:4: `nothing` is undefined");
+  EXPECT_EQ(Why("{#\n\n#}{{ '' }}\n{{- nothing() }}"), "t:4: `nothing` is undefined");
   EXPECT_EQ(Why("\n{{ raise_exception('so ' ~ 1) }}"), "t:2: the template refuses this: so 1");
 }
 
+// Each stands where it is never run.
 TEST(JinjaTemplate, WhatChatTemplatesDoNotUseIsNamedBeforeItRuns) {
-  for (const char* tag : {"extends 'a'", "include 'a'", "import 'a' as b", "from 'a' import b",
-                          "block a", "autoescape true", "call m()", "do x", "trans", "print x"}) {
+  const auto not_among = [](const std::string& what) {
+    return "t:2: " + what + " is not among what chat templates use";
+  };
+  for (const char* tag :
+       {"extends 'a'", "include 'a'", "import 'a' as b", "from 'a' import b", "block a",
+        "autoescape true", "call m()", "do x", "trans", "print x", "with a = 1", "raw"}) {
     const std::string text = tag, name = text.substr(0, text.find(' '));
-    EXPECT_EQ(WhyNotParsed("{% if false %}{% " + text + " %}{% endif %}"),
-              "t:1: {% " + name + " %} is not among what chat templates use");
+    EXPECT_EQ(WhyNotParsed("{% if false %}\n{% " + text + " %}{% endif %}"),
+              not_among("{% " + name + " %}"));
   }
-  EXPECT_EQ(WhyNotParsed("{% if false %}{{ 'a' | urlize }}{% endif %}"),
-            "t:1: the filter `urlize` is not among what chat templates use");
-  EXPECT_EQ(WhyNotParsed("{{ 'a' | nosuch }}"), "t:1: there is no filter `nosuch`");
-  EXPECT_EQ(WhyNotParsed("{{ 'a' is nosuch }}"), "t:1: there is no test `nosuch`");
-  EXPECT_EQ(WhyNotParsed("{% for x in y recursive %}{% endfor %}"),
-            "t:1: `recursive` loops are not among what chat templates use");
-  EXPECT_EQ(WhyNotParsed("{% macro m() %}{{ caller() }}{% endmacro %}"),
-            "t:1: `caller` is not among what chat templates use");
-  EXPECT_EQ(WhyNotParsed("{{ self }}"), "t:1: `self` is not among what chat templates use");
-  EXPECT_EQ(Why("{{ 'a'.encode() }}"), "t:1: `str.encode` is not among what chat templates use");
-  EXPECT_EQ(Why("{{ lipsum() }}"), "t:1: `lipsum` is not among what chat templates use");
+  const std::vector<std::pair<std::string, std::string>> expressions = {
+      {"'a' | urlize", "the filter `urlize`"},
+      {"'a' | truncate(3)", "the filter `truncate`"},
+      {"'a' | escape", "the filter `escape`"},
+      {"'%d' | format(1)", "the filter `format`"},
+      {"[1] | batch(2)", "the filter `batch`"},
+      {"[1] | map('round') | list", "the filter `round`"},
+      {"[1] | select('sameas', 1) | list", "the test `sameas`"},
+      {"[1] | rejectattr('a', 'odd') | list", "the test `odd`"},
+      {"1 is divisibleby(2)", "the test `divisibleby`"},
+      {"d | tojson(sort_keys=true)", "the argument `sort_keys` of `tojson`"},
+      {"d | dictsort(by='value')", "the argument `by` of `dictsort`"},
+      {"s.encode()", "the method `encode`"},
+      {"s.center(9)", "the method `center`"},
+      {"s.count('a')", "the method `count`"},
+      {"d.copy()", "the method `copy`"},
+      {"loop.changed(1)", "`loop.changed`"},
+      {"loop.cycle('a', 'b')", "`loop.cycle`"},
+      {"cycler(1, 2)", "`cycler`"},
+      {"joiner()", "`joiner`"},
+      {"dict(a=1)", "`dict`"},
+      {"lipsum()", "`lipsum`"},
+      {"self", "`self`"},
+      {"caller()", "`caller`"},
+      {"f(**d)", "`**` in a call"},
+      {"'%s' % 1", "formatting by `%`"},
+      {"2 ** 3", "`**`"},
+      {"4 / 2", "`/`"},
+      {"4 // 2", "`//`"},
+      {"1 < n < 3", "a chain of comparisons"},
+      {"l[::2]", "a slice in steps other than [::-1]"},
+      {"l[1:2:3]", "a slice in steps other than [::-1]"},
+      {"1.5", "a number other than a decimal integer"},
+      {"0x1f", "a number other than a decimal integer"},
+      {"1e3", "a number other than a decimal integer"},
+      {"'\\x41'", "an escape in a text other than \\n and its like"},
+      {"'\\u00e9'", "an escape in a text other than \\n and its like"}};
+  for (const auto& [expression, what] : expressions) {
+    EXPECT_EQ(WhyNotParsed("{% if false %}\n{{ " + expression + " }}{% endif %}"), not_among(what));
+  }
+  EXPECT_EQ(WhyNotParsed("\n{% for x in y recursive %}{% endfor %}"),
+            not_among("a `recursive` loop"));
+  EXPECT_EQ(WhyNotParsed("{% for x in y %}\n{% macro m() %}{% endmacro %}{% endfor %}"),
+            not_among("{% macro %} within a loop or another block"));
+  EXPECT_EQ(WhyNotParsed("\n{{ 'a' | nosuch }}"), "t:2: the filter `nosuch` is not there");
+  EXPECT_EQ(WhyNotParsed("\n{{ 'a' is nosuch }}"), "t:2: the test `nosuch` is not there");
+}
+
+// Only a run shows the types.
+TEST(JinjaTemplate, WhatChatTemplatesDoNotUseIsNamedWhereItRuns) {
+  for (const char* expression :
+       {"s % 1", "x % 2", "'{0}'.format(1)", "'a'.replace('', 'b')", "'4.5' | int", "x | int",
+        "namespace({'a': 1})", "'abc'[::-1]", "range(3)", "{}.items()", "namespace()", "s.upper",
+        "l | map('string')", "l | map(attribute='a.b') | list"}) {
+    EXPECT_NE(Why("{{ " + std::string(expression) + " }}",
+                  Json::parse(R"({"s": "%d", "x": 2.5, "l": [1]})"))
+                  .find(" is not among what chat templates use"),
+              std::string::npos)
+        << expression;
+  }
+  EXPECT_NE(Why("{% set n = namespace(a=1) %}{% for i in [1] if n.a %}{% endfor %}")
+                .find("a loop's condition that reads a namespace is not among"),
+            std::string::npos);
+  EXPECT_NE(Why("{% set g = [1] | map('string') %}{{ g | list }}{{ g | list }}")
+                .find("runs through a generator again"),
+            std::string::npos);
+}
+
+// jinja2 asks for a filter under an if when it gets there.
+TEST(JinjaTemplate, AFilterThatIsNotThereMayBeUnderAnIf) {
+  const std::string source = "{% if x is string %}{{ x | from_json }}{% else %}{{ x }}{% endif %}";
+  EXPECT_EQ(Render(source, {{"x", 1}}), "1");
+  EXPECT_EQ(Why(source, {{"x", "1"}}), "t:1: `from_json` is neither a filter nor a test");
 }
 
 TEST(JinjaTemplate, APartThatGoesElsewhereFirstCannotBeMarked) {
@@ -143,9 +210,7 @@ TEST(JinjaTemplate, AnIntegerOfMoreThan64BitsIsRefusedByName) {
   EXPECT_EQ(WhyNotParsed("{{ 9223372036854775808 }}"),
             "t:1: integer overflow: 9223372036854775808 does not fit 64 bits");
   for (const char* expression :
-       {"-9223372036854775807 - 2", "4611686018427387904 * 2", "3 ** 50",
-        "'99999999999999999999' | int", "1e300 | int", "-(-9223372036854775807 - 1)",
-        "(-9223372036854775807 - 1) // -1", "(-9223372036854775807 - 1) | abs"}) {
+       {"-9223372036854775807 - 2", "4611686018427387904 * 2", "-(-9223372036854775807 - 1)"}) {
     EXPECT_NE(Why("{{ " + std::string(expression) + " }}").find("integer overflow: "),
               std::string::npos)
         << expression;
@@ -153,20 +218,6 @@ TEST(JinjaTemplate, AnIntegerOfMoreThan64BitsIsRefusedByName) {
   EXPECT_EQ(Render("{{ (-9223372036854775807 - 1) % -1 }}"), "0");
   EXPECT_EQ(Why("{{ x }}", Json::parse(R"({"x": 18446744073709551615})")),
             "t:1: is given integer overflow: 18446744073709551615 does not fit 64 bits");
-}
-
-TEST(JinjaTemplate, WhatPythonPrintsAsAnAddressIsRefused) {
-  for (const char* expression : {"range", "'a'.upper", "{}.items", "[1] | map('upper')",
-                                 "[1] | reverse", "joiner()", "cycler(1)", "[[].index]"}) {
-    EXPECT_NE(Why("{{ " + std::string(expression) + " }}").find("has no text of its own"),
-              std::string::npos)
-        << expression;
-  }
-  // Python prints `missing` here.
-  EXPECT_NE(Why("{% set ns = namespace() %}{% for i in [1] %}{% macro m() %}{{ i }}{% endmacro %}"
-                "{% set ns.m = m %}{% endfor %}{{ ns.m() }}")
-                .find("a macro uses `i` behind the loop"),
-            std::string::npos);
 }
 
 TEST(JinjaTemplate, ADateIsGivenOrThereIsNone) {
@@ -183,7 +234,6 @@ TEST(JinjaTemplate, ADateIsGivenOrThereIsNone) {
 TEST(JinjaTemplate, TextThatIsNoUtf8IsRefused) {
   EXPECT_EQ(WhyNotParsed("a\nb\xff"), "t:2: is no UTF-8");
   EXPECT_EQ(Why("{{ x }}", {{"x", "a\xc3"}}), "t:1: is given a text that is no UTF-8");
-  EXPECT_EQ(WhyNotParsed("{{ '\\ud800' }}"), "t:1: a text has a \\-escape that is no character");
 }
 
 // --- Bounds ---
@@ -209,18 +259,17 @@ TEST(JinjaTemplate, NestingOfATemplateIsBounded) {
     EXPECT_NE(WhyNotParsed("{{ " + Times(kMany, open) + "1" + Times(kMany, close) + " }}"), "")
         << open;
   }
-  for (const char* chain : {"+1", "-a", "*a", "**a", ".a", "[0]", "()", "|d", " is defined",
-                            " or a", " and a", " if a"}) {
+  for (const char* chain : {"+1", "-a", "*a", "~a", ".a", "[0]", "()", "|d", " is defined", " or a",
+                            " and a", " if a"}) {
     EXPECT_NE(WhyNotParsed("{{ a" + Times(kMany, chain) + " }}"), "") << chain;
   }
-  for (const char* tag : {"{% if a %}", "{% for a in b %}", "{% set a %}", "{% filter trim %}",
-                          "{% macro m() %}", "{% with %}"}) {
+  for (const char* tag :
+       {"{% if a %}", "{% for a in b %}", "{% set a %}", "{% filter trim %}", "{% generation %}"}) {
     EXPECT_NE(WhyNotParsed(Times(kMany, tag)), "") << tag;
   }
-  EXPECT_NE(WhyNotParsed("{% set " + Times(kMany, "(") + "a" + Times(kMany, ")") + " = 1 %}"), "");
   // Wide is not deep.
   EXPECT_EQ(Render("{{ [" + Times(kMost, "1,") + "] | length }}"), "100000");
-  EXPECT_EQ(Render("{{ ('a'" + Times(1000, " ~ 'b'") + ") | length }}"), "1001");
+  EXPECT_EQ(Render("{{ ('a'" + Times(200, " ~ 'b'") + ") | length }}"), "201");
   EXPECT_EQ(Render("{% if a %}" + Times(1000, "{% elif a %}") + "{% else %}x{% endif %}"), "x");
 }
 
@@ -238,18 +287,20 @@ TEST(JinjaTemplate, NestingOfARunIsBounded) {
     return "{% set n = namespace(x=[1]) %}{% for i in range(1000) %}{% set n.x = " + by +
            " %}{% endfor %}{{ n.x | first }}{{ n.x == n.x }}{{ n.x | string | length }}";
   };
-  for (const char* by : {"[n.x]", "{'a': n.x}", "(n.x,)", "n.x | map('string')", "n.x | select",
-                         "n.x | unique", "n.x | batch(2)", "[n.x | list | reverse]"}) {
+  for (const char* by : {"[n.x]", "{'a': n.x}", "(n.x,)", "[n.x | select]", "[{'a': n.x}.items()]",
+                         "{'a': n.x}.get"}) {
     EXPECT_NE(Why(grow(by)).find("nests more than 200 deep"), std::string::npos)
         << by << " " << Why(grow(by));
   }
   // As a tree it has 2^100 leaves.
-  EXPECT_NE(Why("{% set n = namespace(x=[1]) %}{% for i in range(100) %}{% set n.x = [n.x, n.x] %}"
-                "{% endfor %}")
-                .find("parts"),
-            std::string::npos);
-  EXPECT_NE(Why("{% set n = namespace() %}{% set n.a = [n] %}{{ n }}").find("holds itself"),
-            std::string::npos);
+  const std::string trees =
+      "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(100) %}{% set n.x = [n.x, n.x] %}"
+      "{% set n.y = [n.y, n.y] %}{% endfor %}";
+  for (const char* use :
+       {"{{ n.x }}", "{{ n.x | tojson }}", "{{ n.x == n.y }}", "{{ n.x in [n.y] }}"}) {
+    EXPECT_NE(Why(trees + use).find("takes more than"), std::string::npos) << use;
+  }
+  EXPECT_EQ(Render("{% set n = namespace() %}{% set n.a = [n] %}{{ n.a | length }}"), "1");
   Json deep = 1;
   for (int i = 0; i < 1000; ++i) deep = Json::array({deep});
   EXPECT_EQ(Why("", {{"x", deep}}), "t:1: is given JSON that nests more than 200 deep");
@@ -263,7 +314,7 @@ TEST(JinjaTemplate, WorkIsBounded) {
             "t:1: takes more than 100000 steps");
   for (const char* source :
        {"{{ range(100000) | list | sort | length }}{{ range(100000) | list }}",
-        "{{ [1] * 1000000000 }}", "{{ [1] * 9223372036854775807 }}",
+        "{{ '' * 9223372036854775807 }}",
         "{{ range(100000) | map('string') | list | unique | list | length }}",
         "{% set x = range(9999) | list %}{% for i in x %}{{ '' if i in x }}{% endfor %}"}) {
     EXPECT_NE(why(source).find("steps"), std::string::npos) << source << why(source);
@@ -272,12 +323,12 @@ TEST(JinjaTemplate, WorkIsBounded) {
             "t:1: makes a text of 10002 bytes, the most is 10000");
   for (const char* expression :
        {"'a' * 1000000000", "'ab' * 9223372036854775807", "('a' * 5000) ~ ('a' * 5001)",
-        "'a' * 6000 + 'b' * 6000", "'%99999d' % 1", "'{:>20000}'.format(1)", "'a'.center(20000)",
-        "'a'.zfill(20000)", "'a' * 200 | replace('a', 'b' * 100)", "'a\\n' * 200 | indent(100)",
-        "('a' * 200).replace('', 'b' * 100)", "('a' * 100).join('b' * 200)", "'<' * 9000 | e",
+        "'a' * 6000 + 'b' * 6000", "('a' * 200) | replace('a', 'b' * 100)",
+        "('a\\n' * 200) | indent(100)", "('{}' * 200).format(*['b' * 100] * 1)",
         "['a' * 9000, 'a' * 9000] | join", "['a' * 9000, 'a' * 9000] | tojson",
-        "[[[1]]] | tojson(indent=10000000)", "'\\u00df' * 4000 | upper", "'a' * 9000 | upper",
-        "[0] * 4000"}) {
+        "[[[1]]] | tojson(indent=10000000)", "[[[[[1]]]]] | tojson(indent=3000)",
+        "('\u00df' * 4000) | upper", "('a' * 9000) | upper", "('<' * 9000) | safe + '<' * 9000",
+        "['a' * 6000, 'a' * 6000] | string"}) {
     EXPECT_NE(why("{{ " + std::string(expression) + " }}"), "") << expression;
   }
 }
