@@ -15,6 +15,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/kernel.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {

@@ -25,6 +25,7 @@
 #include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 namespace {

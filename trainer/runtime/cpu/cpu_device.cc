@@ -170,6 +170,8 @@ std::unique_ptr<Stream> CpuDevice::CreateStream(std::string name, int threads, S
   }
 }
 
+std::optional<View> CpuDevice::OnHost(const View& view) const { return Host(view); }
+
 double CpuDevice::Now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -10,7 +10,6 @@
 #include <mutex>
 
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/kernel.h"
 
 namespace fsdp {
 
@@ -30,7 +29,7 @@ class CpuDevice final : public Device {
   DeviceType type() const override { return DeviceType::kCpu; }
   std::unique_ptr<Stream> CreateStream(std::string name, int threads = 1,
                                        StreamPriority priority = StreamPriority::kNormal) override;
-  std::optional<View> OnHost(const View& view) const override { return Host(view); }
+  std::optional<View> OnHost(const View& view) const override;
   double Now() const override;  // std::chrono::steady_clock.
   void StartTrace() override;
   std::vector<Span> TakeTrace() override;
