@@ -118,9 +118,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   memory_.quantized =
       MakeQuantizedTables(allocator, compute(), layout_, memory_.storage, mesh(), options.quantize);
   if (tables_) tables_->Begin(stream(WorldStream(options)), compute());
-  if (scales_loss()) {
-    ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
-  }
+  if (!scales_loss()) return;
+  ResumeLossScaler({FirstLossScale(options.mixed_precision.scaler, mesh().world_size())});
 }
 
 Executor::~Executor() {
@@ -339,8 +338,7 @@ StepScalars Executor::Result(int64_t index) {
   if (device_.type() == DeviceType::kSim) return scalars;
   const View& report = memory_.reports[index % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("result", {report}, {});
-  const float* s = report.As<float>();
-  std::memcpy(static_cast<void*>(&scalars), s, sizeof(scalars));
+  std::memcpy(static_cast<void*>(&scalars), report.As<float>(), sizeof(scalars));
   scalars.loss *= scalars.mean_scale;
   return scalars;
 }

@@ -50,6 +50,12 @@ struct ExecutorOptions : FsdpOptions {
   // For tests of other places and forms, may be null.
   std::function<void(Resource what, int flat, StorageRow& row)> change_storage = nullptr;
   std::function<void(Moves& moves)> add_moves = nullptr;
+
+  // Recipes refuse it: memory of a caching allocator stays on the device.
+  bool OffloadsFromCache() const {
+    return buffers == Buffers::kCaching &&
+           (cpu_offload.optimizer || activation_offload != ActivationOffload::kNone);
+  }
 };
 
 }  // namespace fsdp

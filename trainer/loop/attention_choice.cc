@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "models/shape.h"
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/runtime/choose_device.h"

@@ -87,11 +87,6 @@ void CopyRecords(const std::string& from, const std::string& to) {
   file.Commit();
 }
 
-// recipe.yaml, or what a run directory's is.
-Recipe ReadRecipeOfRun(const std::string& path) {
-  return ParseRecipe({{path, ReadWholeFile(path)}});
-}
-
 // Begins the names of records that are set aside: DIR/metrics.1 and so on.
 std::string Aside(const RunDirectory& directory, int number) {
   return directory.path + "/metrics." + std::to_string(number);
