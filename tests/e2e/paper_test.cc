@@ -88,9 +88,9 @@ TEST(Paper, EachCurveIsPlannedAtItsWorlds) {
     // The last and another.
     const size_t others = curve.worlds.size() - 1;
     const bool two = others > 1 && !testing::Everything();
-    for (const int world : two ? std::vector<int>{curve.worlds[testing::Part(180) % others],
-                                                  curve.worlds.back()}
-                               : curve.worlds) {
+    for (const int world :
+         two ? std::vector<int>{curve.worlds[testing::Part(180) % others], curve.worlds.back()}
+             : curve.worlds) {
       SCOPED_TRACE(curve.figure + ", " + curve.name + ", " + std::to_string(world));
       const Json plan = Planned(curve, world);
       if (plan.is_null()) continue;

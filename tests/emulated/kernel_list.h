@@ -30,8 +30,8 @@ class EmulatedKernel {
 std::vector<const EmulatedKernel*> EmulatedKernels();
 // Whether a kernel of the file, named without its ending, can be launched.
 bool HasKernels(const std::string& source);
-// For a program that should have launched all kernels of this .cu file: a line for each kernel that it has
-// not launched, and one where the file has none.
+// For a program that should have launched all kernels of this .cu file: a line for each kernel that
+// it has not launched, and one where the file has none.
 std::vector<std::string> NeverLaunched(const std::string& source);
 
 template <auto kernel>

@@ -1,6 +1,6 @@
 // Op tests on the emulator: an operation's CUDA kernels, launched on the null stream, in both
-// orders. At the end of the program its launched kernels are printed, and a kernel that a source's tests have
-// to launch (LaunchedKernels) and have not is a failure, where all of them have run.
+// orders. At the end of the program its launched kernels are printed, and a kernel that a source's
+// tests have to launch (LaunchedKernels) and have not is a failure, where all of them have run.
 #include "tests/emulated/test_device.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,8 @@ class EveryKernelIsLaunched final : public ::testing::Environment {
     if (GemmUnderTest != nullptr) return;  // Products are the library's.
     for (const std::string& source : testing::WholeSources()) {
       for (const std::string& kernels : KernelsOf(source)) {
-        for (const std::string& wrong : NeverLaunched(kernels)) ADD_FAILURE() << source << ": " << wrong;
+        for (const std::string& wrong : NeverLaunched(kernels))
+          ADD_FAILURE() << source << ": " << wrong;
       }
     }
   }

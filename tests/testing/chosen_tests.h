@@ -7,8 +7,8 @@
 
 namespace fsdp::testing {
 
-// Sources, as "linear_test", all tests of which are run by this process: where a filter or a shard leaves
-// a test out, its source is not among them. For use once tests run.
+// Sources, as "linear_test", all tests of which are run by this process: where a filter or a shard
+// leaves a test out, its source is not among them. For use once tests run.
 std::set<std::string> WholeSources();
 
 }  // namespace fsdp::testing

@@ -1,7 +1,8 @@
 // How much of a grid of cases a test runs.
 //
-// A grid that is too long for every change is cut into parts. A run takes one part, which follows from the
-// commit, so that a few commits run all of them. tools/test prints the number and takes another with --part.
+// A grid that is too long for every change is cut into parts. A run takes one part, which follows
+// from the commit, so that a few commits run all of them. tools/test prints the number and takes
+// another with --part.
 #ifndef FSDP_TRAIN_TESTS_TESTING_EVERYTHING_H_
 #define FSDP_TRAIN_TESTS_TESTING_EVERYTHING_H_
 
@@ -14,8 +15,8 @@ namespace fsdp::testing {
 // Whether a test runs all cases: for tools/test --everything and for tools/mutations.
 inline bool Everything() { return std::getenv("FSDP_TRAIN_TEST_EVERYTHING") != nullptr; }
 
-// Whether a grid whose cases have names has all of them: also where Bazel's --test_filter chooses, so
-// that a case that has failed is there at any commit.
+// Whether a grid whose cases have names has all of them: also where Bazel's --test_filter chooses,
+// so that a case that has failed is there at any commit.
 inline bool AllCases() { return Everything() || std::getenv("TESTBRIDGE_TEST_ONLY") != nullptr; }
 
 // The part that this run takes of `n`, in [0, n). `n` divides 180.

@@ -134,7 +134,8 @@ class OpTest : public ::testing::TestWithParam<OpTestCase> {
   std::optional<Substitution> substitution_;
 };
 
-// The .cu files, without their endings, all kernels of which a source's tests launch on a GPU or its emulator:
+// The .cu files, without their endings, all kernels of which a source's tests launch on a GPU or
+// its emulator:
 //   const LaunchedKernels launched(__FILE__, {"attention_cuda", "attention_backward_cuda"});
 // x_test.cc launches those of x_cuda.cu without saying so.
 struct LaunchedKernels {

@@ -1,13 +1,13 @@
 // The main function of every test.
 //
 // The builds of AddressSanitizer and ThreadSanitizer are there for mistakes of memory and of order,
-// which the many cases of a suite with parameters have in common. Where a suite has more than kWhole of them
-// they run one in two, by a hash of the name and the run's part (everything.h). FSDP_TRAIN_TEST_EVERYTHING or
-// a filter of one's own runs what they say.
+// which the many cases of a suite with parameters have in common. Where a suite has more than
+// kWhole of them they run one in two, by a hash of the name and the run's part (everything.h).
+// FSDP_TRAIN_TEST_EVERYTHING or a filter of one's own runs what they say.
 //
-// A rule chooses with variables, in place of a filter: FSDP_TRAIN_TEST_FILES names sources ("gemm_test"),
-// FSDP_TRAIN_TEST_WITHOUT is a pattern of tests that are left out, and with FSDP_TRAIN_SHARD_BY_FILE all tests
-// of a source run in one shard.
+// A rule chooses with variables, in place of a filter: FSDP_TRAIN_TEST_FILES names sources
+// ("gemm_test"), FSDP_TRAIN_TEST_WITHOUT is a pattern of tests that are left out, and with
+// FSDP_TRAIN_SHARD_BY_FILE all tests of a source run in one shard.
 //
 // With FSDP_TRAIN_TEST_EVERY_PATTERN a filter has to choose something with each of its patterns.
 #include <fnmatch.h>

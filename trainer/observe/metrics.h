@@ -180,8 +180,8 @@ class MetricsWriter {
   void Write(const MetricsRecord& record);
 
   // Blocks until all lines are on the disk: before a checkpoint that follows them counts. Returns
-  // length and hash of the file up to here, of the lines that a resume has kept and all lines since.
-  // Later writes do not change this prefix. Lines that others add meanwhile are not in it.
+  // length and hash of the file up to here, of the lines that a resume has kept and all lines
+  // since. Later writes do not change this prefix. Lines that others add meanwhile are not in it.
   FilePrefix Sync();
 
  private:

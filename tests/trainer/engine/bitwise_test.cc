@@ -356,7 +356,8 @@ TEST(Bitwise, OutsideTheBlocks) {
          {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kHybridShard,
           Strategy::kHybridShardGradOp, Strategy::kNoShard}) {
       for (int bits = 0; bits < 8; ++bits) {
-        const bool drawn = (bits + 2 * static_cast<int>(strategy) + world) % 5 == static_cast<int>(Part(5));
+        const bool drawn =
+            (bits + 2 * static_cast<int>(strategy) + world) % 5 == static_cast<int>(Part(5));
         if (!drawn && !Everything()) continue;
         run.world = world;
         o.sharding_strategy = strategy;
