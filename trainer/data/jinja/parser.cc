@@ -231,7 +231,7 @@ class Parser {
     return tuple;
   }
 
-  // What a set or a loop assigns to: a name, or several with commas between.
+  // The target of a set or a loop: a name, or several with commas between.
   ExprPtr Target(bool of_set) {
     ExprPtr tuple = Make<Expr>(Kind::kTuple, current().line);
     do {
