@@ -348,7 +348,7 @@ users | map(attribute='name') | list ~ users | map(attribute='on') | list
 l | select('gt', 1) | list ~ l | reject('eq', 1) | list ~ [0, 1, ''] | select | list ~ l | select('in', [1, 9]) | list
 false | map('upper') | list ~ none | select | list ~ 0 | map(attribute='x') | list
 d | dictsort ~ {'B': 2, 'a': 1} | dictsort
-'42' | int ~ ' 42 ' | int ~ none | int ~ true | int ~ '-7' | int ~ [] | int(5) ~ 7 | int
+'42' | int ~ ' 42 ' | int ~ 'x' | int ~ 'x' | int(5) ~ 'items' | int ~ '' | int ~ 'x1' | int(3) ~ 'a b' | int ~ none | int ~ true | int ~ '-7' | int ~ [] | int(5) ~ 7 | int
 html | safe ~ (html | safe + html) ~ (html + html | safe) ~ ((html | safe)[1:3] + '<') ~ ((html | safe).strip('<') + '&')
 [html | safe] ~ (html | safe | upper + '<') ~ (html | safe | trim + '<') ~ (html | safe ~ '<')
 ('a b' | safe).split()[0] + '<'
@@ -362,9 +362,13 @@ range(1, 5) | list ~ range(5, 0, -2) | list ~ range(0) | list ~ range(3)[1] ~ ra
 namespace(a=1).a
 -5 % 3 ~ -(5 % 3) ~ - n
 'a' in 'abc' and 'b' not in 'xyz'
+'a' + 'b' 'c'
+('a' "b" 'c') | upper
+['a' 'b', 'c']
 """.strip("\n").replace("'a\nb'", "'a\\nb'").split("\n")
 
 TEMPLATES = [
+    "{{ n | nosuch if f else 'ok' }}", "{{ (n if f else 2) | nosuch }}", "{{ 1 if (n | nosuch) else 2 if f else 3 }}",
     "{% for i in l %}{{ i }}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }};{% endfor %}",
     "{% for i in l %}{{ loop.previtem }}<{{ i }}>{{ loop.nextitem }},{% endfor %}{{ loop is defined }}",
     "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% for k in d %}{{ k }}{% endfor %}",

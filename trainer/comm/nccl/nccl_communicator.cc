@@ -407,7 +407,7 @@ std::string NcclCommunicator::Cause(const CallPosition::Call& call, const std::s
   for (const auto& text : news_.Positions(kAnswer_s)) {
     positions.push_back(text ? std::optional(CallPosition::Parse(*text)) : std::nullopt);
   }
-  const std::string why = Disagreement(call.sequence, group_, positions);
+  std::string why = Disagreement(call.sequence, group_, positions);
   if (!why.empty()) return why;
   const std::string who = late ? WhoIsLate(call.sequence, group_, positions) : "";
   return otherwise + (otherwise.empty() || who.empty() ? "" : ": " + who);

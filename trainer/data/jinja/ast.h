@@ -79,6 +79,14 @@ struct Stmt {
   std::vector<std::pair<std::string, ExprPtr>> parameters;  // With their defaults; null: none.
 };
 
+template <typename Node>
+std::unique_ptr<Node> Make(typename Node::Kind kind, int line) {
+  auto node = std::make_unique<Node>();
+  node->kind = kind;
+  node->line = line;
+  return node;
+}
+
 struct Program {
   std::string name;
   Block body;

@@ -1,4 +1,4 @@
-// Everything that a template finds by name: filters, tests, functions, and attributes of values.
+// Filters, tests and functions that a template finds by name, and attributes of values.
 // Tests: tests/trainer/data/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_JINJA_BUILTINS_H_
 #define FSDP_TRAIN_TRAINER_DATA_JINJA_BUILTINS_H_

@@ -95,6 +95,10 @@ Value Int(Budget& budget, const Value& value, const Parameters& given) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error == std::errc() && end == digits.data() + digits.size()) return Value::Int(number);
+  // Python reads signs, fractions, exponents, other digits and infinities, too.
+  const bool word = digits.find_first_not_of("0123456789+-._eE") < digits.size();
+  const bool ascii = CodePoints(digits) == digits.size();
+  if (digits.empty() || (word && ascii && Lower(digits).find("inf") > 8)) return standard;
   throw Fault(NotAmong("`int` of " + Quoted(digits.substr(0, ByteOffset(digits, 40)))));
 }
 

@@ -178,6 +178,9 @@ class Lexer {
       }
     }
     if (at >= rest_.size()) Refuse("the text that begins here has no end");
+    // A text behind a text goes on with it.
+    if (tokens_.back().constant.IsText()) text.insert(0, tokens_.back().constant.text());
+    if (tokens_.back().constant.IsText()) tokens_.pop_back();
     Emit({.type = Type::kConstant, .constant = Value::Text(std::move(text))}, at + 1);
   }
 

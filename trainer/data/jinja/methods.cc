@@ -17,7 +17,7 @@ constexpr std::string_view kForeign[] = {
     "partition",  "removeprefix", "removesuffix", "rfind",     "rindex",   "rjust",
     "rpartition", "rsplit",       "splitlines",   "swapcase",  "title",    "translate",
     "zfill"};
-// Of a dict, methods that the sandbox keeps from templates, or that none uses.
+// Methods of a dict that the sandbox keeps from templates, or that none uses.
 constexpr std::string_view kForeignDict[] = {"clear",   "copy",       "fromkeys", "pop",
                                              "popitem", "setdefault", "update"};
 

@@ -46,8 +46,6 @@ const std::string& Parameters::Text(size_t i) const {
   throw Fault("`" + std::string(of_.name) + "` wants a text, got " + TypeName(values_[i]));
 }
 
-bool Parameters::Flag(size_t i) const { return Has(i) && Truth(values_[i]); }
-
 Value Namespace::Attribute(const std::string& name) const {
   const auto found = attributes.find(name);
   return found == attributes.end() ? Value() : found->second;

@@ -52,7 +52,7 @@ class Parameters {
   const Value& operator[](size_t i) const { return values_[i]; }
   int64_t Integer(size_t i, int64_t standard) const;  // Throws Fault: no integer.
   const std::string& Text(size_t i) const;            // Throws Fault: no text.
-  bool Flag(size_t i) const;
+  bool Flag(size_t i) const { return Has(i) && Truth(values_[i]); }
   const Arguments& arguments() const { return arguments_; }
 
  private:

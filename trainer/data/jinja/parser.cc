@@ -38,19 +38,12 @@ std::optional<Value> ConstantOf(const std::string& name) {
   return std::nullopt;
 }
 
-template <typename Node>
-std::unique_ptr<Node> Make(typename Node::Kind kind, int line) {
-  auto node = std::make_unique<Node>();
-  node->kind = kind;
-  node->line = line;
-  return node;
-}
-
 class Parser {
  public:
   Parser(const std::string& name, std::string_view source) : tokens_(name, source) {
     program_.name = name;
     program_.body = Statements({});
+    if (!unknown_.empty()) tokens_.Refuse(unknown_[0].first, unknown_[0].second);
   }
   Program Take() { return std::move(program_); }
 
@@ -88,8 +81,7 @@ class Parser {
       }
     }
     if (ends.empty()) return block;
-    const std::string end(ends.back());
-    tokens_.Refuse(current().line, "the template ends before {% " + end + " %}");
+    tokens_.Want("{% " + std::string(ends.back()) + " %}");
   }
 
   // Adds the body of a tag. Returns the name of the tag that ends it.
@@ -239,7 +231,7 @@ class Parser {
     return tuple;
   }
 
-  // What a set or a loop assigns to: a name, or several with commas between.
+  // The target of a set or a loop: a name, or several with commas between.
   ExprPtr Target(bool of_set) {
     ExprPtr tuple = Make<Expr>(Kind::kTuple, current().line);
     do {
@@ -262,12 +254,14 @@ class Parser {
   // a if b else c
   ExprPtr Expression() {
     const Scoped<int> level(level_, Deeper());
+    const size_t unknown = unknown_.size();
     ExprPtr value = Operators(0);
     while (current().IsName("if")) {
       const int line = tokens_.Take().line;
       ExprPtr condition = Over(Kind::kCondition, line, Operators(0));
       Add(*condition, std::move(value));
       Add(*condition, tokens_.SkipName("else") ? Expression() : nullptr);
+      unknown_.resize(unknown);
       value = std::move(condition);
     }
     return value;
@@ -335,10 +329,7 @@ class Parser {
   ExprPtr Primary() {
     const Token token = current();
     const bool list = token.IsOperator("[");
-    if (token.type == Type::kConstant) {
-      tokens_.Take();
-      return Constant(token.constant, token.line);
-    }
+    if (token.type == Type::kConstant) return Constant(tokens_.Take().constant, token.line);
     if (token.type == Type::kName) return Name();
     if (!list && !token.IsOperator("(") && !token.IsOperator("{")) tokens_.Want("an expression");
     tokens_.Take();
@@ -436,11 +427,11 @@ class Parser {
   }
 
   // Refuses a filter or a test that is not there. Under an if, jinja2 asks for one when it runs.
-  const Builtin* Find(bool test, const std::string& name, int line) const {
+  const Builtin* Find(bool test, const std::string& name, int line) {
     const std::string what = (test ? "the test `" : "the filter `") + name + "`";
     const Builtin* const found = test ? FindTest(name) : FindFilter(name);
     if (test ? IsForeignTest(name) : IsForeignFilter(name)) RefuseForeign(line, what);
-    if (!found && !in_if_) tokens_.Refuse(line, what + " is not there");
+    if (!found && !in_if_) unknown_.emplace_back(line, what + " is not there");
     return found;
   }
 
@@ -460,7 +451,7 @@ class Parser {
 
   // Refuses names that a filter's parameters do not have, the filter that `map` is given, and the
   // test of `select` and others.
-  void CheckArguments(const Expr& expr) const {
+  void CheckArguments(const Expr& expr) {
     const Builtin* const of = expr.builtin;
     const bool any = !of || of->LooksItself();
     for (const auto& [name, value] : expr.named) {
@@ -479,6 +470,10 @@ class Parser {
     ExprPtr test = Over(Kind::kTest, line, std::move(value));
     test->name = tokens_.TakeName();
     test->builtin = Find(true, test->name, line);
+    constexpr std::string_view kBehind[] = {"and", "else", "or"};
+    const bool name = current().type == Type::kName && !Has(kBehind, current().text);
+    if (name || current().type == Type::kConstant)
+      RefuseForeign(line, "a test's argument without (");
     if (current().IsOperator("(")) Arguments(*test);
     return negated ? Over(Kind::kNot, line, std::move(test)) : std::move(test);
   }
@@ -488,7 +483,8 @@ class Parser {
   int level_ = 0;                       // How deep the parser is in itself.
   std::set<std::string> named_, seen_;  // Assigned to; read or set outside of loops and blocks.
   bool in_loop_ = false, in_frame_ = false, in_if_ = false;
-  const char* inside_ = nullptr;  // The tag that takes the text away.
+  const char* inside_ = nullptr;                      // The tag that takes the text away.
+  std::vector<std::pair<int, std::string>> unknown_;  // Lines with filters that are not there.
 };
 
 }  // namespace

@@ -317,7 +317,7 @@ class Machine {
   Value block_text_;  // The value of the next filter without one.
   int line_ = 1;
   int depth_ = 0;
-  bool in_condition_ = false;  // Of a loop.
+  bool in_condition_ = false;  // A loop asks for its condition.
 };
 
 }  // namespace

@@ -28,6 +28,8 @@ const char* Symbol(Operator op) { return kSymbols[static_cast<size_t>(op)]; }
   for (const Value* value : {&a, &b}) {
     if (value->IsUndefined()) RefuseUndefined(*value);
   }
+  const bool lists = (a.IsSequence() && a.kind() == b.kind()) || op == Operator::kMul;
+  if (lists) throw Fault(NotAmong(std::string("`") + Symbol(op) + "` of a " + TypeName(a)));
   throw Fault(std::string("has no `") + Symbol(op) + "` for " + TypeName(a) + " and " +
               TypeName(b));
 }

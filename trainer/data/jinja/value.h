@@ -144,7 +144,7 @@ class Object {
   virtual ~Object() = default;
   virtual const char* type() const = 0;                    // As Python calls it.
   virtual Value Attribute(const std::string& name) const;  // Missing: no such attribute.
-  virtual int depth() const { return 0; }                  // Of its unchangeable contents.
+  virtual int depth() const { return 0; }                  // How deep its contents nest.
 };
 
 // A range, a view of a dict, or a generator, which can be run through only once.

@@ -128,6 +128,9 @@ TEST(JinjaTemplate, WhatChatTemplatesDoNotUseIsNamedBeforeItRuns) {
       {"[1] | select('sameas', 1) | list", "the test `sameas`"},
       {"[1] | rejectattr('a', 'odd') | list", "the test `odd`"},
       {"1 is divisibleby(2)", "the test `divisibleby`"},
+      {"1 is eq 1", "a test's argument without ("},
+      {"s is in 'ab'", "a test's argument without ("},
+      {"s is defined is true", "a test's argument without ("},
       {"d | tojson(sort_keys=true)", "the argument `sort_keys` of `tojson`"},
       {"d | dictsort(by='value')", "the argument `by` of `dictsort`"},
       {"s.encode()", "the method `encode`"},
@@ -171,7 +174,7 @@ TEST(JinjaTemplate, WhatChatTemplatesDoNotUseIsNamedWhereItRuns) {
   for (const char* expression :
        {"s % 1", "x % 2", "'{0}'.format(1)", "'a'.replace('', 'b')", "'4.5' | int", "x | int",
         "namespace({'a': 1})", "'abc'[::-1]", "range(3)", "{}.items()", "namespace()", "s.upper",
-        "l | map('string')", "l | map(attribute='a.b') | list"}) {
+        "l | map('string')", "l | map(attribute='a.b') | list", "l * 2", "l < l"}) {
     EXPECT_NE(Why("{{ " + std::string(expression) + " }}",
                   Json::parse(R"({"s": "%d", "x": 2.5, "l": [1]})"))
                   .find(" is not among what chat templates use"),
@@ -191,6 +194,9 @@ TEST(JinjaTemplate, AFilterThatIsNotThereMayBeUnderAnIf) {
   const std::string source = "{% if x is string %}{{ x | from_json }}{% else %}{{ x }}{% endif %}";
   EXPECT_EQ(Render(source, {{"x", 1}}), "1");
   EXPECT_EQ(Why(source, {{"x", "1"}}), "t:1: `from_json` is neither a filter nor a test");
+  EXPECT_EQ(Render("{{ x | from_json if x is string else x }}", {{"x", 1}}), "1");
+  EXPECT_EQ(WhyNotParsed("{{ (1 if x else 2) | from_json }}"),
+            "t:1: the filter `from_json` is not there");
 }
 
 TEST(JinjaTemplate, APartThatGoesElsewhereFirstCannotBeMarked) {
