@@ -85,7 +85,7 @@ Value Default(Budget& /*budget*/, const Value& value, const Parameters& given) {
 }
 
 Value Int(Budget& budget, const Value& value, const Parameters& given) {
-  const Value standard = given.Has(0) ? given[0] : Value::Int(0);
+  Value standard = given.Has(0) ? given[0] : Value::Int(0);
   if (value.IsUndefined()) RefuseUndefined(value);
   if (value.IsInteger()) return Value::Int(value.integer());
   if (value.Is(Kind::kFloat)) throw Fault(NotAmong("`int` of a float"));
@@ -162,7 +162,7 @@ Value Join(Budget& budget, const Value& value, const Parameters& given) {
 // Takes the first of the arguments.
 Value TakeFirst(Arguments& arguments) {
   if (arguments.positional.empty()) return {};
-  const Value first = arguments.positional[0];
+  Value first = arguments.positional[0];
   arguments.positional.erase(arguments.positional.begin());
   return first;
 }

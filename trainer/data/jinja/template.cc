@@ -288,11 +288,11 @@ class Machine {
     for (size_t i = 0; i < arguments.positional.size(); ++i) {
       scope_->values[parameters[i].first] = arguments.positional[i];
     }
-    for (const auto& [given, value] : arguments.named) {
+    for (const auto& given : arguments.named) {
       const auto found = std::find_if(parameters.begin(), parameters.end(),
-                                      [&](const auto& one) { return one.first == given; });
-      if (found == parameters.end() || !scope_->values.emplace(found->first, value).second) {
-        throw Fault("the macro `" + macro.text + "` takes no argument `" + given + "`");
+                                      [&](const auto& one) { return one.first == given.first; });
+      if (found == parameters.end() || !scope_->values.emplace(found->first, given.second).second) {
+        throw Fault("the macro `" + macro.text + "` takes no argument `" + given.first + "`");
       }
     }
     for (const auto& [parameter, standard] : parameters) {
