@@ -299,7 +299,8 @@ TEST_F(ChatTest, MistakesAreSaidBeforeTheFirstStep) {
     return source("template: " + job_.dir().Write("other.jinja", text));
   };
   fails({with("{% for m in messages %}{{ m.content }}")}, 4, "other.jinja:1: ");
-  fails({with("{{ lipsum() }}")}, 4, "other.jinja:1: `lipsum` is not among what chat templates use");
+  fails({with("{{ lipsum() }}")}, 4,
+        "other.jinja:1: `lipsum` is not among what chat templates use");
   fails({with("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}")},
         4, "talks.jsonl, line 1: ");
   fails({with("{{ messages | length }}")}, 4, "writes the first messages otherwise");
