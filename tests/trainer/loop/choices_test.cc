@@ -124,7 +124,7 @@ TEST(Choices, OnTheCpuAreOurOwn) {
   Choosing choosing{run};
   MakeAll(Choice::When::kBeforeThePlan, choosing);
   MakeAll(Choice::When::kOnTheDevice, choosing);
-  EXPECT_EQ(run.chosen.size(), 5u);  // No algorithms.
+  EXPECT_EQ(run.chosen.size(), 4u);  // No algorithms.
   Labels labels;
   for (const Chosen& one : run.chosen) {
     EXPECT_EQ(one.value, "") << Name(one.id);
