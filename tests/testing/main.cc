@@ -94,14 +94,11 @@ std::string Chosen() {
   std::istringstream words(Variable("FSDP_TRAIN_TEST_FILES"));
   for (std::string word; words >> word;) files.insert(word);
   if (!Variable("FSDP_TRAIN_SHARD_BY_FILE").empty()) files = ShardOfSources();
-  std::string chosen, left_out = Variable("FSDP_TRAIN_TEST_WITHOUT");
+  std::string left_out = Variable("FSDP_TRAIN_TEST_WITHOUT");
   if (!left_out.empty()) left_out += ":";
   ForEachTest([&](const auto& suite, const auto& test) {
-    if (!files.empty() && !files.contains(SourceOf(test))) {
-      left_out += NameOf(suite, test) + ":";
-    } else if (IsOfAnotherPart(suite, test)) {
-      left_out += NameOf(suite, test) + ":";
-    }
+    const bool of_another_file = !files.empty() && !files.contains(SourceOf(test));
+    if (of_another_file || IsOfAnotherPart(suite, test)) left_out += NameOf(suite, test) + ":";
   });
   return left_out.empty() ? "*" : "*-" + left_out;
 }
