@@ -8,7 +8,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/unicode.h"
+#include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/generate/chat_format.h"
 #include "trainer/generate/sampler.h"
 

@@ -11,9 +11,9 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/kept_tokens.h"
-#include "trainer/data/open_tokenizer.h"
-#include "trainer/data/tokenize.h"
+#include "trainer/data/text/tokenize.h"
+#include "trainer/data/tokenizers/open_tokenizer.h"
+#include "trainer/data/tokens/kept_tokens.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/gpt2/config.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

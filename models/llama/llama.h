@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/llama/config.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

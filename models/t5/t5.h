@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "models/t5/config.h"
-#include "trainer/data/pair_batch.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/pairs/pair_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

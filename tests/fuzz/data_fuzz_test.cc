@@ -6,8 +6,8 @@
 
 #include "tests/fuzz/data_targets.h"
 #include "tests/fuzz/mutator.h"
-#include "trainer/data/token_file.h"
-#include "trainer/data/token_manifest.h"
+#include "trainer/data/tokens/token_file.h"
+#include "trainer/data/tokens/token_manifest.h"
 
 namespace fsdp {
 namespace {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/hf_tokenizer.h"
-#include "trainer/data/token_file.h"
-#include "trainer/data/token_manifest.h"
-#include "trainer/data/tokenizer.h"
-#include "trainer/data/unicode.h"
+#include "trainer/data/tokenizers/hf_tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/data/tokenizers/unicode.h"
+#include "trainer/data/tokens/token_file.h"
+#include "trainer/data/tokens/token_manifest.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/fuzz/mutator.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/chat_template.h"
+#include "trainer/data/chat/chat_template.h"
 
 namespace fsdp {
 namespace {

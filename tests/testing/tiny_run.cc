@@ -13,7 +13,7 @@
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/core/philox.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/caching_buffers.h"

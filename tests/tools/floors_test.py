@@ -132,15 +132,15 @@ def families():
 
 
 # Formats that are called so by those who made them: token files of llm.c, tokenizer.json.
-NAMED_BY_A_FORMAT = {"trainer/data/token_file.cc", "trainer/data/hf_tokenizer_file.cc",
-                     "trainer/data/hf_tokenizer.h"}
+NAMED_BY_A_FORMAT = {"trainer/data/tokens/token_file.cc", "trainer/data/tokenizers/hf_tokenizer_file.cc",
+                     "trainer/data/tokenizers/hf_tokenizer.h"}
 
 # A template's variables are the JSON library's values.
 CHAT_TEMPLATES_AND_COMMANDS = {
-    "cmd/generate_chat.cc", "cmd/generate_command.cc", "cmd/show_commands.cc", "trainer/data/chat_template.cc",
-    "trainer/data/chat_template.h", "trainer/data/jinja/json.cc", "trainer/data/jinja/json.h",
-    "trainer/data/jinja/template.cc", "trainer/data/jinja/template.h", "trainer/data/line_samples.cc",
-    "trainer/data/line_samples.h", "trainer/generate/chat_format.cc", "trainer/generate/chat_format.h"}
+    "cmd/generate_chat.cc", "cmd/generate_command.cc", "cmd/show_commands.cc", "trainer/data/chat/chat_template.cc",
+    "trainer/data/chat/chat_template.h", "trainer/data/chat/jinja/json.cc", "trainer/data/chat/jinja/json.h",
+    "trainer/data/chat/jinja/template.cc", "trainer/data/chat/jinja/template.h", "trainer/data/samples/line_samples.cc",
+    "trainer/data/samples/line_samples.h", "trainer/generate/chat_format.cc", "trainer/generate/chat_format.h"}
 
 
 class Floors(unittest.TestCase):

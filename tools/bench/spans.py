@@ -1,4 +1,4 @@
-"""Span corruption as ours draws it (trainer/data/span_corruption.cc), so that PyTorch reads the same
+"""Span corruption as ours draws it (trainer/data/pairs/span_corruption.cc), so that PyTorch reads the same
 samples."""
 
 MASK64 = (1 << 64) - 1

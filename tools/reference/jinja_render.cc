@@ -7,7 +7,7 @@
 #include <string>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/jinja/template.h"
+#include "trainer/data/chat/jinja/template.h"
 
 namespace fsdp {
 namespace {

@@ -15,7 +15,7 @@
 #include "models/make_model.h"
 #include "trainer/data/check_row.h"
 #include "trainer/data/derived_inputs.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
 #include "trainer/runtime/cpu/cpu_device.h"

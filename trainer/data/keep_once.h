@@ -1,6 +1,6 @@
 // Keeps results that take long to make in a directory of the host, for its ranks and for later
 // runs. One process makes each of them, once.
-// Tests: tests/trainer/data/tokenize_test.cc
+// Tests: tests/trainer/data/text/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_KEEP_ONCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_KEEP_ONCE_H_
 

@@ -12,7 +12,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/check_row.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 
 namespace fsdp {
 namespace {

@@ -26,13 +26,13 @@
 
 #include "trainer/core/batch.h"
 #include "trainer/data/mixture.h"
-#include "trainer/data/packed_rows.h"
-#include "trainer/data/packing.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/row_threads.h"
 #include "trainer/data/sample_index.h"
-#include "trainer/data/sample_source.h"
-#include "trainer/data/token_source.h"
+#include "trainer/data/samples/packed_rows.h"
+#include "trainer/data/samples/packing.h"
+#include "trainer/data/samples/sample_source.h"
+#include "trainer/data/tokens/token_source.h"
 
 namespace fsdp {
 

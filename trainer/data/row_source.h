@@ -1,6 +1,6 @@
 // Rows of a model's inputs, which loaders deal out. Calls are pure functions of their arguments:
 // safe for any number of threads, and they allocate nothing while they fill.
-// Tests: tests/trainer/data/synthetic_rows_test.cc
+// Tests: tests/trainer/data/synthetic/synthetic_rows_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
 #define FSDP_TRAIN_TRAINER_DATA_ROW_SOURCE_H_
 

@@ -1,5 +1,5 @@
 // Files of tokens, complete or not there.
-// Tests: tests/trainer/data/tokenize_test.cc
+// Tests: tests/trainer/data/text/tokenize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_WHOLE_OUTPUT_H_
 #define FSDP_TRAIN_TRAINER_DATA_WHOLE_OUTPUT_H_
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/chat_template.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/chat/chat_template.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 

@@ -11,10 +11,10 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/data/click_batch.h"
-#include "trainer/data/click_rows.h"
-#include "trainer/data/csv_clicks.h"
-#include "trainer/data/planted_clicks.h"
+#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/clicks/click_rows.h"
+#include "trainer/data/clicks/csv_clicks.h"
+#include "trainer/data/clicks/planted_clicks.h"
 #include "trainer/nn/model.h"
 #include "trainer/nn/table.h"
 

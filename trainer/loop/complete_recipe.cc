@@ -9,8 +9,8 @@
 
 #include "models/shape.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/open_tokenizer.h"
-#include "trainer/data/token_manifest.h"
+#include "trainer/data/tokenizers/open_tokenizer.h"
+#include "trainer/data/tokens/token_manifest.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/weights/initial_weights.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trainer/core/philox.h"
-#include "trainer/data/synthetic_rows.h"
+#include "trainer/data/synthetic/synthetic_rows.h"
 
 namespace fsdp {
 namespace {

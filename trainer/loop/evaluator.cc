@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/data/check_row.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/generate/sampler.h"
 

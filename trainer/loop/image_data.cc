@@ -9,8 +9,8 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/image_rows.h"
-#include "trainer/data/image_store.h"
+#include "trainer/data/images/image_rows.h"
+#include "trainer/data/images/image_store.h"
 
 namespace fsdp {
 namespace {

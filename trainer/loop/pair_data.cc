@@ -3,7 +3,7 @@
 #include <utility>
 #include <variant>
 
-#include "trainer/data/span_corruption.h"
+#include "trainer/data/pairs/span_corruption.h"
 
 namespace fsdp {
 namespace {

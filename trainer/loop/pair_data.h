@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "trainer/data/data_files.h"
-#include "trainer/data/pair_rows.h"
+#include "trainer/data/pairs/pair_rows.h"
 #include "trainer/loop/row_loaders.h"
 #include "trainer/recipe/recipe.h"
 

@@ -11,7 +11,7 @@
 
 #include "trainer/data/data_files.h"
 #include "trainer/data/loader.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/loop/job.h"
 #include "trainer/recipe/recipe.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/fitted_samples.h"
+#include "trainer/data/samples/fitted_samples.h"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "trainer/autograd/var.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/weight_layout.h"

@@ -10,9 +10,9 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/view.h"
-#include "trainer/data/click_batch.h"
-#include "trainer/data/image_batch.h"
-#include "trainer/data/pair_batch.h"
+#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/images/image_batch.h"
+#include "trainer/data/pairs/pair_batch.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/model_fields.h"
 

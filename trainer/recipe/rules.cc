@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "models/shape.h"
-#include "trainer/data/jinja/date.h"
+#include "trainer/data/chat/jinja/date.h"
 #include "trainer/data/mixture.h"
 #include "trainer/ops/adamw.h"
 #include "trainer/recipe/model_fields.h"

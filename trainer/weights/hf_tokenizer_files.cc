@@ -7,8 +7,8 @@
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/open_tokenizer.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizers/open_tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 namespace {

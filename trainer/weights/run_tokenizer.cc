@@ -4,7 +4,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/open_tokenizer.h"
+#include "trainer/data/tokenizers/open_tokenizer.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "trainer/data/token_manifest.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/data/tokens/token_manifest.h"
 
 namespace fsdp {
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "trainer/data/synthetic_rows.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/tokens/token_batch.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trainer/core/batch.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 
 namespace fsdp::testing {
 

@@ -15,8 +15,8 @@
 
 #include "tests/trainer/data/host_batch.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/synthetic_source.h"
-#include "trainer/data/text_source.h"
+#include "trainer/data/synthetic/synthetic_source.h"
+#include "trainer/data/text/text_source.h"
 
 namespace fsdp {
 namespace {

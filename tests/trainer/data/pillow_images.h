@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "trainer/data/image_pixels.h"
+#include "trainer/data/images/image_pixels.h"
 
 namespace fsdp::testing {
 

@@ -8,7 +8,7 @@
 
 #include "tests/testing/tiny_run.h"
 #include "trainer/autograd/tape.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"

@@ -16,7 +16,7 @@
 #include "models/shape.h"
 #include "tests/emulated/profiler.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/executor.h"

@@ -8,7 +8,7 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/comm/sim/sim_communicator.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/model.h"

@@ -15,7 +15,7 @@
 #include "models/t5/config.h"
 #include "tests/testing/changed_rows.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/data/pair_batch.h"
+#include "trainer/data/pairs/pair_batch.h"
 #include "trainer/generate/generator.h"
 #include "trainer/nn/initial_values.h"
 

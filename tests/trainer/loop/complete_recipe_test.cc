@@ -10,7 +10,7 @@
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/data/token_manifest.h"
+#include "trainer/data/tokens/token_manifest.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 

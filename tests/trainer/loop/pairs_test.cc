@@ -10,7 +10,7 @@
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
-#include "trainer/data/pair_batch.h"
+#include "trainer/data/pairs/pair_batch.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"

@@ -12,7 +12,7 @@
 #include "tests/testing/on_tape.h"
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/tape.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/attention_backend.h"

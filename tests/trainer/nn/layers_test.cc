@@ -8,7 +8,7 @@
 
 #include "tests/testing/on_tape.h"
 #include "trainer/autograd/tape.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/runtime/sim/sim_device.h"
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "tests/testing/tiny_run.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/initial_values.h"
 
 namespace fsdp {

@@ -17,7 +17,7 @@
 #include "tests/testing/tiny_run.h"
 #include "trainer/autograd/tape.h"
 #include "trainer/comm/mesh_communicators.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/pooled_allocator.h"

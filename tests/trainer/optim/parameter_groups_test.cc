@@ -4,7 +4,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/data/token_batch.h"
+#include "trainer/data/tokens/token_batch.h"
 
 namespace fsdp {
 namespace {

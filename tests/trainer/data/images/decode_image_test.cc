@@ -1,0 +1,71 @@
+#include "trainer/data/images/decode_image.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+
+#include "tests/trainer/data/pillow_images.h"
+#include "trainer/core/philox.h"
+
+namespace fsdp::testing {
+namespace {
+
+TEST(DecodeImage, IsWhatPillowReads) {
+  const nlohmann::json files = PillowImages("decoded");
+  ASSERT_EQ(files.size(), 9u);
+  ImagePixels got;
+  for (const nlohmann::json& entry : files) {
+    const std::string name = entry.at("file");
+    const ImagePixels want = PixelsAt(entry.at("want"));
+    EXPECT_TRUE(IsImageName(name)) << name;
+    EXPECT_EQ(DecodeImage(ImageFixture(name), got), "") << name;
+    EXPECT_EQ(got.height, want.height) << name;
+    EXPECT_EQ(got.width, want.width) << name;
+    EXPECT_EQ(got.channels, want.channels) << name;
+    EXPECT_EQ(got.bytes, want.bytes) << name;
+  }
+}
+
+TEST(DecodeImage, SaysWhatIsWrong) {
+  ImagePixels pixels;
+  const std::string jpeg = ImageFixture("colours.jpg"), png = ImageFixture("colours.png");
+  EXPECT_EQ(DecodeImage("", pixels), "is no JPEG and no PNG");
+  EXPECT_EQ(DecodeImage("GIF89a", pixels), "is no JPEG and no PNG");
+  EXPECT_EQ(DecodeImage(ImageFixture("cmyk.jpg"), pixels),
+            "has 4 channels, which are no colours: convert it");
+  EXPECT_EQ(DecodeImage(png.substr(0, png.size() / 2), pixels),
+            "is damaged: premature end of PNG file");
+  EXPECT_EQ(DecodeImage(jpeg.substr(0, jpeg.size() / 2), pixels),
+            "is damaged: Premature end of JPEG file");
+  std::string other = png;
+  other[png.size() / 2] ^= 1;
+  EXPECT_EQ(DecodeImage(other, pixels).find("is damaged: "), 0u);
+  for (const char* name : {"a.jp", ".png", "jpg", "a.gif", "a.png.gz"}) {
+    EXPECT_FALSE(IsImageName(name)) << name;
+  }
+}
+
+// Whatever stands in a file, it is an image or it is not; the sanitizers see the rest.
+TEST(DecodeImage, SurvivesMutatedFiles) {
+  for (const char* name : {"colours.jpg", "progressive.jpeg", "colours.png", "palette.png"}) {
+    const std::string file = ImageFixture(name);
+    const RandomStream random(3, name);
+    ImagePixels pixels;
+    int damaged = 0;
+    constexpr int kTimes = 400;
+    for (uint64_t i = 0; i < kTimes; ++i) {
+      std::string changed = file;
+      for (uint64_t k = 0; k <= i % 4; ++k) {
+        const uint64_t at = 8 * (4 * i + k);
+        changed[random.Below(at, file.size())] = static_cast<char>(random.Below(at + 1, 256));
+      }
+      if (i % 5 == 0) changed.resize(random.Below(8 * 4 * kTimes + i, file.size()));
+      damaged += DecodeImage(changed, pixels).empty() ? 0 : 1;
+    }
+    EXPECT_GT(damaged, kTimes / 10) << name;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::testing

@@ -1,0 +1,47 @@
+// Clicks with their labels, as files hold them or a function draws them.
+// Tests: tests/trainer/data/clicks/csv_clicks_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_CLICKS_CLICK_STORE_H_
+#define FSDP_TRAIN_TRAINER_DATA_CLICKS_CLICK_STORE_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/data/data_files.h"
+
+namespace fsdp {
+
+// The columns of a model's clicks: so many numbers, and for each categorical column the most ids
+// that a cell of it has.
+struct ClickColumns {
+  int64_t dense = 0;
+  std::vector<int64_t> bags;
+
+  int64_t slots() const {
+    int64_t sum = 0;
+    for (const int64_t bag : bags) sum += bag;
+    return sum;
+  }
+};
+
+// Safe for any number of threads.
+class ClickStore {
+ public:
+  virtual ~ClickStore() = default;
+
+  virtual int64_t size() const = 0;
+  // Fills a number for each dense column and two words for each slot (click_batch.h), a column's
+  // ids from its first slot on. Returns the label, 0 or 1. Throws DataError that names the place.
+  virtual float Read(int64_t i, std::span<float> dense, std::span<int32_t> ids) const = 0;
+  virtual std::string Describe() const = 0;         // In a few words, for messages.
+  virtual std::vector<DataFile> Files() const = 0;  // The files that are read, for later runs to
+                                                    // compare.
+  // The probability of label 1, given what a model sees of click i. Empty: unknown.
+  virtual std::optional<double> Probability(int64_t) const { return std::nullopt; }
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_CLICKS_CLICK_STORE_H_

@@ -1,0 +1,229 @@
+#include "trainer/data/clicks/csv_clicks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
+#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/clicks/csv.h"
+
+namespace fsdp {
+namespace {
+
+// Cells of a line, in memory that is used again.
+struct Cells {
+  std::vector<std::string_view> all;
+  std::vector<std::string> unquoted;
+};
+
+std::string Quoted(std::string_view cell) {
+  constexpr size_t kShown = 40;
+  const bool cut = cell.size() > kShown;
+  return "`" + Printable(std::string(cell.substr(0, kShown))) + (cut ? "...`" : "`");
+}
+
+// One file: where its lines are, and which cells are which columns.
+class CsvFile {
+ public:
+  CsvFile(const std::string& path, const CsvClicksOptions& options)
+      : contents_(path), options_(options) {
+    const std::string_view bytes = contents_.bytes();
+    size_t at = 0;
+    if (bytes.starts_with("\xef\xbb\xbf")) at = 3;  // Some programs' mark of UTF-8.
+    int64_t number = 0;
+    while (at < bytes.size()) {
+      const size_t end = std::min(bytes.find('\n', at), bytes.size());
+      const std::string_view line = bytes.substr(at, end - at);
+      ++number;
+      if (!line.empty() && line != "\r") {
+        if (columns_ == 0) {
+          NameColumns(line, number);
+        } else {
+          lines_.push_back({at, number});
+        }
+      }
+      at = end + 1;
+    }
+    contents_.CheckIntact();
+    if (columns_ == 0) throw DataError("data: " + path + ": names no columns");
+  }
+
+  int64_t size() const { return std::ssize(lines_); }
+  const FileContents& contents() const { return contents_; }
+
+  float Read(int64_t i, std::span<float> dense, std::span<int32_t> ids) const {
+    static thread_local Cells cells;
+    const Line& line = lines_[static_cast<size_t>(i)];
+    Split(LineAt(line.at), line.number, cells);
+    for (size_t k = 0; k < dense_.size(); ++k) {
+      const std::string_view cell = cells.all[dense_[k]];
+      if (!cell.empty()) {
+        const std::optional<float> number = CsvNumber(cell);
+        if (!number) Refuse(line, options_.dense[k], Quoted(cell) + " is no number");
+        dense[k] = *number;
+      } else {
+        dense[k] = 0;
+      }
+    }
+    for (size_t k = 0, slot = 0; k < categorical_.size(); ++k) {
+      const auto bag = static_cast<size_t>(options_.columns.bags[k]);
+      ReadIds(line, cells.all[categorical_[k]], options_.categorical[k],
+              ids.subspan(2 * slot, 2 * bag));
+      slot += bag;
+    }
+    const std::string_view label = cells.all[label_];
+    if (label.empty()) Refuse(line, options_.label, "has no label");
+    const std::optional<float> number = CsvNumber(label);
+    if (!number || (*number != 0 && *number != 1)) {
+      Refuse(line, options_.label, Quoted(label) + " is no label, which is 0 or 1");
+    }
+    contents_.CheckIntact();
+    return *number;
+  }
+
+ private:
+  struct Line {
+    size_t at;
+    int64_t number;  // From 1, of the file's lines.
+  };
+
+  std::string_view LineAt(size_t at) const {
+    const std::string_view bytes = contents_.bytes();
+    return bytes.substr(at, std::min(bytes.find('\n', at), bytes.size()) - at);
+  }
+
+  [[noreturn]] void Refuse(const Line& line, const std::string& column,
+                           const std::string& what) const {
+    contents_.CheckIntact();  // A truncated file reads as zeros.
+    throw DataError("data: " + contents_.path() + ":" + std::to_string(line.number) + ": column `" +
+                    Printable(column) + "`: " + what);
+  }
+
+  void Split(std::string_view line, int64_t number, Cells& cells) const {
+    const std::string_view wrong = SplitCsvLine(line, cells.all, cells.unquoted);
+    const std::string place = "data: " + contents_.path() + ":" + std::to_string(number) + ": ";
+    if (!wrong.empty() || (columns_ != 0 && cells.all.size() != columns_)) contents_.CheckIntact();
+    if (!wrong.empty()) {
+      throw DataError(place + "column " + std::to_string(cells.all.size() + 1) + ": " +
+                      std::string(wrong));
+    }
+    if (columns_ != 0 && cells.all.size() != columns_) {
+      throw DataError(place + "has " + Counted(std::ssize(cells.all), "cell") +
+                      ", and the file's first line names " +
+                      Counted(static_cast<int64_t>(columns_), "column"));
+    }
+  }
+
+  void NameColumns(std::string_view line, int64_t number) {
+    Cells cells;
+    Split(line, number, cells);
+    columns_ = cells.all.size();
+    const auto find = [&](const std::string& name, const std::string& where) {
+      const auto found = std::find(cells.all.begin(), cells.all.end(), name);
+      if (found == cells.all.end()) {
+        std::string names;
+        constexpr size_t kNamed = 12;
+        for (size_t i = 0; i < std::min(kNamed, columns_); ++i) {
+          names += (i == 0 ? " " : ", ") + Quoted(cells.all[i]);
+        }
+        if (columns_ > kNamed) names += " and " + std::to_string(columns_ - kNamed) + " more";
+        throw DataError(where + ": " + contents_.path() + " has no column `" + Printable(name) +
+                        "`: it has" + names);
+      }
+      if (std::find(found + 1, cells.all.end(), name) != cells.all.end()) {
+        throw DataError(where + ": " + contents_.path() + " has two columns `" + Printable(name) +
+                        "`");
+      }
+      return static_cast<size_t>(found - cells.all.begin());
+    };
+    label_ = find(options_.label, options_.where_label);
+    for (const std::string& name : options_.dense) {
+      dense_.push_back(find(name, options_.where_dense));
+    }
+    for (const std::string& name : options_.categorical) {
+      categorical_.push_back(find(name, options_.where_categorical));
+    }
+  }
+
+  void ReadIds(const Line& line, std::string_view cell, const std::string& column,
+               std::span<int32_t> words) const {
+    std::fill(words.begin(), words.end(), -1);
+    const int64_t bag = std::ssize(words) / 2;
+    int64_t n = 0;
+    while (!cell.empty()) {
+      const size_t bar = std::min(cell.find('|'), cell.size());
+      const std::optional<uint64_t> id = CsvId(cell.substr(0, bar));
+      if (!id) {
+        Refuse(line, column,
+               Quoted(cell.substr(0, bar)) + " is no id, which is a number below 2^64 - 1");
+      }
+      if (n == bag) {
+        Refuse(line, column,
+               "has more than " + Counted(bag, "id") +
+                   ", which is what the model's bag of this column holds");
+      }
+      WriteId(*id, words.subspan(static_cast<size_t>(2 * n)).first<2>());
+      ++n;
+      if (bar == cell.size()) break;
+      cell.remove_prefix(bar + 1);
+      if (cell.empty()) Refuse(line, column, "`` is no id: the cell ends with `|`");
+    }
+  }
+
+  FileContents contents_;
+  const CsvClicksOptions& options_;
+  size_t columns_ = 0;  // 0: not named yet.
+  size_t label_ = 0;
+  std::vector<size_t> dense_, categorical_;
+  std::vector<Line> lines_;
+};
+
+class CsvClicks final : public ClickStore {
+ public:
+  explicit CsvClicks(const CsvClicksOptions& options) : options_(options) {
+    FSDP_CHECK_EQ(std::ssize(options.dense), options.columns.dense);
+    FSDP_CHECK_EQ(options.categorical.size(), options.columns.bags.size());
+    std::vector<float> dense(options.dense.size());
+    std::vector<int32_t> ids(static_cast<size_t>(2 * options.columns.slots()));
+    for (const std::string& path : ExpandPaths(options.paths, options.where)) {
+      const auto& file = files_.emplace_back(std::make_unique<CsvFile>(path, options_));
+      for (int64_t i = 0; i < file->size(); ++i) file->Read(i, dense, ids);
+      ends_.push_back(size() + file->size());
+    }
+    if (size() == 0) throw DataError("data: " + Describe() + ": holds no rows");
+  }
+
+  int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  float Read(int64_t i, std::span<float> dense, std::span<int32_t> ids) const override {
+    const auto file =
+        static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
+    return files_[file]->Read(i - (file == 0 ? 0 : ends_[file - 1]), dense, ids);
+  }
+  std::string Describe() const override {
+    return AndMoreFiles(files_[0]->contents().path(), files_.size());
+  }
+  std::vector<DataFile> Files() const override {
+    std::vector<DataFile> files;
+    for (const auto& file : files_) files.push_back(DescribeFile(file->contents()));
+    return files;
+  }
+
+ private:
+  const CsvClicksOptions options_;
+  std::vector<std::unique_ptr<const CsvFile>> files_;
+  std::vector<int64_t> ends_;  // Rows up to the end of each file.
+};
+
+}  // namespace
+
+std::shared_ptr<const ClickStore> OpenCsvClicks(const CsvClicksOptions& options) {
+  return std::make_shared<CsvClicks>(options);
+}
+
+}  // namespace fsdp

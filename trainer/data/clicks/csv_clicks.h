@@ -1,0 +1,34 @@
+// Clicks in files of comma-separated values (csv.h), whose first line names the columns: one of
+// labels, those of numbers, and categorical ones, whose cells have ids with `|` between them.
+// Tests: tests/trainer/data/clicks/csv_clicks_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_CLICKS_CSV_CLICKS_H_
+#define FSDP_TRAIN_TRAINER_DATA_CLICKS_CSV_CLICKS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/data/clicks/click_store.h"
+
+namespace fsdp {
+
+struct CsvClicksOptions {
+  std::vector<std::string> paths;  // ExpandPaths().
+  std::string label;
+  std::vector<std::string> dense, categorical;  // Names of columns, in the model's order.
+  ClickColumns columns;                         // As many of each.
+  // For the keys in what is said of paths and of columns.
+  std::string where = "data", where_label = "data", where_dense = "data",
+              where_categorical = "data";
+};
+
+// The lines of all files but the first of each, one file behind the other; empty lines are none.
+// A number's cell may be empty: 0; so may a categorical one: no ids. Reads every line once, so that
+// a run does not end at a cell that it meets later. Throws DataError, with file, line and column,
+// for a column that a file does not have or has twice, a line with more or fewer cells than the
+// first, a label other than 0 and 1, a number or an id that is none, and more ids than a bag has.
+std::shared_ptr<const ClickStore> OpenCsvClicks(const CsvClicksOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_CLICKS_CSV_CLICKS_H_

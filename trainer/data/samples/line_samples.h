@@ -1,0 +1,82 @@
+// Samples from the lines of .jsonl: conversations, through the chat template of their tokenizer,
+// and completions of prompts. They are tokenised once, when a run first asks for them, and kept in
+// a directory of the host, for its ranks and for later runs.
+// Tests: tests/trainer/data/samples/line_samples_test.cc
+#ifndef FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_
+#define FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/data/chat/chat_template.h"
+#include "trainer/data/keep_once.h"
+#include "trainer/data/samples/sample_file.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+
+namespace fsdp {
+
+// Makes a sample of a line. Any number of threads may use one encoder.
+class LineEncoder {
+ public:
+  explicit LineEncoder(std::shared_ptr<const Tokenizer> tokenizer)
+      : tokenizer_(std::move(tokenizer)) {}
+  virtual ~LineEncoder() = default;
+
+  // Appends the line's tokens. A token has kTargetBit, is a target, if its first character is
+  // trained on. Throws DataError, without the place.
+  virtual void Encode(const nlohmann::ordered_json& line, std::vector<uint32_t>& out) const = 0;
+  virtual std::string Noun() const = 0;  // "conversation".
+  virtual uint64_t hash() const = 0;     // Equal hashes: equal samples.
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+// An object with `messages`, as ChatTemplate::Render() takes it. The template writes what a
+// conversation begins and ends with. Throws as RequireSpecialTokens().
+std::shared_ptr<const LineEncoder> Conversations(std::shared_ptr<const Tokenizer> tokenizer,
+                                                 ChatTemplate chat_template,
+                                                 const ChatOptions& options);
+
+// An object with two fields of text, the second of which goes on where the first ends. The
+// tokenizer's bos comes before, where it has one, and `eot` behind; the second text and `eot` are
+// the targets.
+struct PairFields {
+  std::string prompt, completion;
+};
+std::shared_ptr<const LineEncoder> Pairs(std::shared_ptr<const Tokenizer> tokenizer,
+                                         const PairFields& fields, int32_t eot);
+
+// Two texts that are tokenised apart: `eot` ends each of them, and nothing comes before. The
+// targets are the second text.
+std::shared_ptr<const LineEncoder> PairsApart(std::shared_ptr<const Tokenizer> tokenizer,
+                                              const PairFields& fields, int32_t eot);
+
+struct LineOptions {
+  std::vector<std::string> files;   // As in ExpandTextPaths(): .jsonl, .jsonl.gz or .jsonl.zst.
+  std::string tokenizer;            // As it was opened, for the record.
+  bool allow_invalid_text = false;  // Files that are TooInvalid, too.
+  int threads = 0;                  // 0: the cores that this process may use. They change no bit.
+  KeepOptions keep = {};
+};
+
+// The samples of all lines, in order, without empty lines, from a directory below `cache` that is
+// named after encoder and contents of the files. Any number of processes may ask at once: one
+// writes, the others wait. Blocks. Throws as KeepOnce(). Throws DataError that names file and line,
+// as ParseConversation() and the encoder do, and DataError where no sample remains.
+std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
+                                                  const LineEncoder& encoder,
+                                                  const LineOptions& options);
+
+// The files, checked only for names other than .jsonl. Throws DataError.
+std::vector<std::string> ExpandLinePaths(const std::vector<std::string>& files,
+                                         const std::string& where = "data");
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_

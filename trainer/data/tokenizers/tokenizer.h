@@ -1,0 +1,86 @@
+// From text to token ids and back.
+#ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_TOKENIZER_H_
+#define FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+// EncodePart() looks at no more bytes than these behind the end of its part.
+inline constexpr size_t kLookAhead = 1 << 12;
+
+// Tokens, and the byte of the text that the first character of each comes from, through normal
+// forms, prefixes and added tokens. A part of a text is found by these bytes after the whole is
+// tokenised; tokenised by itself, the part could have other tokens.
+struct PlacedIds {
+  std::vector<int32_t> ids;
+  std::vector<size_t> begins;  // As many; none is before the one in front of it.
+};
+
+// Any number of threads may use one.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual int32_t vocab_size() const = 0;  // Ids are in [0, vocab_size()).
+  // The tokens that begin and end a document, for callers that want them: Encode() adds neither.
+  virtual std::optional<int32_t> bos() const { return std::nullopt; }
+  virtual std::optional<int32_t> eot() const { return std::nullopt; }
+  virtual uint64_t hash() const = 0;  // From its files. Equal hashes: equal ids.
+
+  // Appends the ids of text[0, end); what stands behind may decide where the last word ends.
+  // `first`: nothing stands before. Bytes that are no UTF-8 count as U+FFFD, as in Python's
+  // decode("utf-8", "replace"). Returns false where a word reaches across `end`: the ids so far
+  // then mean nothing. True for end == text.size().
+  virtual bool EncodePart(std::string_view text, size_t end, bool first,
+                          std::vector<int32_t>& out) const = 0;
+  // The ids of well-formed `text`, as Encode() gives them, and the byte where each begins: at its
+  // first character, or inside a character of which the id is a later part.
+  virtual PlacedIds EncodePlaced(std::string_view text) const = 0;
+  // Where a part that begins at 0 may end: at `target` bytes or a little behind, at a place that
+  // EncodePart() will very likely accept; text.size() where the rest should stay whole.
+  virtual size_t PartEnd(std::string_view text, size_t target) const = 0;
+
+  // The bytes that an id stands for. A text is its ids' pieces, one after the other, less
+  // LeadingSpaces(). Bytes need not be UTF-8. Throws std::invalid_argument for an id out of range.
+  virtual std::string_view Piece(int32_t id) const = 0;
+  // The id of a token as its file spells it, such as "<|endoftext|>".
+  virtual std::optional<int32_t> IdOf(std::string_view) const { return std::nullopt; }
+  virtual int LeadingSpaces() const { return 0; }  // So many to take off the start of a text.
+
+  std::vector<int32_t> Encode(std::string_view text) const;
+  // `first`: the ids begin a text; otherwise they go on with one.
+  std::string Decode(std::span<const int32_t> ids, bool first = true) const;
+};
+
+// Token = byte; nothing ends documents. The bytes are those of the text, UTF-8 or not.
+std::shared_ptr<const Tokenizer> ByteTokenizer();
+inline constexpr int32_t kByteVocabSize = 256;
+
+// Decodes ids one at a time, for text that is shown as it comes: never a part of a character.
+class TextStream {
+ public:
+  // `first` as in Decode().
+  explicit TextStream(const Tokenizer& tokenizer, bool first = true)
+      : tokenizer_(tokenizer), strip_(first ? tokenizer.LeadingSpaces() : 0) {}
+
+  // Bytes that can be shown now: all but those that may yet become a character of UTF-8.
+  std::string Add(int32_t id);
+  std::string Finish();  // The bytes left over.
+
+ private:
+  const Tokenizer& tokenizer_;
+  int strip_;
+  std::string held_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_TOKENIZER_H_
