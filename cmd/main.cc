@@ -14,7 +14,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/command_line.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/memory_limits.h"

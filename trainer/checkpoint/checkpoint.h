@@ -28,7 +28,7 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_file.h"
 #include "trainer/checkpoint/state_format.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/runtime/spill_memory.h"

@@ -5,9 +5,9 @@
 #include <stop_token>
 #include <utility>
 
-#include "trainer/comm/early_stop.h"
-#include "trainer/comm/together.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/together.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/core/utf8.h"
 

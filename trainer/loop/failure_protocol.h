@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/core/errors.h"
 #include "trainer/loop/job.h"
 

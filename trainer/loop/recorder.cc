@@ -13,7 +13,7 @@
 #include <variant>
 
 #include "models/shape.h"
-#include "trainer/comm/early_stop.h"
+#include "trainer/comm/store/early_stop.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"

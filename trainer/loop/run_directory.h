@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_hold.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/run_lock.h"
 #include "trainer/recipe/recipe.h"

@@ -1,4 +1,4 @@
-#include "trainer/comm/together.h"
+#include "trainer/comm/store/together.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

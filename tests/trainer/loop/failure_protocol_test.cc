@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/early_stop.h"
-#include "trainer/comm/memory_store.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/told_once.h"
 
 namespace fsdp {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/loop/choices.h"

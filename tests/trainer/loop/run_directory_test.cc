@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/testing/kill_at_call.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/whole_file.h"

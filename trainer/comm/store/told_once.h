@@ -1,11 +1,11 @@
 // One rank says what every rank finds out by itself and would say alike.
 // Tests: tests/trainer/comm/together_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
-#define FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_TOLD_ONCE_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_TOLD_ONCE_H_
 
 #include <string>
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -23,4 +23,4 @@ bool TellsIt(Store& store, const std::string& name, int rank, int size, const Er
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_TOLD_ONCE_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_TOLD_ONCE_H_

@@ -1,12 +1,13 @@
 // Work that all ranks must have done, or none goes on.
-#ifndef FSDP_TRAIN_TRAINER_COMM_TOGETHER_H_
-#define FSDP_TRAIN_TRAINER_COMM_TOGETHER_H_
+// Tests: tests/trainer/comm/together_test.cc
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_TOGETHER_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_TOGETHER_H_
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 
@@ -21,4 +22,4 @@ std::vector<std::string> Together(Store& store, const std::string& name, int ran
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_TOGETHER_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_TOGETHER_H_

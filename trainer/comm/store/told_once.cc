@@ -1,4 +1,4 @@
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 
 #include <algorithm>
 #include <cctype>

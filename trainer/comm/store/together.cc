@@ -1,8 +1,8 @@
-#include "trainer/comm/together.h"
+#include "trainer/comm/store/together.h"
 
 #include <exception>
 
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
