@@ -20,8 +20,8 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

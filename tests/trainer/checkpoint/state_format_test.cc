@@ -25,9 +25,9 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
