@@ -247,7 +247,8 @@ std::vector<std::string> Part(Store& store, const std::string& key, const ShardP
     const std::string reason = std::string("the checkpoint was not saved: ") + error.what();
     const ExitCode code =
         error.code() == ExitCode::kNotFinite ? error.code() : ExitCode::kCheckpoint;
-    if (dynamic_cast<const ToldByAnother*>(&error)) throw ToldByAnother(Error(code, reason));
+    if (dynamic_cast<const ReportedElsewhere*>(&error))
+      throw ReportedElsewhere(Error(code, reason));
     if (code == ExitCode::kCheckpoint) throw CheckpointError(reason);
     throw Error(code, reason);
   }

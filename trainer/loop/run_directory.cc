@@ -230,7 +230,7 @@ RunStart DecideTogether(const Recipe& recipe, const DataFiles& data, Store& stor
   if (const std::string refused = store.Get(keys + "refused"); !refused.empty()) {
     const auto code = static_cast<ExitCode>(std::stoi(store.Get(keys + "code")));
     BeforeAllThrow(store, "run_directory/start", rank, world);
-    throw ToldByAnother(Error(code, refused));
+    throw ReportedElsewhere(Error(code, refused));
   }
   RunStart start;
   start.directory.path = recipe.run.Directory();
