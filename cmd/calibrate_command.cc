@@ -18,8 +18,8 @@
 #include "trainer/bench/calibration.h"
 #include "trainer/bench/calibration_files.h"
 #include "trainer/bench/whole_step.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
@@ -177,7 +177,7 @@ void Run(const Flags& flags) {
     throw ConfigError("calibrate: --from has no product, operation, copy or collective");
   }
   if (!steps.empty()) MeasureSteps(flags, steps, *device, hardware);
-  WholeFile file(flags.out);
+  AtomicFile file(flags.out);
   file.Append(WriteHardware(hardware));
   file.Commit();
   std::printf("%s: %s\n", flags.out.c_str(), hardware.name.c_str());

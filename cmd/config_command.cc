@@ -28,7 +28,7 @@ std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
   if (source.source == SourceRecipe::Source::kImages) return "images from " + text;
   if (source.source == SourceRecipe::Source::kClicks) return "clicks from " + text;
   const std::string what =
-      source.IsWhole() ? std::string(NounOf(source)) + "s" : std::string("text");
+      source.IsPerLine() ? std::string(NounOf(source)) + "s" : std::string("text");
   return what + " in " + source.tokenizer + " from " + text;
 }
 

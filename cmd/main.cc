@@ -14,7 +14,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/command_line.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/memory_limits.h"
@@ -230,7 +230,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "fsdp-train: %s\n%s\n", Printable(error.what()).c_str(),
                  Printable(Cure(error, front, words)).c_str());
     return static_cast<int>(error.code());
-  } catch (const ToldByAnother& error) {
+  } catch (const ReportedElsewhere& error) {
     return static_cast<int>(error.code());
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", Printable(error.what()).c_str());

@@ -10,8 +10,8 @@
 
 #include "tests/e2e/run_binary.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/comm/memory_store.h"
 #include "trainer/comm/mesh.h"
+#include "trainer/comm/store/memory_store.h"
 
 namespace fsdp::e2e {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "tests/fuzz/mutator.h"
 #include "tests/trainer/comm/raw_member.h"
-#include "trainer/comm/tcp_store.h"
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/tcp_store.h"
+#include "trainer/comm/store/wire.h"
 
 namespace fsdp {
 namespace {

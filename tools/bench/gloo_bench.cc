@@ -25,10 +25,10 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
 #include "trainer/comm/shm/shm_communicator.h"
-#include "trainer/comm/socket.h"
-#include "trainer/comm/tcp_store.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/tcp_store.h"
 #include "trainer/comm/thread/thread_communicator.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 

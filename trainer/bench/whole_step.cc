@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/loop/job.h"

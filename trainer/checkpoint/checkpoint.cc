@@ -18,11 +18,11 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/conversion.h"
 #include "trainer/checkpoint/manifest_writer.h"
-#include "trainer/comm/together.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/together.h"
+#include "trainer/comm/store/told_once.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/runtime/memory.h"
 
 namespace fsdp {
@@ -247,7 +247,8 @@ std::vector<std::string> Part(Store& store, const std::string& key, const ShardP
     const std::string reason = std::string("the checkpoint was not saved: ") + error.what();
     const ExitCode code =
         error.code() == ExitCode::kNotFinite ? error.code() : ExitCode::kCheckpoint;
-    if (dynamic_cast<const ToldByAnother*>(&error)) throw ToldByAnother(Error(code, reason));
+    if (dynamic_cast<const ReportedElsewhere*>(&error))
+      throw ReportedElsewhere(Error(code, reason));
     if (code == ExitCode::kCheckpoint) throw CheckpointError(reason);
     throw Error(code, reason);
   }
@@ -298,12 +299,12 @@ SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& lay
         store.Set(file_key(rank), "");  // The Store keeps what it is given.
       }
       const std::string text = ManifestToText(manifest);
-      ParseManifest(text, temporary);                         // Throws what a load would refuse.
-      WriteWholeFile(temporary + "/" + kManifestName, text);  // Syncs the directory, too.
+      ParseManifest(text, temporary);                          // Throws what a load would refuse.
+      WriteAtomicFile(temporary + "/" + kManifestName, text);  // Syncs the directory, too.
       ReadManifest(
           temporary);  // As a reader sees it: the manifest, and all files with their sizes.
       Publish(checkpoints, temporary, meta.step);
-      WriteWholeFile(checkpoints + "/latest", StepName(meta.step));
+      WriteAtomicFile(checkpoints + "/latest", StepName(meta.step));
       RemoveOlder(checkpoints, meta.step, kept);
       return std::to_string(manifest.DataBytes() + static_cast<int64_t>(text.size()));
     });

@@ -28,7 +28,7 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_file.h"
 #include "trainer/checkpoint/state_format.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/runtime/spill_memory.h"
@@ -76,12 +76,12 @@ struct KeptCheckpoints {
 // error; a checkpoint that a reader holds stays until the next save.
 //
 // Throws CheckpointError on a rank that failed (disk full, say); the message names the rank. The
-// others throw the same error as ToldByAnother (together.h). Complete checkpoints and `latest` then
-// stay as they were, and step_<n>.tmp is gone. For a state that is not finite, which must never
-// become the newest checkpoint, the error is an Error with ExitCode::kNotFinite. No rank throws
-// before all have heard of the error, so a rank that ends the job with it takes it from nobody.
-// Throws CommError where a rank is lost, std::invalid_argument for shards that do not fit the
-// layout.
+// others throw the same error as ReportedElsewhere (together.h). Complete checkpoints and `latest`
+// then stay as they were, and step_<n>.tmp is gone. For a state that is not finite, which must
+// never become the newest checkpoint, the error is an Error with ExitCode::kNotFinite. No rank
+// throws before all have heard of the error, so a rank that ends the job with it takes it from
+// nobody. Throws CommError where a rank is lost, std::invalid_argument for shards that do not fit
+// the layout.
 SavedCheckpoint SaveCheckpoint(const std::string& checkpoints, const Layout& layout,
                                const ShardPlace& place, const std::vector<CheckpointState>& states,
                                const CheckpointMeta& meta, Store& store, int64_t attempt,

@@ -15,10 +15,10 @@
 
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/utf8.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -307,7 +307,7 @@ CheckpointHold HoldCheckpoint(const std::string& path) {
 }
 
 std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step) {
-  WriteWholeFile(checkpoints + kLatest, StepName(step));
+  WriteAtomicFile(checkpoints + kLatest, StepName(step));
   std::vector<std::string> aside;
   for (const int64_t newer : StepsIn(checkpoints)) {
     if (newer <= step) continue;

@@ -8,9 +8,9 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/new_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/read_ahead.h"
 #include "trainer/core/round_up.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -87,7 +87,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
   }
   const std::string text = ManifestToText(manifest);
   ParseManifest(text, out);  // Throws what a load would refuse.
-  WriteWholeFile(directory.temporary() + "/" + kManifestName, text);
+  WriteAtomicFile(directory.temporary() + "/" + kManifestName, text);
   directory.Publish();
   return {out, manifest.DataBytes() + static_cast<int64_t>(text.size())};
 }

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_lock.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/whole_output.h"
+#include "trainer/data/atomic_output.h"
 
 namespace fsdp {
 

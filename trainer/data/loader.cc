@@ -170,7 +170,7 @@ void Samples::Fill(int64_t sample, int64_t row, const Batch& batch) const {
                           {out.weights.As<float>() + begin, n},
                           {out.positions.As<int32_t>() + begin, n}};
   if (sample != kNoSample) {
-    return windows() ? FillWindow(sample, views) : FillWhole(sample, views);
+    return windows() ? FillWindow(sample, views) : FillSample(sample, views);
   }
   std::iota(views.positions.begin(), views.positions.end(), 0);
   std::fill(views.weights.begin(), views.weights.end(), 0.0f);
@@ -196,7 +196,7 @@ void Samples::FillWindow(int64_t sample, const RowViews& row) const {
   CheckRow({tokens, targets, weights, positions}, {options_.vocab_size}, std::cref(place));
 }
 
-void Samples::FillWhole(int64_t sample, const RowViews& row) const {
+void Samples::FillSample(int64_t sample, const RowViews& row) const {
   const auto [which, number] = mixture_(sample);
   const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
   const auto samples = packed_[static_cast<size_t>(which)].SamplesOf(number);

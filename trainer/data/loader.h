@@ -117,7 +117,7 @@ class Samples final : public RowSource {
   bool windows() const { return options_.packing == Packing::kWindows; }
   struct RowViews;
   void FillWindow(int64_t sample, const RowViews& row) const;
-  void FillWhole(int64_t sample, const RowViews& row) const;
+  void FillSample(int64_t sample, const RowViews& row) const;
 
   LoaderOptions options_;
   WeightedSources sources_;

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "trainer/comm/store.h"
-#include "trainer/comm/together.h"
+#include "trainer/comm/store/store.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/convolution_choice.h"
 #include "trainer/loop/gpu_transport.h"

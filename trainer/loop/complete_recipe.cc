@@ -56,7 +56,7 @@ void PinInitialWeights(const Run& run, Recipe& recipe) {
 std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
   std::vector<std::pair<SourceRecipe*, std::string>> open;
   const auto visit = [&](SourceRecipe& source, const std::string& key) {
-    if (source.source != SourceRecipe::Source::kText && !source.IsWhole()) return;
+    if (source.source != SourceRecipe::Source::kText && !source.IsPerLine()) return;
     if (recipe.places.count(key + ".tokenizer") == 0) open.emplace_back(&source, key);
   };
   VisitSources(recipe.data.train, "data.train", visit);

@@ -16,7 +16,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/comm/early_stop.h"
+#include "trainer/comm/store/early_stop.h"
 #include "trainer/core/json.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
@@ -84,13 +84,13 @@ class Evaluating {
       Evaluate();
       return ExitCode::kDone;
     } catch (const std::exception& error) {
-      RunParts parts;
-      parts.where = [this] { return Where(); };
-      parts.abort = [this](const std::string& why) { rank_.Abort(why); };
-      parts.give_up = [](const std::exception&) { return nullptr; };
-      parts.record_stop = [] {};
-      parts.record_failure = [](const std::string&) {};
-      EndRun(job_, error, parts);
+      EndingHooks hooks;
+      hooks.where = [this] { return Where(); };
+      hooks.abort = [this](const std::string& why) { rank_.Abort(why); };
+      hooks.give_up = [](const std::exception&) { return nullptr; };
+      hooks.record_stop = [] {};
+      hooks.record_failure = [](const std::string&) {};
+      EndRun(job_, error, hooks);
     }
   }
 
@@ -269,7 +269,7 @@ std::string ShardFor(int world, Recipe& recipe) {
 
 ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job) {
   EarlyStopWatch watch(job);
-  return LiveAndTell(job, [&]() -> Life {
+  return RunRank(job, [&]() -> RankWork {
     // Where the output is read by a program, nothing else is in it.
     ResolvedRun run = Resolve(evaluation.recipe, PlaceToEvaluate(job, /*silent=*/evaluation.json));
     RequireFit(run);

@@ -5,9 +5,9 @@
 #include <stop_token>
 #include <utility>
 
-#include "trainer/comm/early_stop.h"
-#include "trainer/comm/together.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/together.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/core/utf8.h"
 
@@ -60,18 +60,18 @@ void EveryRank(const Job& job, const std::string& name, const std::function<void
   });
 }
 
-void EndRun(const Job& job, const std::exception& error, const RunParts& parts) {
+void EndRun(const Job& job, const std::exception& error, const EndingHooks& hooks) {
   // Before the abort, which changes it.
   std::string reason = error.what();
   const bool comm = dynamic_cast<const CommError*>(&error) != nullptr;
   const bool device = dynamic_cast<const DeviceError*>(&error) != nullptr;
-  if (comm || device) reason += "; " + RankName(job) + " stood at " + parts.where();
-  parts.abort(error.what());
+  if (comm || device) reason += "; " + RankName(job) + " stood at " + hooks.where();
+  hooks.abort(error.what());
   if (IsEarlyStop(job, error)) {
-    parts.record_stop();
+    hooks.record_stop();
     throw;
   }
-  const std::exception_ptr cause = parts.give_up(error);
+  const std::exception_ptr cause = hooks.give_up(error);
   if (cause) {
     try {
       std::rethrow_exception(cause);
@@ -79,30 +79,30 @@ void EndRun(const Job& job, const std::exception& error, const RunParts& parts) 
       reason = failed.what();
     }
   }
-  parts.record_failure(reason);
+  hooks.record_failure(reason);
   if (cause) std::rethrow_exception(cause);
   if (comm) throw CommError(reason);
   if (device) throw DeviceError(reason);
   throw;
 }
 
-ExitCode LiveAndTell(const Job& job, const std::function<Life()>& begin) {
-  const auto tells = [&](const char* what, const Error& error) {
-    return TellsIt(*job.store, what, job.rank, job.world, error);
+ExitCode RunRank(const Job& job, const std::function<RankWork()>& begin) {
+  const auto claims = [&](const char* what, const Error& error) {
+    return ClaimReport(*job.store, what, job.rank, job.world, error);
   };
   try {
-    Life life;
+    RankWork work;
     try {
-      life = begin();
+      work = begin();
     } catch (const Error& error) {
-      if (IsEarlyStop(job, error) || tells("start", error)) throw;
-      throw ToldByAnother(error);
+      if (IsEarlyStop(job, error) || claims("start", error)) throw;
+      throw ReportedElsewhere(error);
     }
     try {
-      return life();
+      return work();
     } catch (const Error& error) {  // All ranks see the same numbers.
-      if (error.code() != ExitCode::kNotFinite || tells("not_finite", error)) throw;
-      throw ToldByAnother(error);
+      if (error.code() != ExitCode::kNotFinite || claims("not_finite", error)) throw;
+      throw ReportedElsewhere(error);
     }
   } catch (const std::exception& error) {
     // The others hear the cause, not just that somebody is gone.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/core/errors.h"
 #include "trainer/loop/job.h"
 
@@ -60,8 +60,8 @@ bool IsEarlyStop(const Job& job, const std::exception& error);
 // Together().
 void EveryRank(const Job& job, const std::string& name, const std::function<void()>& work);
 
-// The parts of a run that take part in its end by an error. None is null.
-struct RunParts {
+// Calls by which the parts of a run end it by an error. None is null.
+struct EndingHooks {
   std::function<std::string()> where;                 // Where this rank stands.
   std::function<void(const std::string& why)> abort;  // Else its own streams would wait for ever.
   // Gives up work in the background. Returns why that failed where it failed before the run did, so
@@ -70,16 +70,16 @@ struct RunParts {
   std::function<void()> record_stop;
   std::function<void(const std::string& reason)> record_failure;
 };
-// Ends the parts of a run by `error`, which is being handled, and throws the error that the rank
-// ends by. A CommError then says where the rank stood.
-[[noreturn]] void EndRun(const Job& job, const std::exception& error, const RunParts& parts);
+// Ends a run by `error`, which is being handled, and throws the error that the rank ends by. A
+// CommError then says where the rank stood.
+[[noreturn]] void EndRun(const Job& job, const std::exception& error, const EndingHooks& hooks);
 
-// A rank's life. `begin` may throw mistakes that every rank finds by itself. It returns the rank's
-// further work, which is destroyed before anybody hears of the rank's end. One rank says what all
-// would say alike (ToldByAnother). The store hears of whatever ends a rank. A stop before the first
-// step ends all ranks by EarlyStop.
-using Life = std::function<ExitCode()>;
-ExitCode LiveAndTell(const Job& job, const std::function<Life()>& begin);
+// Runs a rank. `begin` may throw mistakes that every rank finds by itself. It returns the rank's
+// further work, which is destroyed before anybody hears of the rank's end. One rank reports an
+// error that all share; the others throw ReportedElsewhere. The store hears of every error that
+// ends a rank. A stop before the first step ends all ranks by EarlyStop.
+using RankWork = std::function<ExitCode()>;
+ExitCode RunRank(const Job& job, const std::function<RankWork()>& begin);
 
 }  // namespace fsdp
 

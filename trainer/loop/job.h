@@ -11,7 +11,7 @@
 
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh_communicators.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/core/file_io.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/stream_checker.h"

@@ -11,14 +11,14 @@
 #include <optional>
 #include <string>
 
-#include "trainer/comm/early_stop.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/hosts/local_address.h"
-#include "trainer/comm/memory_store.h"
 #include "trainer/comm/rank_group.h"
 #include "trainer/comm/shm/shm_communicator.h"
-#include "trainer/comm/tcp_store.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/tcp_store.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/plan_memory.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/ops/cuda/cublaslt.h"
 
@@ -88,7 +88,7 @@ GemmAlgorithms FindAlgorithms(Choosing& c, const std::vector<GemmShape>& shapes,
       c.how = std::to_string(unknown.size()) + " of " + std::to_string(shapes.size()) +
               " shapes timed in " + InMilliseconds(c.device->Now() - begin);
       CreateDirectories(CacheDirectory("products"));
-      WriteWholeFile(file, ToJson(kept) + "\n");
+      WriteAtomicFile(file, ToJson(kept) + "\n");
     } catch (const MemoryError& error) {
       c.how = "the library's own choice for " + std::to_string(unknown.size()) +
               " shapes: " + error.what();

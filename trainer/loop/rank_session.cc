@@ -1,6 +1,6 @@
 #include "trainer/loop/rank_session.h"
 
-#include "trainer/comm/together.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/try_collectives.h"
 #include "trainer/loop/attention_choice.h"

@@ -13,11 +13,11 @@
 #include <variant>
 
 #include "models/shape.h"
-#include "trainer/comm/early_stop.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
@@ -146,7 +146,7 @@ void Recorder::ProductsRefused(const std::vector<std::string>& products) {
 
 void Recorder::OpenFiles(int64_t step) {
   const RunDirectory& directory = *directory_;
-  WriteWholeFile(directory.recipe(), PrintRecipe(recipe_));
+  WriteAtomicFile(directory.recipe(), PrintRecipe(recipe_));
   MetricsKept kept;
   metrics_.emplace(MetricsWriter::Resume(directory.metrics(), step, &kept));
   TrimTensorBoard(directory.path, step);

@@ -3,7 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_RESOLVE_H_
 #define FSDP_TRAIN_TRAINER_LOOP_RESOLVE_H_
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolved_run.h"
 

@@ -12,7 +12,7 @@
 
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
 #include "trainer/loop/place.h"

@@ -65,7 +65,7 @@ class Opener {
                                                  uint64_t seed, std::vector<DataFile>& files) {
     const DataRecipe& data = recipe_.data;
     std::shared_ptr<const SampleStore> store;
-    if (recipe.IsWhole()) {
+    if (recipe.IsPerLine()) {
       store = OpenLines(recipe, key, files);
     } else {
       store = std::make_shared<DocumentStore>(Open(recipe, key, seed, &files));
@@ -126,7 +126,7 @@ class Opener {
     if (recipe_.data.objective == DataRecipe::Objective::kSpanCorruption) {
       Sentinels(recipe, key, LongestText(recipe_.data.spans(), recipe_.data.seq_len)->spans);
     }
-    if (recipe.IsWhole()) {
+    if (recipe.IsPerLine()) {
       EncoderFor(recipe, key);
       CheckFormats(ExpandLinePaths(recipe.paths, PathsOf(key)));
       return;

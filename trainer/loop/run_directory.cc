@@ -14,12 +14,12 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/data/data_changes.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/record_lines.h"
@@ -80,7 +80,7 @@ bool HasSteps(const std::string& metrics) {
 // Copies a block for each hole, too, which reads as zeros.
 void CopyRecords(const std::string& from, const std::string& to) {
   FileBlocks blocks(from);
-  WholeFile file(to);
+  AtomicFile file(to);
   for (std::string_view block = blocks.Next(); !block.empty(); block = blocks.Next()) {
     file.Append(block);
   }
@@ -230,7 +230,7 @@ RunStart DecideTogether(const Recipe& recipe, const DataFiles& data, Store& stor
   if (const std::string refused = store.Get(keys + "refused"); !refused.empty()) {
     const auto code = static_cast<ExitCode>(std::stoi(store.Get(keys + "code")));
     BeforeAllThrow(store, "run_directory/start", rank, world);
-    throw ToldByAnother(Error(code, refused));
+    throw ReportedElsewhere(Error(code, refused));
   }
   RunStart start;
   start.directory.path = recipe.run.Directory();
@@ -331,7 +331,7 @@ RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& st
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string mark =
         std::to_string(HashBytes(std::to_string(now) + " " + std::to_string(getpid())));
-    WriteWholeFile(start.directory.path + kMark, mark);
+    WriteAtomicFile(start.directory.path + kMark, mark);
     store.Set("run_directory/mark", mark);
   }
   const std::string mark = store.Get("run_directory/mark");

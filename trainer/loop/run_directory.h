@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_hold.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/run_lock.h"
 #include "trainer/recipe/recipe.h"
@@ -54,7 +54,7 @@ struct RunStart {
 // and sets aside what it replaces. A file that a run was writing when it was killed is removed.
 //
 // Called by all ranks. Rank 0 decides, makes the directory and takes its lock. All ranks see the
-// same answer: of an error all have the code, and rank 0 alone has the message (ToldByAnother).
+// same answer: of an error all have the code, and rank 0 alone has the message (ReportedElsewhere).
 // Thrown before anything is written:
 //   another job is at work in it: CheckpointError
 //   a run is there and checkpoint.resume is none: CheckpointError

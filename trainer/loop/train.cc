@@ -16,7 +16,7 @@
 #include "models/shape.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
@@ -64,15 +64,15 @@ class Trainer {
       Begin();
       return Steps();
     } catch (const std::exception& error) {
-      RunParts parts;
-      parts.where = [this] { return Where(); };
-      parts.abort = [this](const std::string& why) { rank_.Abort(why); };
-      parts.give_up = [this](const std::exception& by) {
+      EndingHooks hooks;
+      hooks.where = [this] { return Where(); };
+      hooks.abort = [this](const std::string& why) { rank_.Abort(why); };
+      hooks.give_up = [this](const std::exception& by) {
         return checkpointer_ ? checkpointer_->GiveUp(by) : nullptr;
       };
-      parts.record_stop = [this] { recorder_.Stopped(); };
-      parts.record_failure = [this](const std::string& reason) { recorder_.Failed(reason); };
-      EndRun(job_, error, parts);
+      hooks.record_stop = [this] { recorder_.Stopped(); };
+      hooks.record_failure = [this](const std::string& reason) { recorder_.Failed(reason); };
+      EndRun(job_, error, hooks);
     }
   }
 
@@ -133,8 +133,8 @@ class Trainer {
         recipe_.Mistake(std::vector<std::string>{"fsdp.fake_all_gather", "fsdp.fake_reduce"},
                         "makes weights of no meaning, and there is " + start_.resume_from +
                             " to go on from: give run.dir another directory"));
-    const bool tells = TellsIt(*job_.store, "start/fake", job_.rank, job_.world, error);
-    if (!tells) throw ToldByAnother(error);
+    const bool reports = ClaimReport(*job_.store, "start/fake", job_.rank, job_.world, error);
+    if (!reports) throw ReportedElsewhere(error);
     throw ConfigError(error);
   }
 
@@ -463,7 +463,7 @@ class Trainer {
 
 ExitCode TrainRank(const Recipe& recipe, const Job& job) {
   EarlyStopWatch watch(job);
-  return LiveAndTell(job, [&]() -> Life {
+  return RunRank(job, [&]() -> RankWork {
     ResolvedRun run = Resolve(recipe, PlaceToTrain(job));
     RequireFit(run);
     auto trainer = std::make_shared<Trainer>(std::move(run), job, watch);

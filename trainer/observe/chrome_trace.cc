@@ -5,8 +5,8 @@
 #include <map>
 #include <string_view>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/json.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -87,7 +87,7 @@ std::string ChromeTrace(std::span<const RankTrace> ranks) {
 }
 
 void WriteChromeTrace(const std::string& path, std::span<const RankTrace> ranks) {
-  WriteWholeFile(path, ChromeTrace(ranks));
+  WriteAtomicFile(path, ChromeTrace(ranks));
 }
 
 }  // namespace fsdp

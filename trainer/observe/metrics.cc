@@ -6,11 +6,11 @@
 #include <string_view>
 #include <utility>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/record_lines.h"
 
 namespace fsdp {
@@ -228,7 +228,7 @@ MetricsWriter MetricsWriter::Resume(const std::string& path, int64_t step, Metri
   if (::access(path.c_str(), F_OK) == 0) {
     count = Keep(path, step, [](std::string_view) {});
     if (count.dropped + count.damaged + count.zeros > 0) {
-      WholeFile file(path);
+      AtomicFile file(path);
       std::string lines;
       Keep(path, step, [&](std::string_view line) {
         lines.append(line).append("\n");

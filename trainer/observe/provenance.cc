@@ -9,9 +9,9 @@
 #include <ctime>
 #include <fstream>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/available_cores.h"
 #include "trainer/core/json.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -119,7 +119,7 @@ std::string ToJson(const Provenance& p) {
 }
 
 void WriteProvenance(const std::string& path, const Provenance& provenance) {
-  WriteWholeFile(path, ToJson(provenance));
+  WriteAtomicFile(path, ToJson(provenance));
 }
 
 }  // namespace fsdp

@@ -166,7 +166,7 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   if (!recipe.model.init_from) recipe::FillDropouts(recipe.model);
   if (recipe.train.epochs && reader.places().count("train.steps") == 0) recipe.train.steps = 0;
   const std::vector<KeyedSource> sources_of_data = KeyedSources(recipe.data);
-  const auto is_whole = [](const KeyedSource& keyed) { return keyed.source->IsWhole(); };
+  const auto is_whole = [](const KeyedSource& keyed) { return keyed.source->IsPerLine(); };
   const bool causal = recipe.data.objective == DataRecipe::Objective::kCausal;
   if (recipe.data.objective == DataRecipe::Objective::kSeq2Seq) {
     FillPairFields(reader, recipe.data);

@@ -104,7 +104,7 @@ std::string_view NounOf(const SourceRecipe& source) {
 
 const std::string* TokenizerOf(const SourceRecipe& source) {
   const bool known =
-      source.source == SourceRecipe::Source::kText || source.IsWhole() ||
+      source.source == SourceRecipe::Source::kText || source.IsPerLine() ||
       (source.source == SourceRecipe::Source::kTokens && source.tokenizer != "bytes");
   return known ? &source.tokenizer : nullptr;
 }

@@ -105,7 +105,7 @@ struct SourceRecipe {
   std::string name;                // In a list of data.valid: not empty, no two alike.
 
   // Whether each line is a whole sample, which windows would cut.
-  bool IsWhole() const { return source == Source::kChat || source == Source::kPairs; }
+  bool IsPerLine() const { return source == Source::kChat || source == Source::kPairs; }
   ImageChanges changes() const { return {size.value_or(0), crop, flip, mean, std}; }
 
   bool operator==(const SourceRecipe&) const = default;

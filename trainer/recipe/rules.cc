@@ -111,7 +111,7 @@ void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& so
   rules.Require(!source.eot || source.source != Source::kChat, {key + ".eot", key + ".source"},
                 "does not belong to source `chat`: its template writes what ends a conversation");
   const bool causal = recipe.data.objective == DataRecipe::Objective::kCausal;
-  rules.Require(!source.IsWhole() || !causal || recipe.data.packing != Packing::kWindows,
+  rules.Require(!source.IsPerLine() || !causal || recipe.data.packing != Packing::kWindows,
                 {"data.packing", key + ".source"},
                 "data.packing `windows` cuts anywhere, but " + named +
                     " is whole samples: give samples or none");

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <system_error>
 
-#include "trainer/core/whole_file.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/engine/plan.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/chrome_trace.h"
@@ -29,7 +29,7 @@ void WriteDirectory(const std::string& directory, const ResolvedRun& run,
                         simulation.memory_points};
   WriteChromeTrace((traces / ("step_" + std::to_string(steps) + ".json")).string(),
                    std::span(&trace, 1));
-  WholeFile file((std::filesystem::path(directory) / "simulate.json").string());
+  AtomicFile file((std::filesystem::path(directory) / "simulate.json").string());
   file.Append(PlanToJson(run.plan, estimate) + "\n");
   file.Commit();
 }

@@ -11,9 +11,9 @@
 #include <system_error>
 #include <utility>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/engine/plan.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
@@ -356,9 +356,9 @@ void SimulateSweep(const Sweep& sweep, const Hardware& hardware) {
   const std::string json = JsonOf(sweep, rows);
   if (!sweep.directory.empty()) {
     const std::filesystem::path directory = sweep.directory;
-    WriteWholeFile((directory / "sweep.csv").string(), CsvOf(cells));
-    WriteWholeFile((directory / "sweep.json").string(), json);
-    WriteWholeFile((directory / "sweep.html").string(), HtmlOf(sweep, rows));
+    WriteAtomicFile((directory / "sweep.csv").string(), CsvOf(cells));
+    WriteAtomicFile((directory / "sweep.json").string(), json);
+    WriteAtomicFile((directory / "sweep.html").string(), HtmlOf(sweep, rows));
   }
   std::cout << (sweep.json ? json : TextOf(cells)) << std::flush;
 }

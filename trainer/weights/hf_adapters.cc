@@ -5,9 +5,9 @@
 #include <set>
 
 #include "trainer/checkpoint/new_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/check.h"
 #include "trainer/core/json_tree.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/nn/lora.h"
 #include "trainer/weights/hf_tensor_file.h"
 #include "trainer/weights/hf_tensors.h"
@@ -112,8 +112,8 @@ HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& m
                    done += bytes;
                    if (progress) progress(done, exported.bytes);
                  });
-  WriteWholeFile(directory.temporary() + "/adapter_config.json",
-                 ConfigJson(adapters, model, options));
+  WriteAtomicFile(directory.temporary() + "/adapter_config.json",
+                  ConfigJson(adapters, model, options));
   directory.Publish();
   return exported;
 }

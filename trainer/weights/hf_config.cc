@@ -8,11 +8,11 @@
 #include "models/families.h"
 #include "models/hf_object.h"
 #include "models/shape.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/weights/hf_weights.h"
 
 namespace fsdp {

@@ -6,9 +6,9 @@
 
 #include "models/shape.h"
 #include "trainer/checkpoint/new_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/check.h"
 #include "trainer/core/json_tree.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensor_file.h"
 #include "trainer/weights/hf_tensors.h"
@@ -94,16 +94,16 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
     const JsonTree index =
         JsonTree::Object({{"metadata", JsonTree::Object({{"total_size", exported.bytes}})},
                           {"weight_map", file_of}});
-    WriteWholeFile(directory.temporary() + "/model.safetensors.index.json", index.Dump(2) + "\n");
+    WriteAtomicFile(directory.temporary() + "/model.safetensors.index.json", index.Dump(2) + "\n");
   }
   for (const auto& [file, contents] : options.tokenizer.contents) {
-    WriteWholeFile(directory.temporary() + "/" + file, contents);
+    WriteAtomicFile(directory.temporary() + "/" + file, contents);
   }
   if (decoder) {
-    WriteWholeFile(directory.temporary() + "/generation_config.json",
-                   HfGenerationConfigToJson(ids));
+    WriteAtomicFile(directory.temporary() + "/generation_config.json",
+                    HfGenerationConfigToJson(ids));
   }
-  WriteWholeFile(directory.temporary() + "/config.json", config);
+  WriteAtomicFile(directory.temporary() + "/config.json", config);
   directory.Publish();
   return exported;
 }

@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include "models/families.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

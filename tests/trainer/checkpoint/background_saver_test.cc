@@ -13,7 +13,7 @@
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/stream_checker.h"
 

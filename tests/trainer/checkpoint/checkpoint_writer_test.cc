@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "tests/trainer/checkpoint/rank_states.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -20,7 +20,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/core/whole_file.h"
+#include "trainer/core/atomic_file.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <thread>
 
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 

@@ -10,7 +10,7 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {

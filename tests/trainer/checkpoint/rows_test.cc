@@ -12,9 +12,9 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/verify.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/fsdp/row_deal.h"
 
 namespace fsdp {

@@ -17,11 +17,11 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/checkpoint/state_format.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_io.h"
 #include "trainer/core/philox.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/runtime/memory.h"
 #include "trainer/runtime/spill_memory.h"
 

@@ -24,10 +24,10 @@
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/verify.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 
 namespace fsdp {
 

@@ -13,8 +13,8 @@
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/manifest_writer.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -186,7 +186,7 @@ TEST(VerifyTest, ReportsAFileThatIsNone) {
 void Forge(const std::string& path, const std::function<void(Manifest&)>& change) {
   Manifest manifest = ReadManifest(path);
   change(manifest);
-  WriteWholeFile(path + "/" + kManifestName, ManifestToText(manifest));
+  WriteAtomicFile(path + "/" + kManifestName, ManifestToText(manifest));
   ReadManifest(path);
 }
 

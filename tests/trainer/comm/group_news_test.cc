@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
 #include "trainer/comm/nccl/call_position.h"
+#include "trainer/comm/store/memory_store.h"
 
 namespace fsdp {
 namespace {

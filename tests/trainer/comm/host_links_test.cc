@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

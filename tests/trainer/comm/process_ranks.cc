@@ -13,7 +13,7 @@
 
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/shm/shm_communicator.h"
-#include "trainer/comm/tcp_store.h"
+#include "trainer/comm/store/tcp_store.h"
 
 namespace fsdp::testing {
 namespace {

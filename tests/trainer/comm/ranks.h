@@ -10,7 +10,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device.h"
 

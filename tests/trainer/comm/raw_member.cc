@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <chrono>
 
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/wire.h"
 
 namespace fsdp::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "trainer/comm/socket.h"
-#include "trainer/comm/store_proof.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/store_proof.h"
 
 namespace fsdp::testing {
 

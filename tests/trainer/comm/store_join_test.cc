@@ -18,10 +18,10 @@
 
 #include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/raw_member.h"
-#include "trainer/comm/early_stop.h"
-#include "trainer/comm/socket.h"
-#include "trainer/comm/tcp_store.h"
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/tcp_store.h"
+#include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

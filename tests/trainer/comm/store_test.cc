@@ -1,4 +1,4 @@
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -17,10 +17,10 @@
 #include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/comm/raw_member.h"
-#include "trainer/comm/memory_store.h"
-#include "trainer/comm/socket.h"
-#include "trainer/comm/tcp_store.h"
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/tcp_store.h"
+#include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 

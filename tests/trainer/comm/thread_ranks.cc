@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/comm/thread/thread_communicator.h"
 
 namespace fsdp::testing {

@@ -1,4 +1,4 @@
-#include "trainer/comm/together.h"
+#include "trainer/comm/store/together.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -28,7 +28,7 @@ Strings OnThree(const std::function<std::string(int rank)>& work) {
         for (const std::string& r : Together(store, "x", rank, 3, [&] { return work(rank); })) {
           ends[rank] += r + ";";
         }
-      } catch (const ToldByAnother& error) {
+      } catch (const ReportedElsewhere& error) {
         ends[rank] =
             "told: " + std::to_string(static_cast<int>(error.code())) + ": " + error.what();
       } catch (const CheckpointError& error) {
@@ -64,19 +64,19 @@ TEST(Together, OneRanksFailureIsEverybodysOfItsKind) {
 }
 
 // A rank that has been told says nothing later on either, and whoever knows still does.
-TEST(TellsIt, WhoHasBeenToldDoesNot) {
+TEST(ClaimReport, RanksThatHeardAnotherDoNotClaim) {
   MemoryStore store(/*timeout_s=*/60);
   const Error error(ExitCode::kNotFinite, "rank 1: nan");
-  std::vector<char> tells(3);
+  std::vector<char> claims(3);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
-      tells[rank] = rank == 1 ? TellsIt(store, "x", rank, 3, error)
-                              : TellsIt(store, "x", rank, 3, ToldByAnother(error));
+      claims[rank] = rank == 1 ? ClaimReport(store, "x", rank, 3, error)
+                               : ClaimReport(store, "x", rank, 3, ReportedElsewhere(error));
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  EXPECT_EQ(tells, (std::vector<char>{false, true, false}));
+  EXPECT_EQ(claims, (std::vector<char>{false, true, false}));
 }
 
 }  // namespace

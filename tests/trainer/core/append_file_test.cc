@@ -9,8 +9,8 @@
 #include <string>
 
 #include "tests/testing/fresh_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -48,7 +48,7 @@ TEST(AppendFile, NoticesThatWhatItWroteIsNoLongerThere) {
       {[](auto& dir, auto&) { fs::rename(dir, dir + ".moved"); }, gone},
       {[](auto& dir, auto&) { fs::remove_all(dir), Put(dir, "a file now"); }, gone},
       {[](auto&, auto& file) { fs::rename(file, file + ".1"), Put(file, "one\n"); }, other},
-      {[](auto&, auto& file) { WriteWholeFile(file, "one\n"); }, other},
+      {[](auto&, auto& file) { WriteAtomicFile(file, "one\n"); }, other},
       {[](auto&, auto& file) { fs::resize_file(file, 3); },
        ": has 3 bytes, of 4 that were written: it was cut while it was written"},
   };

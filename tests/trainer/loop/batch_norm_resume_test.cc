@@ -17,7 +17,7 @@
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/core/whole_file.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"

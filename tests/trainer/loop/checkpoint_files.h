@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "trainer/core/whole_file.h"
+#include "trainer/core/atomic_file.h"
 
 namespace fsdp::testing {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
@@ -50,7 +50,7 @@ std::string Columns(const std::string& path) {
 
 std::string Write(const std::string& directory, const std::string& lines) {
   const std::string path = directory + "/clicks.csv";
-  WriteWholeFile(path, "click,a,b,page,tags\n" + lines);
+  WriteAtomicFile(path, "click,a,b,page,tags\n" + lines);
   return path;
 }
 

@@ -8,8 +8,8 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/data/tokens/token_manifest.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
@@ -46,8 +46,8 @@ std::string ErrorOf(const std::string& model, const std::string& data) {
 // A Hugging Face directory, as far as it is looked at here.
 std::string HfDirectory(const std::string& name, const Strings& files) {
   const std::string directory = FreshDirectory(name);
-  WriteWholeFile(directory + "/config.json", "{}");
-  for (const std::string& file : files) WriteWholeFile(directory + "/" + file, "");
+  WriteAtomicFile(directory + "/config.json", "{}");
+  for (const std::string& file : files) WriteAtomicFile(directory + "/" + file, "");
   return directory;
 }
 
@@ -122,7 +122,7 @@ TEST(CompleteRecipe, TokensSayWhoMadeThem) {
   manifest.vocab_size = 700;
   manifest.tokens = 1;
   manifest.shards = {{"a.bin", 1}};
-  WriteWholeFile(tokens + "/" + kTokenManifest, ToJson(manifest));
+  WriteAtomicFile(tokens + "/" + kTokenManifest, ToJson(manifest));
   const std::string made = "{source: tokens, paths: [" + tokens + "]}";
   EXPECT_EQ(Load("{family: llama}", "{train: " + made + "}").model.Get<int64_t>("vocab_size"), 700);
   EXPECT_EQ(Load("{family: llama}", "{train: [" + made + ", {source: synthetic}]}")
@@ -137,7 +137,7 @@ TEST(CompleteRecipe, TokensSayWhoMadeThem) {
 
 TEST(CompleteRecipe, ARunDirectoryIsItsLatestCheckpoint) {
   const std::string text = FreshDirectory("text") + "/t.txt";
-  WriteWholeFile(text, std::string(200, 'a'));
+  WriteAtomicFile(text, std::string(200, 'a'));
   const std::string checkpoint = SavedCheckpoint(
       "first", {"data.train={source: text, paths: [" + text + "], tokenizer: bytes}"});
   const std::string run = fs::path(checkpoint).parent_path().parent_path();
@@ -171,7 +171,7 @@ TEST(CompleteRecipe, ARunThatGoesOnIsWhatItsCheckpointSays) {
   const std::string text = FreshDirectory("text") + "/t.txt", tokenizer = UnusedPath("t.json");
   std::string words;
   for (int i = 0; i < 100; ++i) words += "word " + std::to_string(i * i) + ". ";
-  WriteWholeFile(text, words);
+  WriteAtomicFile(text, words);
   fs::copy_file(kGpt2, tokenizer);
   const std::string first = SavedCheckpoint("began", {"model.vocab_size=1300"});
   const std::string begun = fs::path(first).parent_path().parent_path();

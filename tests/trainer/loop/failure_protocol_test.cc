@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/early_stop.h"
-#include "trainer/comm/memory_store.h"
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/told_once.h"
 
 namespace fsdp {
 namespace {
@@ -31,7 +31,7 @@ std::string EndOf(const std::function<void()>& life) {
   try {
     life();
     return "done";
-  } catch (const ToldByAnother& error) {
+  } catch (const ReportedElsewhere& error) {
     return std::string("told: ") + error.what();
   } catch (const EarlyStop&) {
     return "stopped";
@@ -52,20 +52,20 @@ struct Asked {
 Asked EndRunBy(const Job& job, const std::function<void()>& error,
                std::exception_ptr cause = nullptr) {
   Asked asked;
-  RunParts parts;
-  parts.where = [] { return "the updating"; };
-  parts.abort = [&](const std::string& why) { asked.parts.push_back("abort " + why); };
-  parts.give_up = [&](const std::exception& by) {
+  EndingHooks hooks;
+  hooks.where = [] { return "the updating"; };
+  hooks.abort = [&](const std::string& why) { asked.parts.push_back("abort " + why); };
+  hooks.give_up = [&](const std::exception& by) {
     asked.parts.push_back(std::string("give up ") + by.what());
     return cause;
   };
-  parts.record_stop = [&] { asked.parts.push_back("stop"); };
-  parts.record_failure = [&](const std::string& why) { asked.parts.push_back("failure " + why); };
+  hooks.record_stop = [&] { asked.parts.push_back("stop"); };
+  hooks.record_failure = [&](const std::string& why) { asked.parts.push_back("failure " + why); };
   asked.end = EndOf([&] {
     try {
       error();
     } catch (const std::exception& by) {
-      EndRun(job, by, parts);
+      EndRun(job, by, hooks);
     }
   });
   return asked;
@@ -126,30 +126,30 @@ TEST(EarlyStopWatch, FailsTheStoreUntilItEnds) {
 }
 
 // The ends of three ranks' lives.
-Strings LivesOfThree(const std::function<Life(int rank)>& begin) {
+Strings EndsOfThree(const std::function<RankWork(int rank)>& begin) {
   MemoryStore store(/*timeout_s=*/60);
   Strings ends(3);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
       const Job job = JobOf(store, rank, 3);
-      ends[rank] = EndOf([&] { LiveAndTell(job, [&] { return begin(rank); }); });
+      ends[rank] = EndOf([&] { RunRank(job, [&] { return begin(rank); }); });
     });
   }
   for (std::thread& rank : ranks) rank.join();
   return ends;
 }
 
-TEST(LiveAndTell, OneRankSaysWhatAllHaveFound) {
+TEST(RunRank, OneRankSaysWhatAllHaveFound) {
   const Strings one = {"4: a hole", "told: a hole", "told: a hole"};
-  EXPECT_EQ(LivesOfThree([](int) -> Life { throw DataError("a hole"); }), one);
-  const Life diverge = []() -> ExitCode { throw Error(ExitCode::kNotFinite, "loss nan"); };
-  EXPECT_EQ(LivesOfThree([&](int) { return diverge; }),
+  EXPECT_EQ(EndsOfThree([](int) -> RankWork { throw DataError("a hole"); }), one);
+  const RankWork diverge = []() -> ExitCode { throw Error(ExitCode::kNotFinite, "loss nan"); };
+  EXPECT_EQ(EndsOfThree([&](int) { return diverge; }),
             (Strings{"7: loss nan", "told: loss nan", "told: loss nan"}));
 }
 
 // Its communicators are gone before the others hear: who aborts them then aborts nothing.
-TEST(LiveAndTell, ALifeIsOverBeforeItsEndIsHeardOf) {
+TEST(RunRank, WorkIsDestroyedBeforeItsEndIsHeardOf) {
   MemoryStore store;
   const Job job = JobOf(store);
   std::string heard;
@@ -159,7 +159,7 @@ TEST(LiveAndTell, ALifeIsOverBeforeItsEndIsHeardOf) {
     std::string& end;
   };
   EXPECT_EQ(EndOf([&] {
-              LiveAndTell(job, [&]() -> Life {
+              RunRank(job, [&]() -> RankWork {
                 return [run = std::make_shared<Run>(store, heard)]() -> ExitCode {
                   throw DataError("a hole");
                 };

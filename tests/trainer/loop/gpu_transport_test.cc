@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/loop/choices.h"
 
 namespace fsdp {

@@ -11,9 +11,9 @@
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/data/pillow_images.h"
 #include "tests/trainer/loop/train_ranks.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
@@ -49,8 +49,8 @@ struct Files {
       }
       classes += static_cast<char>(label + labels_from);
     }
-    WriteWholeFile(images = directory + "/images", pixels);
-    WriteWholeFile(labels = directory + "/labels", classes);
+    WriteAtomicFile(images = directory + "/images", pixels);
+    WriteAtomicFile(labels = directory + "/labels", classes);
   }
 };
 
@@ -113,7 +113,7 @@ TEST(Images, WorldsLearnTheSameAndAResumeGoesOn) {
   for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(of_three[s] / losses[s], 1, 1e-4) << s;
 
   std::filesystem::remove_all(*one.run.dir + "/checkpoints/step_12");
-  WriteWholeFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
+  WriteAtomicFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
   EXPECT_EQ(TrainRanks(1, one), Strings{"0 "});
   EXPECT_EQ(LossesOf(one), losses);
 }
@@ -133,7 +133,7 @@ TEST(Images, ThreadsChangeNoBit) {
     EXPECT_EQ(LossesOf(more), losses) << threads;
   }
   std::filesystem::remove_all(*one.run.dir + "/checkpoints/step_12");
-  WriteWholeFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
+  WriteAtomicFile(*one.run.dir + "/checkpoints/latest", "step_6\n");
   Recipe resumed = one;
   resumed.data.threads = 3;
   EXPECT_EQ(TrainRanks(1, resumed), Strings{"0 "});
@@ -142,7 +142,7 @@ TEST(Images, ThreadsChangeNoBit) {
   const std::string folder = FreshDirectory(NewName("broken"));
   for (const std::string name : {"a/1", "a/2", "a/3", "b/4", "b/5", "b/6", "b/7", "b/8"}) {
     std::filesystem::create_directories(folder + "/" + name.substr(0, 1));
-    WriteWholeFile(folder + "/" + name + ".png", "no image");
+    WriteAtomicFile(folder + "/" + name + ".png", "no image");
   }
   const auto ends = [&](const std::string& threads) {
     return TrainRanks(1, Load("paths: [" + folder + "]",
@@ -163,8 +163,8 @@ TEST(Images, OneClassIsEnough) {
   const std::string folder = FreshDirectory(NewName("one_class"));
   std::filesystem::create_directories(folder + "/cat");
   for (int i = 0; i < 10; ++i) {
-    WriteWholeFile(folder + "/cat/" + std::to_string(i) + ".png",
-                   testing::ImageFixture("grey.png"));
+    WriteAtomicFile(folder + "/cat/" + std::to_string(i) + ".png",
+                    testing::ImageFixture("grey.png"));
   }
   const Recipe recipe =
       Load("paths: [" + folder + "]", {"model.num_labels=1", "train.steps=2", "log.every=1"});

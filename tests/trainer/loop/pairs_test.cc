@@ -8,8 +8,8 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/loop/train_ranks.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/data/pairs/pair_batch.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
@@ -40,7 +40,7 @@ std::string Text() {
   const std::string path = FreshDirectory("text") + "/a.txt";
   std::string text;
   for (int i = 0; i < 400; ++i) text += "the " + std::to_string(i * i) + "th of many words; ";
-  WriteWholeFile(path, text);
+  WriteAtomicFile(path, text);
   return path;
 }
 
@@ -51,7 +51,7 @@ std::string Lines(const std::string& extra = "") {
     const std::string n = std::to_string(i);
     text += R"({"input": "say )" + n + R"(", "target": "it is )" + n + "\"}\n";
   }
-  WriteWholeFile(path, text + extra);
+  WriteAtomicFile(path, text + extra);
   return path;
 }
 

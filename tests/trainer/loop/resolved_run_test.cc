@@ -14,9 +14,9 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/loop/choices.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
@@ -52,7 +52,7 @@ Recipe Tiny(const Strings& more = {}) {
 // Text of 1000 bytes, as tokens.
 Strings Text() {
   const std::string file = FreshDirectory("text") + "/text.txt";
-  WriteWholeFile(file, std::string(1000, 'x'));
+  WriteAtomicFile(file, std::string(1000, 'x'));
   return {"data.train={source: text, paths: [" + file + "], tokenizer: bytes}"};
 }
 

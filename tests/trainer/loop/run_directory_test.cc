@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tests/testing/kill_at_call.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"
 
@@ -31,7 +31,7 @@ RunDirectory RunOf(const std::string& name, const Strings& checkpoints) {
   fs::remove_all(run.path);
   fs::create_directories(run.checkpoints());
   for (const std::string& step : checkpoints) fs::create_directory(run.checkpoints() + "/" + step);
-  WriteWholeFile(run.metrics(), kRecords);
+  WriteAtomicFile(run.metrics(), kRecords);
   return run;
 }
 
@@ -71,7 +71,7 @@ TEST(GoBack, KeepsWhateverIsThere) {
   const RunDirectory run = RunOf("other", {"step_2", "step_4"});
   const std::string records = R"({"kind": "eval", "step": 4, "loss": 1})"
                               "\n";
-  WriteWholeFile(run.metrics(), records);
+  WriteAtomicFile(run.metrics(), records);
   EXPECT_EQ(ReadWholeFile(GoBack(run, 2).metrics), records);
 }
 
@@ -90,7 +90,7 @@ TEST(OpenRunDirectory, RemovesWhatAKilledRunWasWriting) {
   for (const std::string& path : left) std::ofstream(path) << "step_";
   open();
   for (const std::string& path : left) EXPECT_FALSE(fs::exists(path)) << path;
-  const WholeFile writing(run.checkpoints() + "/latest");  // Somebody lives and writes it.
+  const AtomicFile writing(run.checkpoints() + "/latest");  // Somebody lives and writes it.
   open();
   EXPECT_TRUE(fs::exists(left[0]));
 }
@@ -117,8 +117,8 @@ TEST(GoBack, KilledAtEverySystemCallLosesNoRecord) {
     ASSERT_LT(count, 5000);
     const RunDirectory run = RunOf("kill", {"step_2", "step_4", "step_6"});
     const std::string latest = run.checkpoints() + "/latest";
-    WriteWholeFile(latest, "step_6");
-    WriteWholeFile(run.metrics(), old);
+    WriteAtomicFile(latest, "step_6");
+    WriteAtomicFile(run.metrics(), old);
     const auto go_back = [&] {
       GoBack(run, 2);
       MetricsWriter::Resume(run.metrics(), 2);

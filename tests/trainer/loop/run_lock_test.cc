@@ -11,8 +11,8 @@
 #include <memory>
 #include <thread>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/comm/ranks.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/loop/train.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/stream_checker.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {
@@ -106,7 +106,7 @@ TEST(Log, KnowsWhetherItsFileIsStillThere) {
                 ": is gone: it was removed or renamed while it was written, and what it held is no "
                 "longer there");
   std::filesystem::create_directories(dir + "/logs");
-  WriteWholeFile(path, "another");
+  WriteAtomicFile(path, "another");
   EXPECT_EQ(error().find(path + ": is another file by now: it was replaced"), 0u) << error();
   const Log null("/dev/null");
   EXPECT_NO_THROW(null.RequireThere());
@@ -115,7 +115,7 @@ TEST(Log, KnowsWhetherItsFileIsStillThere) {
 TEST(Log, UnwritableIsAClearError) {
   const std::string dir = FreshDirectory("unwritable");
   std::filesystem::create_directories(dir);
-  WriteWholeFile(dir + "/logs", "a file");
+  WriteAtomicFile(dir + "/logs", "a file");
   try {
     Log log(dir + "/logs/rank_0.log");
     FAIL();

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "tests/testing/full_disk.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -6,8 +6,8 @@
 #include <regex>
 #include <thread>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/power_cut.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/metrics.h"
 
 namespace fsdp {
@@ -51,7 +51,7 @@ TEST(RecordsAfterAPowerCut, AreThoseThatWereSynced) {
   std::vector<std::pair<size_t, int64_t>> synced = {{0, 0}};  // Changes, steps by then.
   {
     MetricsWriter writer = MetricsWriter::Create(root + "/metrics.jsonl");
-    WriteWholeFile(root + "/provenance.json", "{}");  // As a run does: syncs the directory.
+    WriteAtomicFile(root + "/provenance.json", "{}");  // As a run does: syncs the directory.
     for (int64_t step = 1; step <= 12; ++step) {
       writer.Write(Step(step));
       if (step % 4 != 0) continue;

@@ -10,8 +10,8 @@
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/full_disk.h"
 #include "tests/trainer/observe/event_reader.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -26,10 +26,10 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/full_disk.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_io.h"
 #include "trainer/core/unique_fd.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/runtime/memory.h"
 #include "trainer/runtime/thread_pool.h"
 
@@ -300,7 +300,7 @@ TEST(SpillFile, RefusesADirectoryThatTakesNothing) {
   };
   const std::string what = ": cannot take 3.00 MiB of optimizer state: ";
   EXPECT_EQ(error(dir + "/none"), dir + "/none" + what + "No such file or directory");
-  WriteWholeFile(dir + "/file", "");
+  WriteAtomicFile(dir + "/file", "");
   EXPECT_EQ(error(dir + "/file"), dir + "/file" + what + "Not a directory");
   fs::create_directory(dir + "/closed");
   fs::permissions(dir + "/closed", fs::perms::owner_read | fs::perms::owner_exec);

@@ -12,8 +12,8 @@
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/weights/export.h"
 
 namespace fsdp {

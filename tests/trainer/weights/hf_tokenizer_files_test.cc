@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/testing/fresh_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/data/tokenizers/open_tokenizer.h"
 
 namespace fsdp {
@@ -25,7 +25,7 @@ const char kFixtures[] = "tests/fixtures/tokenizers/";
 // As an export writes them.
 std::shared_ptr<const Tokenizer> ReadBack(const HfTokenizerFiles& files, const std::string& name) {
   const std::string dir = FreshDirectory("back");
-  for (const auto& [file, contents] : files.contents) WriteWholeFile(dir + "/" + file, contents);
+  for (const auto& [file, contents] : files.contents) WriteAtomicFile(dir + "/" + file, contents);
   return OpenTokenizer(dir + "/" + name);
 }
 

@@ -11,8 +11,8 @@
 #include "models/make_model.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/thread_pool.h"
 
@@ -81,7 +81,7 @@ TEST(InitialWeights, AdaptersAreMerged) {
 // A run directory means its latest checkpoint, and the tokenizer of its run.
 TEST(InitialWeights, ARunDirectoryMeansItsLatestCheckpoint) {
   const std::string text = FreshDirectory("text") + "/t.txt";
-  WriteWholeFile(text, std::string(200, 'a'));
+  WriteAtomicFile(text, std::string(200, 'a'));
   const std::string checkpoint = SavedCheckpoint(
       "run", {"data.train={source: text, paths: [" + text + "], tokenizer: bytes}"});
   const std::string run = fs::path(checkpoint).parent_path().parent_path();

@@ -11,7 +11,7 @@
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/toy_tables.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/row_deal.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/socket.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

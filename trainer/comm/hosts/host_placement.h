@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

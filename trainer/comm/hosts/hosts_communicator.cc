@@ -15,7 +15,7 @@
 #include "trainer/comm/hosts/host_links.h"
 #include "trainer/comm/hosts/hosts_transport.h"
 #include "trainer/comm/shm/handshake.h"
-#include "trainer/comm/socket.h"
+#include "trainer/comm/store/socket.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
 

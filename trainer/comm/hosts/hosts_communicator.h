@@ -10,7 +10,7 @@
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/rank_group.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

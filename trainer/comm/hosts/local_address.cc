@@ -13,7 +13,7 @@
 #include <sstream>
 #include <vector>
 
-#include "trainer/comm/socket.h"
+#include "trainer/comm/store/socket.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

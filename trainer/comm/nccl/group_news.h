@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "trainer/comm/rank_group.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

@@ -11,7 +11,7 @@
 
 #include "trainer/comm/rank_group.h"
 #include "trainer/comm/shm/shared_memory.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

@@ -9,7 +9,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 

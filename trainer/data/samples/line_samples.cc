@@ -333,7 +333,7 @@ std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
         manifest.tokenizer_hash = encoder.tokenizer().hash();
         manifest.vocab_size = encoder.tokenizer().vocab_size();
         manifest.inputs = inputs;
-        WholeOutput output(directory + "/" + kTokenManifest);
+        AtomicOutput output(directory + "/" + kTokenManifest);
         output.Append(ToJson(manifest));
         output.Commit();
       });

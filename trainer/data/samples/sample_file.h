@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/data/atomic_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/samples/sample_store.h"
-#include "trainer/data/whole_output.h"
 
 namespace fsdp {
 
@@ -34,7 +34,7 @@ class SampleFileWriter {
   int64_t tokens() const { return begins_.back(); }
 
  private:
-  WholeOutput output_;
+  AtomicOutput output_;
   std::vector<int64_t> begins_{0}, lines_;
 };
 

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/atomic_output.h"
 #include "trainer/data/keep_once.h"
 #include "trainer/data/tokens/token_file_source.h"
 #include "trainer/data/tokens/token_manifest.h"
-#include "trainer/data/whole_output.h"
 
 namespace fsdp {
 namespace {

@@ -17,12 +17,12 @@
 #include "trainer/core/json_tree.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
+#include "trainer/data/atomic_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/text/text_check.h"
 #include "trainer/data/text/text_chunks.h"
 #include "trainer/data/tokens/token_file.h"
-#include "trainer/data/whole_output.h"
 
 namespace fsdp {
 namespace {
@@ -67,7 +67,7 @@ class Shards {
     char name[32];
     std::snprintf(name, sizeof(name), "tokens_%05zu.bin", done_.size());
     name_ = name;
-    output_ = std::make_unique<WholeOutput>(directory_ + "/" + name_);
+    output_ = std::make_unique<AtomicOutput>(directory_ + "/" + name_);
     output_->Append(LlmcHeader(dtype_, 0));
     in_shard_ = 0;
   }
@@ -91,7 +91,7 @@ class Shards {
   const TokenDType dtype_;
   const int64_t shard_tokens_;
   std::vector<TokenManifest::Shard> done_;
-  std::unique_ptr<WholeOutput> output_;
+  std::unique_ptr<AtomicOutput> output_;
   std::string name_;
   int64_t in_shard_ = 0;
   std::vector<uint16_t> narrow_;
@@ -150,7 +150,7 @@ std::optional<Progress> ReadProgress(const std::string& path) {
 }
 
 void WriteFile(const std::string& path, const std::string& text) {
-  WholeOutput output(path);
+  AtomicOutput output(path);
   output.Append(text);
   output.Commit();
 }

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/atomic_output.h"
 #include "trainer/data/tokens/token_manifest.h"
-#include "trainer/data/whole_output.h"
 
 namespace fsdp {
 namespace {

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/page.h"
@@ -58,7 +58,7 @@ WrittenReport WriteReport(const std::vector<std::string>& directories, std::stri
       runs.empty() ? StaticPage("Simulated steps", "<h1>Simulated steps</h1>\n" + pictures +
                                                        "<footer>" + made + "</footer>\n")
                    : ReportPage(runs, made, pictures);
-  WriteWholeFile(report.path, page, to);
+  WriteAtomicFile(report.path, page, to);
   report.bytes = static_cast<int64_t>(page.size());
   return report;
 }

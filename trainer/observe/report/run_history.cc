@@ -10,12 +10,12 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/line_buffer.h"
 #include "trainer/core/read_file.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

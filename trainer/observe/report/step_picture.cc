@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/report/plot.h"
 #include "trainer/observe/report/series.h"
 #include "trainer/observe/report/trace_times.h"

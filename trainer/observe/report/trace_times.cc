@@ -9,9 +9,9 @@
 #include <system_error>
 #include <utility>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/units.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp::testing {
 namespace {
@@ -23,7 +23,7 @@ const char kHeader[] = "who,click,price,page,tags\n";
 class CsvFiles : public ::testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& text) const {
-    WriteWholeFile(directory_ + "/" + name, text);
+    WriteAtomicFile(directory_ + "/" + name, text);
     return directory_ + "/" + name;
   }
   std::shared_ptr<const ClickStore> Open(const Strings& paths, const Strings& dense = {"price"},

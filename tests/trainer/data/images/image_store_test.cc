@@ -10,8 +10,8 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/data/pillow_images.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp::testing {
 namespace {
@@ -41,7 +41,7 @@ class ImageStores : public ::testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& bytes) const {
     fs::create_directories(fs::path(directory_ + "/" + name).parent_path());
-    WriteWholeFile(directory_ + "/" + name, bytes);
+    WriteAtomicFile(directory_ + "/" + name, bytes);
     return directory_ + "/" + name;
   }
   std::string Compressed(const std::string& path) const {

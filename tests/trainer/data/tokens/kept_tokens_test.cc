@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/atomic_output.h"
 #include "trainer/data/text/text_cache.h"
 #include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/whole_output.h"
 
 namespace fsdp {
 namespace {

@@ -11,9 +11,9 @@
 #include <set>
 
 #include "tests/trainer/observe/report/run_directory_files.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
-#include "trainer/core/whole_file.h"
 #include "trainer/observe/report/report.h"
 
 namespace fsdp {

@@ -1,4 +1,4 @@
-#include "trainer/comm/memory_store.h"
+#include "trainer/comm/store/memory_store.h"
 
 #include <charconv>
 #include <chrono>

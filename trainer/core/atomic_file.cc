@@ -1,4 +1,4 @@
-#include "trainer/core/whole_file.h"
+#include "trainer/core/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -97,7 +97,7 @@ void RequireDirectory(const std::string& path) {
 
 }  // namespace
 
-WholeFile::WholeFile(const std::string& path, WriteTo to) : path_(path) {
+AtomicFile::AtomicFile(const std::string& path, WriteTo to) : path_(path) {
   struct stat there, followed;
   const bool exists = ::stat(path.c_str(), &there) == 0;
   const bool flows = exists && (S_ISCHR(there.st_mode) || S_ISFIFO(there.st_mode));
@@ -124,11 +124,11 @@ WholeFile::WholeFile(const std::string& path, WriteTo to) : path_(path) {
   }
 }
 
-WholeFile::~WholeFile() {
+AtomicFile::~AtomicFile() {
   if (file_.open() && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void WholeFile::Append(std::string_view bytes) {
+void AtomicFile::Append(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
@@ -137,7 +137,7 @@ void WholeFile::Append(std::string_view bytes) {
   }
 }
 
-void WholeFile::Overwrite(int64_t offset, std::string_view bytes) {
+void AtomicFile::Overwrite(int64_t offset, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), offset);
     if (n < 0 && errno == EINTR) continue;
@@ -147,7 +147,7 @@ void WholeFile::Overwrite(int64_t offset, std::string_view bytes) {
   }
 }
 
-void WholeFile::Commit() {
+void AtomicFile::Commit() {
   if (!temporary_.empty()) {
     // Some file systems say only here that the disk is full.
     if (::fsync(file_.get()) != 0) Fail(path_, "cannot be synced");
@@ -160,8 +160,8 @@ void WholeFile::Commit() {
   SyncDirectory(parent.empty() ? "." : parent);
 }
 
-void WriteWholeFile(const std::string& path, std::string_view contents, WriteTo to) {
-  WholeFile file(path, to);
+void WriteAtomicFile(const std::string& path, std::string_view contents, WriteTo to) {
+  AtomicFile file(path, to);
   file.Append(contents);
   file.Commit();
 }

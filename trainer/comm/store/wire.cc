@@ -1,4 +1,4 @@
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/wire.h"
 
 #include <bit>
 #include <cstring>

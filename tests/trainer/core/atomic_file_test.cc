@@ -1,4 +1,4 @@
-#include "trainer/core/whole_file.h"
+#include "trainer/core/atomic_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ std::vector<std::string> ListSorted(const std::string& dir) {
 
 std::string ErrorOf(const std::string& path) {
   try {
-    WriteWholeFile(path, "new");
+    WriteAtomicFile(path, "new");
   } catch (const CheckpointError& error) {
     return error.what();
   }
@@ -48,26 +48,26 @@ void Put(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;
 }
 
-TEST(WholeFile, ReplacesAndLeavesNothingElse) {
+TEST(AtomicFile, ReplacesAndLeavesNothingElse) {
   const std::string dir = FreshDirectory("whole"), path = dir + "/a.json";
-  WriteWholeFile(path, "one");
+  WriteAtomicFile(path, "one");
   EXPECT_EQ(ReadWholeFile(path), "one");
   const std::string two("\0two\n", 5);
-  WriteWholeFile(path, two);
+  WriteAtomicFile(path, two);
   EXPECT_EQ(ReadWholeFile(path), two);
-  WriteWholeFile(path, "");
+  WriteAtomicFile(path, "");
   EXPECT_EQ(ReadWholeFile(path), "");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), fs::directory_iterator()), 1);
 }
 
-TEST(WholeFile, FullDiskLeavesTheOldFileWhole) {
+TEST(AtomicFile, FullDiskLeavesTheOldFileWhole) {
   const std::string dir = FreshDirectory("full"), path = dir + "/a.json";
-  WriteWholeFile(path, "old");
+  WriteAtomicFile(path, "old");
   std::string error;
   {
     const FullDisk full(1000);
     try {
-      WriteWholeFile(path, std::string(2000, 'x'));
+      WriteAtomicFile(path, std::string(2000, 'x'));
     } catch (const CheckpointError& e) {
       error = e.what();
     }
@@ -77,7 +77,7 @@ TEST(WholeFile, FullDiskLeavesTheOldFileWhole) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), fs::directory_iterator()), 1);
 }
 
-TEST(WholeFile, ErrorsNamePathAndReason) {
+TEST(AtomicFile, ErrorsNamePathAndReason) {
   const std::string dir = FreshDirectory("errors");
   const auto message = [](auto&& call) -> std::string {
     try {
@@ -87,17 +87,17 @@ TEST(WholeFile, ErrorsNamePathAndReason) {
     }
     return "no error";
   };
-  EXPECT_EQ(message([&] { WriteWholeFile(dir + "/no/a", "x"); }),
+  EXPECT_EQ(message([&] { WriteAtomicFile(dir + "/no/a", "x"); }),
             dir + "/no/a: cannot be written: No such file or directory");
   fs::create_directory(dir + "/sub");
-  EXPECT_EQ(message([&] { WriteWholeFile(dir + "/sub", "x"); }),
+  EXPECT_EQ(message([&] { WriteAtomicFile(dir + "/sub", "x"); }),
             dir + "/sub: is a directory: give the name of a file");
   EXPECT_EQ(ListSorted(dir), (std::vector<std::string>{"sub"}));
   EXPECT_EQ(message([&] { ReadWholeFile(dir + "/none"); }),
             dir + "/none: cannot be read: No such file or directory");
 }
 
-TEST(WholeFile, FollowsLinksAndLeavesThem) {
+TEST(AtomicFile, FollowsLinksAndLeavesThem) {
   const std::string dir = FreshDirectory("links");
   fs::create_directories(dir + "/far/away");
   Put(dir + "/far/away/file", "old");
@@ -105,8 +105,8 @@ TEST(WholeFile, FollowsLinksAndLeavesThem) {
   fs::create_symlink("near/file", dir + "/one");        // Relative, to a file.
   fs::create_symlink(dir + "/one", dir + "/two");       // Absolute, to a link.
   fs::create_symlink("far/nothing", dir + "/dangles");  // To what is not there yet.
-  WriteWholeFile(dir + "/two", "new");
-  WriteWholeFile(dir + "/dangles", "made");
+  WriteAtomicFile(dir + "/two", "new");
+  WriteAtomicFile(dir + "/dangles", "made");
   EXPECT_TRUE(fs::is_symlink(dir + "/two") && fs::is_symlink(dir + "/one"));
   EXPECT_TRUE(fs::is_symlink(dir + "/dangles"));
   EXPECT_EQ(ReadWholeFile(dir + "/far/away/file"), "new");
@@ -121,7 +121,7 @@ TEST(WholeFile, FollowsLinksAndLeavesThem) {
   EXPECT_EQ(ErrorOf(dir + "/c"), dir + "/none/file: cannot be written: No such file or directory");
 }
 
-TEST(WholeFile, WritesToDevicesAndPipesWhereAskedToAndLeavesThem) {
+TEST(AtomicFile, WritesToDevicesAndPipesWhereAskedToAndLeavesThem) {
   const std::string dir = FreshDirectory("nodes"), pipe = dir + "/pipe";
   const auto type = [](const std::string& path) {
     struct stat status {};
@@ -135,7 +135,7 @@ TEST(WholeFile, WritesToDevicesAndPipesWhereAskedToAndLeavesThem) {
     std::thread reader([&] { read = ReadFileText(pipe, kMostTextBytes, ReadFrom::kPipeToo).text; });
     const std::string page(200'000, 'p');  // More than a pipe holds.
     EXPECT_EQ(ErrorOf(path), path + ": is a pipe, not a file: remove it");
-    WriteWholeFile(path, page, WriteTo::kPipeToo);
+    WriteAtomicFile(path, page, WriteTo::kPipeToo);
     reader.join();
     EXPECT_EQ(read, page);
     EXPECT_EQ(type(pipe), S_IFIFO);
@@ -148,7 +148,7 @@ TEST(WholeFile, WritesToDevicesAndPipesWhereAskedToAndLeavesThem) {
     names.insert(names.begin(), "null");
     if (std::ofstream(null).is_open()) {  // Or the file system has no devices.
       EXPECT_EQ(ErrorOf(null), null + ": is a device, not a file: remove it");
-      WriteWholeFile(null, "gone", WriteTo::kPipeToo);
+      WriteAtomicFile(null, "gone", WriteTo::kPipeToo);
       EXPECT_EQ(type(null), S_IFCHR);
     }
   }
@@ -160,7 +160,7 @@ TEST(WholeFile, WritesToDevicesAndPipesWhereAskedToAndLeavesThem) {
   EXPECT_EQ(ListSorted(dir), names);  // Nothing beside them.
 }
 
-TEST(WholeFile, RefusesASocket) {
+TEST(AtomicFile, RefusesASocket) {
   const std::string dir = FreshDirectory("socket");
   const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
@@ -177,12 +177,12 @@ TEST(WholeFile, RefusesASocket) {
 }
 
 // The name beside a file is nobody's but ours, and even so nothing there is written to.
-TEST(WholeFile, TouchesNothingOfOthersBesideIt) {
+TEST(AtomicFile, TouchesNothingOfOthersBesideIt) {
   const std::string dir = FreshDirectory("beside"), path = dir + "/page.html";
   const std::string beside = path + kUnfinishedSuffix, other = dir + "/other";
   Put(path + ".tmp", "a user's");
   Put(other, "a user's");
-  WriteWholeFile(path, "page");
+  WriteAtomicFile(path, "page");
   EXPECT_EQ(ReadWholeFile(path + ".tmp"), "a user's");
 
   fs::create_symlink("other", beside);
@@ -192,22 +192,22 @@ TEST(WholeFile, TouchesNothingOfOthersBesideIt) {
   EXPECT_NE(ErrorOf(path).find("is in the way"), std::string::npos);
   fs::remove(beside);
   fs::create_hard_link(other, beside);  // As good as left: the name is removed, not its contents.
-  WriteWholeFile(path, "again");
+  WriteAtomicFile(path, "again");
   EXPECT_EQ(ReadWholeFile(other), "a user's");
 
   Put(beside, "half a page of one that died");
-  WriteWholeFile(path, "whole");
+  WriteAtomicFile(path, "whole");
   EXPECT_EQ(ReadWholeFile(path), "whole");
   EXPECT_EQ(ListSorted(dir), (std::vector<std::string>{"other", "page.html", "page.html.tmp"}));
 
-  WholeFile first(path);
+  AtomicFile first(path);
   first.Append("first");
   EXPECT_EQ(ErrorOf(path), beside + ": is being written by another process");
   first.Commit();
   EXPECT_EQ(ReadWholeFile(path), "first");
 }
 
-TEST(WholeFile, MakesDirectories) {
+TEST(AtomicFile, MakesDirectories) {
   const std::string dir = FreshDirectory("make");
   CreateDirectories(dir + "/a/b/../c/d/");
   EXPECT_TRUE(fs::is_directory(dir + "/a/c/d"));

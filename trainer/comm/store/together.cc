@@ -1,8 +1,8 @@
-#include "trainer/comm/together.h"
+#include "trainer/comm/store/together.h"
 
 #include <exception>
 
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -31,7 +31,7 @@ std::vector<std::string> Together(Store& store, const std::string& name, int ran
       const size_t blank = all[r].find(' ');
       const auto code = static_cast<ExitCode>(std::stoi(all[r].substr(1, blank - 1)));
       const std::string reason = "rank " + std::to_string(r) + ": " + all[r].substr(blank + 1);
-      if (static_cast<int>(r) != rank) throw ToldByAnother(Error(code, reason));
+      if (static_cast<int>(r) != rank) throw ReportedElsewhere(Error(code, reason));
       if (code == ExitCode::kCheckpoint) throw CheckpointError(reason);
       throw Error(code, reason);
     }

@@ -1,4 +1,4 @@
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 #include <map>
 #include <sstream>

@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/comm/memory_store.h"
 #include "trainer/comm/patience.h"
-#include "trainer/comm/socket.h"
-#include "trainer/comm/store_proof.h"
-#include "trainer/comm/tcp_store.h"
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/memory_store.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/store_proof.h"
+#include "trainer/comm/store/tcp_store.h"
+#include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
 

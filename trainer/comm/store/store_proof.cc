@@ -1,4 +1,4 @@
-#include "trainer/comm/store_proof.h"
+#include "trainer/comm/store/store_proof.h"
 
 #include <sodium.h>
 

@@ -1,8 +1,8 @@
 // How the two ends of a connection to the TCP store show each other that they know the job's
 // secret, without sending it: each puts a tag under what both have said, with a key made of it.
 // Tests: tests/trainer/comm/store_join_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_PROOF_H_
-#define FSDP_TRAIN_TRAINER_COMM_STORE_PROOF_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_STORE_PROOF_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_STORE_PROOF_H_
 
 #include <array>
 #include <cstdint>
@@ -50,4 +50,4 @@ bool SameTag(std::string_view a, std::string_view b);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_PROOF_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_STORE_PROOF_H_

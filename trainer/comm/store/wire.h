@@ -1,8 +1,8 @@
 // Messages of the TCP store: a frame is the length of its body in 4 bytes, then the body; numbers
 // are little-endian. Nothing that arrives is trusted.
 // Tests: tests/trainer/comm/store_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_WIRE_H_
-#define FSDP_TRAIN_TRAINER_COMM_WIRE_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_WIRE_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_WIRE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -79,4 +79,4 @@ std::optional<std::string> TakeFrame(std::string& received, size_t max_body);
 
 }  // namespace fsdp::wire
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_WIRE_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_WIRE_H_

@@ -1,7 +1,7 @@
 // Sockets and addresses of the TCP store.
 // Tests: tests/trainer/comm/store_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
-#define FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_SOCKET_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_SOCKET_H_
 
 #include <chrono>
 #include <functional>
@@ -36,4 +36,4 @@ void ConfigureConnection(int fd);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_SOCKET_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_SOCKET_H_

@@ -1,4 +1,4 @@
-#include "trainer/comm/tcp_store.h"
+#include "trainer/comm/store/tcp_store.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,11 +15,11 @@
 #include <thread>
 #include <utility>
 
-#include "trainer/comm/early_stop.h"
 #include "trainer/comm/patience.h"
-#include "trainer/comm/socket.h"
-#include "trainer/comm/store_proof.h"
-#include "trainer/comm/wire.h"
+#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/socket.h"
+#include "trainer/comm/store/store_proof.h"
+#include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
 

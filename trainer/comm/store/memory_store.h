@@ -1,7 +1,7 @@
 // The store of ranks that are threads of one process: one object that all of them share.
 // Tests: tests/trainer/comm/store_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
-#define FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_MEMORY_STORE_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_MEMORY_STORE_H_
 
 #include <condition_variable>
 #include <functional>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 
@@ -47,4 +47,4 @@ std::string AddDecimal(const std::string& key, const std::string& value, int64_t
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_MEMORY_STORE_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_MEMORY_STORE_H_

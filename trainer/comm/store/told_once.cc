@@ -1,4 +1,4 @@
-#include "trainer/comm/told_once.h"
+#include "trainer/comm/store/told_once.h"
 
 #include <algorithm>
 #include <cctype>
@@ -20,8 +20,8 @@ std::string WithoutNumbers(const std::string& text) {
 
 }  // namespace
 
-bool TellsIt(Store& store, const std::string& name, int rank, int size, const Error& error) {
-  const bool told = dynamic_cast<const ToldByAnother*>(&error) != nullptr;
+bool ClaimReport(Store& store, const std::string& name, int rank, int size, const Error& error) {
+  const bool told = dynamic_cast<const ReportedElsewhere*>(&error) != nullptr;
   const std::string mine =
       told ? ""
            : std::to_string(static_cast<int>(error.code())) + " " + WithoutNumbers(error.what());

@@ -1,7 +1,8 @@
 // A table of strings that all ranks of a job see: how they find each other, agree, and hear of a
 // failure. For start-up, checkpoints and the end; never for tensors.
-#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_H_
-#define FSDP_TRAIN_TRAINER_COMM_STORE_H_
+// Tests: tests/trainer/comm/store_test.cc
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_STORE_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_STORE_H_
 
 #include <cstdint>
 #include <functional>
@@ -86,4 +87,4 @@ void Agree(Store& store, const std::string& name, int rank, int size, const Labe
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_STORE_H_

@@ -1,7 +1,7 @@
 // The store of ranks that are processes, on one host or several: rank 0 serves it over TCP.
 // Tests: tests/trainer/comm/store_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
-#define FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_TCP_STORE_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_TCP_STORE_H_
 
 #include <chrono>
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/store.h"
+#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 
@@ -109,4 +109,4 @@ std::unique_ptr<Store> JoinTcpStore(const std::string& host, int port, int rank,
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_TCP_STORE_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_TCP_STORE_H_

@@ -1,6 +1,6 @@
 // Files that are complete or not there, and never somebody else's.
-#ifndef FSDP_TRAIN_TRAINER_CORE_WHOLE_FILE_H_
-#define FSDP_TRAIN_TRAINER_CORE_WHOLE_FILE_H_
+#ifndef FSDP_TRAIN_TRAINER_CORE_ATOMIC_FILE_H_
+#define FSDP_TRAIN_TRAINER_CORE_ATOMIC_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -24,12 +24,12 @@ inline constexpr char kUnfinishedSuffix[] = ".fsdp-tmp";
 // the first Append() on; a pipe without a reader blocks. A file with the suffix is removed if it
 // was left by a process that died; it is refused if it is being written or is no regular file.
 enum class WriteTo { kFile, kPipeToo };
-class WholeFile {
+class AtomicFile {
  public:
-  explicit WholeFile(const std::string& path, WriteTo to = WriteTo::kFile);
-  ~WholeFile();  // Removes an uncommitted file.
-  WholeFile(const WholeFile&) = delete;
-  WholeFile& operator=(const WholeFile&) = delete;
+  explicit AtomicFile(const std::string& path, WriteTo to = WriteTo::kFile);
+  ~AtomicFile();  // Removes an uncommitted file.
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void Append(std::string_view bytes);
   void Overwrite(int64_t offset, std::string_view bytes);  // Only appended bytes.
@@ -42,8 +42,8 @@ class WholeFile {
 };
 
 // Replaces `path` by a file of these contents, as above.
-void WriteWholeFile(const std::string& path, std::string_view contents,
-                    WriteTo to = WriteTo::kFile);
+void WriteAtomicFile(const std::string& path, std::string_view contents,
+                     WriteTo to = WriteTo::kFile);
 
 // Removes the unfinished file of `path` that a process left when it died. Leaves a file that is
 // being written and whatever is no regular file. Throws nothing.
@@ -60,4 +60,4 @@ void CreateDirectories(const std::string& path);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CORE_WHOLE_FILE_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_ATOMIC_FILE_H_

@@ -1,4 +1,4 @@
-#include "trainer/data/whole_output.h"
+#include "trainer/data/atomic_output.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,18 +25,18 @@ auto OrDataError(Work&& work) {
 
 }  // namespace
 
-WholeOutput::WholeOutput(const std::string& path)
-    : file_(OrDataError([&] { return WholeFile(path); })) {}
+AtomicOutput::AtomicOutput(const std::string& path)
+    : file_(OrDataError([&] { return AtomicFile(path); })) {}
 
-void WholeOutput::Append(std::string_view bytes) {
+void AtomicOutput::Append(std::string_view bytes) {
   OrDataError([&] { file_.Append(bytes); });
 }
 
-void WholeOutput::Overwrite(int64_t offset, std::string_view bytes) {
+void AtomicOutput::Overwrite(int64_t offset, std::string_view bytes) {
   OrDataError([&] { file_.Overwrite(offset, bytes); });
 }
 
-void WholeOutput::Commit() {
+void AtomicOutput::Commit() {
   OrDataError([&] { file_.Commit(); });
 }
 

@@ -1,28 +1,28 @@
 // Files of tokens, complete or not there.
 // Tests: tests/trainer/data/text/tokenize_test.cc
-#ifndef FSDP_TRAIN_TRAINER_DATA_WHOLE_OUTPUT_H_
-#define FSDP_TRAIN_TRAINER_DATA_WHOLE_OUTPUT_H_
+#ifndef FSDP_TRAIN_TRAINER_DATA_ATOMIC_OUTPUT_H_
+#define FSDP_TRAIN_TRAINER_DATA_ATOMIC_OUTPUT_H_
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/unique_fd.h"
-#include "trainer/core/whole_file.h"
 
 namespace fsdp {
 
-// A WholeFile whose errors are DataErrors: "tokenize: ", path and reason.
-class WholeOutput {
+// A AtomicFile whose errors are DataErrors: "tokenize: ", path and reason.
+class AtomicOutput {
  public:
-  explicit WholeOutput(const std::string& path);
+  explicit AtomicOutput(const std::string& path);
 
   void Append(std::string_view bytes);
   void Overwrite(int64_t offset, std::string_view bytes);
   void Commit();
 
  private:
-  WholeFile file_;
+  AtomicFile file_;
 };
 
 // Makes the directory and all above it.
@@ -47,4 +47,4 @@ class FileLock {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_DATA_WHOLE_OUTPUT_H_
+#endif  // FSDP_TRAIN_TRAINER_DATA_ATOMIC_OUTPUT_H_

@@ -1,8 +1,8 @@
 // A job that is told to stop before its first step has nothing to save: it ends at once, on all
 // ranks alike, whichever of them hears of it first.
 // Tests: tests/trainer/loop/failure_protocol_test.cc
-#ifndef FSDP_TRAIN_TRAINER_COMM_EARLY_STOP_H_
-#define FSDP_TRAIN_TRAINER_COMM_EARLY_STOP_H_
+#ifndef FSDP_TRAIN_TRAINER_COMM_STORE_EARLY_STOP_H_
+#define FSDP_TRAIN_TRAINER_COMM_STORE_EARLY_STOP_H_
 
 #include <string_view>
 
@@ -20,4 +20,4 @@ struct EarlyStop : Error {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_COMM_EARLY_STOP_H_
+#endif  // FSDP_TRAIN_TRAINER_COMM_STORE_EARLY_STOP_H_

@@ -1,4 +1,4 @@
-#include "trainer/comm/socket.h"
+#include "trainer/comm/store/socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
