@@ -37,13 +37,17 @@ def includes(path):
 
 @functools.cache
 def definitions():
-    """By header, the sources that define what it declares: of its name, or they include it first."""
+    """By header, the sources that define what it declares: of its name, or they include it first, or it declares
+    kernels, and they include it."""
     found = collections.defaultdict(set)
     for top in ("models", "trainer", "tests"):
         for path in files(top):
             if path.endswith((".cc", ".cu")) and not path.endswith("_test.cc"):
                 found[path.rsplit(".", 1)[0] + ".h"].add(path)
                 found[next(iter(includes(path)), None)].add(path)
+                for header in includes(path):
+                    if header.endswith("_backends.h"):
+                        found[header].add(path)
     return found
 
 

@@ -1,12 +1,27 @@
 #include "trainer/ops/activations.h"
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cpu/activations_cpu.h"
-#include "trainer/ops/cuda/activations_cuda.h"
+#include "trainer/ops/cpu/activation_elements.h"
+#include "trainer/ops/element_backends.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {
+
+constexpr int64_t kGrain = 256;
+
+void ActivationForwardCpu(ThreadPool& pool, Activation f, const ConstView& x, const View& y) {
+  pool.ParallelFor(x.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    ActivationForwardElements(f, x, begin, end, y);
+  });
+}
+
+void ActivationBackwardCpu(ThreadPool& pool, Activation f, const ConstView& saved,
+                           const ConstView& dy, const View& dx) {
+  pool.ParallelFor(saved.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    ActivationBackwardElements(f, saved, dy, begin, end, dx);
+  });
+}
 
 struct Row {
   const char *forward, *backward;        // The operations' names.

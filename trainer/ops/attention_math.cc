@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/attention_checks.h"
-#include "trainer/ops/cpu/attention_math_cpu.h"
-#include "trainer/ops/cuda/attention_math_cuda.h"
 #include "trainer/ops/layer_norm.h"
 #include "trainer/runtime/operation.h"
 

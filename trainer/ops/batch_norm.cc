@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
+#include "trainer/ops/batch_norm_backends.h"
 #include "trainer/ops/batch_norm_shape.h"
-#include "trainer/ops/cpu/batch_norm_cpu.h"
-#include "trainer/ops/cuda/batch_norm_cuda.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

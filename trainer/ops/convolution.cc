@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cpu/convolution_cpu.h"
-#include "trainer/ops/cuda/convolution_cuda.h"
+#include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
 #include "trainer/ops/cudnn/convolution_workspace.h"
 #include "trainer/runtime/operation.h"

@@ -1,14 +1,22 @@
 #include "trainer/ops/element_rules.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "trainer/core/philox.h"
-#include "trainer/ops/cpu/element_rules_cpu.h"
-#include "trainer/ops/cuda/element_rules_cuda.h"
+#include "trainer/core/view.h"
+#include "trainer/ops/update_backends.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
+namespace {
+
+void WriteRulesCpu(ThreadPool&, const std::vector<ElementRule>& rules, const View& table) {
+  std::ranges::copy(rules, table.As<ElementRule>());
+}
+
+}  // namespace
 
 uint64_t TensorKey(std::string_view name) { return HashBytes(name); }
 

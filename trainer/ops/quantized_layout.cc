@@ -6,12 +6,15 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cpu/quantized_layout_cpu.h"
-#include "trainer/ops/cuda/quantized_layout_cuda.h"
+#include "trainer/ops/quantize_backends.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {
+
+void WriteQuantizedRowsCpu(ThreadPool&, const std::vector<QuantizedRow>& rows, const View& table) {
+  std::ranges::copy(rows, table.As<QuantizedRow>());
+}
 
 using Kind = QuantizedRow::Kind;
 

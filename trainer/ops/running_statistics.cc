@@ -1,13 +1,32 @@
 #include "trainer/ops/running_statistics.h"
 
+#include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cpu/running_statistics_cpu.h"
-#include "trainer/ops/cuda/running_statistics_cuda.h"
+#include "trainer/ops/batch_norm_backends.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
+namespace {
+
+void CountBatchCpu(ThreadPool&, const View& count) { *count.As<int64_t>() += 1; }
+
+void TakeUnlessNaNCpu(ThreadPool& pool, const ConstView& coefficient, float divisor,
+                      const ConstView& from, const View& to) {
+  if (std::isnan(*coefficient.As<float>())) return;
+  if (to.dtype == DType::kInt64) {
+    std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
+    return;
+  }
+  constexpr int64_t kGrain = 4096;
+  pool.ParallelFor(to.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to.As<float>()[i] = from.As<float>()[i] / divisor;
+  });
+}
+
+}  // namespace
 
 void CountBatch(Stream& stream, View count) {
   constexpr const char* kOp = "count_batch";

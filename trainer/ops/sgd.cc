@@ -3,10 +3,23 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cpu/sgd_cpu.h"
-#include "trainer/ops/cuda/sgd_cuda.h"
+#include "trainer/ops/cpu/update_cpu.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
+namespace {
+
+void SgdCpu(ThreadPool& pool, float momentum, const UpdateOperands& operands) {
+  UpdateShard(pool, operands, &UpdateKernels::sgd,
+              [&](float c, const ElementRule& rule, const UpdateFactors& factors) -> SgdFactors {
+                return {.c = c,
+                        .momentum = momentum,
+                        .lr = static_cast<float>(rule.lr_scale * factors.lr),
+                        .weight_decay = static_cast<float>(rule.weight_decay)};
+              });
+}
+
+}  // namespace
 
 void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView factors,
          ConstView coefficient, ConstView g, View p, View b, const UpdateExtras& extras) {

@@ -6,9 +6,9 @@
 
 #include "tests/emulated/simt.h"
 #include "tests/testing/harness.h"
+#include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/comm/reduce.h"
 #include "trainer/core/philox.h"
-#include "trainer/ops/cuda/sum_in_order_cuda.h"
 
 namespace fsdp {
 namespace {

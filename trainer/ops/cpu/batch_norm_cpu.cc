@@ -1,8 +1,7 @@
-#include "trainer/ops/cpu/batch_norm_cpu.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/ops/batch_norm_backends.h"
 #include "trainer/ops/cpu/floats.h"
 
 namespace fsdp {

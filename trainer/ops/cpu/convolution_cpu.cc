@@ -1,9 +1,8 @@
-#include "trainer/ops/cpu/convolution_cpu.h"
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gemm.h"
 

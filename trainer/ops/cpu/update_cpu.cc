@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "trainer/core/philox.h"
-#include "trainer/ops/cpu/cast_cpu.h"
+#include "trainer/ops/element_backends.h"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
-#include "trainer/ops/cuda/activations_cuda.h"
 #include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gelu_element.h"
 #include "trainer/ops/cuda/normal.h"
+#include "trainer/ops/element_backends.h"
 
 namespace fsdp {
 namespace {

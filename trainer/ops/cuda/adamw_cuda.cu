@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "trainer/ops/cuda/adamw_cuda.h"
 #include "trainer/ops/cuda/update_shard.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 namespace {

@@ -3,10 +3,11 @@
 // computed twice, but no two blocks add to the same element, and no sum waits in memory. The
 // gradient of a bias is added up by distance first, then by bucket. The next tiles are loaded while
 // a block computes.
+// Tests: tests/trainer/ops/attention_test.cc
 #include <climits>
 #include <cmath>
 
-#include "trainer/ops/cuda/attention_backward_cuda.h"
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cuda/attention_buckets.h"
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_mask.h"

@@ -3,7 +3,7 @@
 // have a maximum and sums of their own, which are joined at the end.
 #include <cmath>
 
-#include "trainer/ops/cuda/attention_cached_cuda.h"
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cuda/heads_cuda.h"
 #include "trainer/ops/cuda/launch.h"
 

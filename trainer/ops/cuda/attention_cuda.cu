@@ -2,8 +2,8 @@
 // and values. The next tile is loaded while it computes.
 #include <cmath>
 
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cuda/attention_call.h"
-#include "trainer/ops/cuda/attention_cuda.h"
 #include "trainer/ops/cuda/attention_mask.h"
 #include "trainer/ops/cuda/attention_products.h"
 #include "trainer/ops/cuda/attention_tile.h"

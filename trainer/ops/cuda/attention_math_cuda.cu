@@ -1,14 +1,13 @@
 // Formulas: attention_math.h. Products use tiles of 64 rows, and 64 columns of heads at a time. A
 // warp has a row of scores.
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cuda/attention_buckets.h"
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_mask.h"
-#include "trainer/ops/cuda/attention_math_cuda.h"
 #include "trainer/ops/cuda/attention_products.h"
 #include "trainer/ops/cuda/attention_scores.h"
 #include "trainer/ops/cuda/attention_tile.h"
 #include "trainer/ops/cuda/block_sum.h"
-#include "trainer/ops/cuda/head_mixing_cuda.h"
 #include "trainer/ops/cuda/heads_cuda.h"
 
 namespace fsdp {

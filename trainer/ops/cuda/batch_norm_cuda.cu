@@ -1,4 +1,4 @@
-#include "trainer/ops/cuda/batch_norm_cuda.h"
+#include "trainer/ops/batch_norm_backends.h"
 #include "trainer/ops/cuda/elements.h"
 
 namespace fsdp {

@@ -1,7 +1,7 @@
-#include "trainer/ops/cuda/binary_loss_cuda.h"
 #include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/cuda/loss_terms.h"
+#include "trainer/ops/loss_backends.h"
 #include "trainer/ops/loss_groups.h"
 
 namespace fsdp {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "trainer/ops/cuda/class_loss_cuda.h"
 #include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/loss_terms.h"
 #include "trainer/ops/cuda/row_softmax.h"
+#include "trainer/ops/loss_backends.h"
 
 namespace fsdp {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/ops/cuda/convolution_cuda.h"
+#include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gemm.h"
 

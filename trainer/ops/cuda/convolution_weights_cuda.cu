@@ -1,4 +1,5 @@
-#include "trainer/ops/cuda/convolution_weights_cuda.h"
+// Tests: tests/trainer/ops/convolution_test.cc
+#include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cuda/launch.h"
 
 namespace fsdp {

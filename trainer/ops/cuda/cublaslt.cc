@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/ops/cuda/activations_cuda.h"
+#include "trainer/ops/element_backends.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
-#include "trainer/ops/cuda/dropout_cuda.h"
 #include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/philox.h"
+#include "trainer/ops/element_backends.h"
 
 namespace fsdp {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "trainer/ops/cuda/element_rules_cuda.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 namespace {

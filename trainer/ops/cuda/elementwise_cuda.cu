@@ -1,5 +1,5 @@
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/elementwise_cuda.h"
+#include "trainer/ops/element_backends.h"
 
 namespace fsdp {
 namespace {

@@ -1,11 +1,11 @@
 #include <algorithm>
 
 #include "trainer/ops/cuda/gemm.h"
-#include "trainer/ops/cuda/head_loss_cuda.h"
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/cuda/loss_terms.h"
 #include "trainer/ops/cuda/pieces_ahead.h"
 #include "trainer/ops/cuda/row_softmax.h"
+#include "trainer/ops/loss_backends.h"
 
 namespace fsdp {
 namespace {

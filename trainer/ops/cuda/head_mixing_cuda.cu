@@ -1,9 +1,10 @@
 // Formulas: attention_math.h. A block mixes 32 keys of a query at a time, over all heads, in shared
 // memory. A lane has a key, and warps share the heads.
+// Tests: tests/trainer/ops/attention_math_test.cc
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_scores.h"
 #include "trainer/ops/cuda/block_sum.h"
-#include "trainer/ops/cuda/head_mixing_cuda.h"
 #include "trainer/ops/cuda/norm.h"
 #include "trainer/ops/cuda/ptx.h"
 

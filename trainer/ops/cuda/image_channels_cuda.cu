@@ -1,5 +1,5 @@
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/image_channels_cuda.h"
+#include "trainer/ops/image_backends.h"
 
 namespace fsdp {
 namespace {

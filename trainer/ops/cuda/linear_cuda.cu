@@ -1,6 +1,6 @@
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/linear_cuda.h"
+#include "trainer/ops/linear_backends.h"
 
 namespace fsdp {
 namespace {

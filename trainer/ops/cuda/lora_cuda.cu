@@ -1,5 +1,5 @@
 #include "trainer/ops/cuda/gemm.h"
-#include "trainer/ops/cuda/lora_cuda.h"
+#include "trainer/ops/linear_backends.h"
 
 namespace fsdp {
 

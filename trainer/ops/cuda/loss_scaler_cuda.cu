@@ -1,6 +1,6 @@
 #include "trainer/ops/cuda/finite.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/loss_scaler_cuda.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 namespace {

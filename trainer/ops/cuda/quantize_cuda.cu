@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/quantize_cuda.h"
+#include "trainer/ops/quantize_backends.h"
 
 namespace fsdp {
 namespace {

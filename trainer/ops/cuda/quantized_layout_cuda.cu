@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/quantized_layout_cuda.h"
+#include "trainer/ops/quantize_backends.h"
 
 namespace fsdp {
 namespace {

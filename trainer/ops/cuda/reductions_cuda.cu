@@ -5,7 +5,7 @@
 #include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/finite.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/reductions_cuda.h"
+#include "trainer/ops/reductions_backends.h"
 #include "trainer/runtime/kernel.h"
 
 namespace fsdp {

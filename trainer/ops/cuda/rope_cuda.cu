@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/rope_cuda.h"
 
 namespace fsdp {
 namespace {

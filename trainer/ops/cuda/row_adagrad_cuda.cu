@@ -2,9 +2,9 @@
 
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/cuda/philox.h"
-#include "trainer/ops/cuda/row_adagrad_cuda.h"
 #include "trainer/ops/row_order.h"
 #include "trainer/ops/step_blocks.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 namespace {
@@ -38,7 +38,7 @@ __device__ int64_t Find(const int64_t* ids, int64_t capacity, int64_t id) {
   return begin < capacity && ids[begin] == id ? begin : -1;
 }
 
-// A finite value to one of its neighbours: cpu/row_adagrad_cpu.cc.
+// A finite value to one of its neighbours: row_adagrad.cc.
 __device__ __nv_bfloat16 Round(float value, uint32_t draw) {
   const uint32_t bits = __float_as_uint(value);
   const bool rounds = (bits & 0x7fff0000u) < 0x7f7f0000u;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "trainer/ops/batch_norm_backends.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/running_statistics_cuda.h"
 
 namespace fsdp {
 namespace {

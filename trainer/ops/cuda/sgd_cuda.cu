@@ -1,5 +1,5 @@
-#include "trainer/ops/cuda/sgd_cuda.h"
 #include "trainer/ops/cuda/update_shard.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 namespace {

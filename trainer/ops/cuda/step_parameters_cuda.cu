@@ -2,8 +2,8 @@
 
 #include "trainer/ops/cuda/finite.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/step_parameters_cuda.h"
 #include "trainer/ops/step_blocks.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 namespace {

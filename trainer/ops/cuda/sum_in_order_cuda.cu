@@ -1,5 +1,6 @@
+// Tests: tests/trainer/ops/cuda_sum_in_order_test.cc
+#include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/sum_in_order_cuda.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
 #include "trainer/ops/cuda/gelu_element.h"
 #include "trainer/ops/cuda/pieces_ahead.h"
-#include "trainer/ops/cuda/swiglu_cuda.h"
+#include "trainer/ops/element_backends.h"
 
 namespace fsdp {
 namespace {

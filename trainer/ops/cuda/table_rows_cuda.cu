@@ -1,5 +1,5 @@
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/table_rows_cuda.h"
+#include "trainer/ops/feature_backends.h"
 
 namespace fsdp {
 namespace {

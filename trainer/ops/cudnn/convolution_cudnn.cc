@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/ops/cuda/convolution_weights_cuda.h"
+#include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cudnn/convolution_plan.h"
 #include "trainer/ops/cudnn/convolution_workspace.h"
 #include "trainer/ops/cudnn/thread_handle.h"
