@@ -8,7 +8,7 @@
 #include "models/dhen/config.h"
 #include "models/dhen/dhen.h"
 #include "models/table_family.h"
-#include "trainer/ops/layer_norm.h"
+#include "trainer/ops/norm.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include "models/gpt2/config.h"
 #include "models/gpt2/gpt2.h"
 #include "models/table_family.h"
-#include "trainer/ops/layer_norm.h"
+#include "trainer/ops/norm.h"
 
 namespace fsdp {
 namespace {

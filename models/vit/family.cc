@@ -12,7 +12,7 @@
 #include "models/vit/vit.h"
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/head_mixing.h"
-#include "trainer/ops/layer_norm.h"
+#include "trainer/ops/norm.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 #include "trainer/ops/attention_checks.h"
 #include "trainer/ops/cpu/attention_math_cpu.h"
 #include "trainer/ops/cuda/attention_math_cuda.h"
-#include "trainer/ops/layer_norm.h"
+#include "trainer/ops/norm.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

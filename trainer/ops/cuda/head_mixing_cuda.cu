@@ -4,7 +4,6 @@
 #include "trainer/ops/cuda/attention_scores.h"
 #include "trainer/ops/cuda/block_sum.h"
 #include "trainer/ops/cuda/head_mixing_cuda.h"
-#include "trainer/ops/cuda/norm.h"
 #include "trainer/ops/cuda/ptx.h"
 
 namespace fsdp {
