@@ -2,6 +2,6 @@
 
 namespace fsdp {
 
-std::unique_ptr<Model> MakeModel(const ModelShape& shape) { return shape.family().Make(shape); }
+std::shared_ptr<Model> MakeModel(const ModelShape& shape) { return shape.family().Make(shape); }
 
 }  // namespace fsdp

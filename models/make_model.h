@@ -5,12 +5,14 @@
 #include <memory>
 
 #include "models/family.h"
-#include "trainer/nn/model.h"
 
 namespace fsdp {
 
-// Throws std::invalid_argument for a shape that Validate() complains about.
-std::unique_ptr<Model> MakeModel(const ModelShape& shape);
+class Model;
+
+// Shared, so that a file that only holds a Model need not include it. Throws std::invalid_argument
+// for a shape that Validate() complains about.
+std::shared_ptr<Model> MakeModel(const ModelShape& shape);
 
 }  // namespace fsdp
 

@@ -19,12 +19,11 @@
 #include "trainer/ops/embedding.h"
 #include "trainer/ops/feature_vectors.h"
 #include "trainer/ops/head_loss.h"
-#include "trainer/ops/layer_norm.h"
 #include "trainer/ops/linear.h"
+#include "trainer/ops/norm.h"
 #include "trainer/ops/quantize.h"
 #include "trainer/ops/quantized_layout.h"
 #include "trainer/ops/reductions.h"
-#include "trainer/ops/rms_norm.h"
 #include "trainer/ops/rope.h"
 #include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
@@ -183,7 +182,7 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
          const View workspace =
              t.Workspace(LayerNormBackwardWorkspaceBytes(rows, cols, t.dtype(), t.kernel_type()));
          return [=](Stream& s) {
-           LayerNormBackward(s, x, w, mean, rstd, dy, LayerNormDx::kAdd, dx, dw, db, workspace);
+           LayerNormBackward(s, x, w, mean, rstd, dy, NormDx::kAdd, dx, dw, db, workspace);
          };
        }});
   cases.push_back({"rms_norm, forward", [=](BenchTensors& t) -> Call {
@@ -191,16 +190,15 @@ void AddNorms(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {
                                 y = t.Values({rows, cols}), r = t.Float({rows});
                      return [=](Stream& s) { RmsNormForward(s, x, w, 1e-5f, y, r); };
                    }});
-  cases.push_back({"rms_norm, backward", [=](BenchTensors& t) -> Call {
-                     const View x = t.Values({rows, cols}), w = t.Values({cols}),
-                                dy = t.Values({rows, cols}), dx = t.Values({rows, cols}),
-                                dw = t.Values({cols}), r = t.Float({rows});
-                     const View workspace = t.Workspace(
-                         RmsNormBackwardWorkspaceBytes(rows, cols, t.dtype(), t.kernel_type()));
-                     return [=](Stream& s) {
-                       RmsNormBackward(s, x, w, r, dy, RmsNormDx::kAdd, dx, dw, workspace);
-                     };
-                   }});
+  cases.push_back(
+      {"rms_norm, backward", [=](BenchTensors& t) -> Call {
+         const View x = t.Values({rows, cols}), w = t.Values({cols}), dy = t.Values({rows, cols}),
+                    dx = t.Values({rows, cols}), dw = t.Values({cols}), r = t.Float({rows});
+         const View workspace =
+             t.Workspace(RmsNormBackwardWorkspaceBytes(rows, cols, t.dtype(), t.kernel_type()));
+         return
+             [=](Stream& s) { RmsNormBackward(s, x, w, r, dy, NormDx::kAdd, dx, dw, workspace); };
+       }});
 }
 
 void AddActivations(std::vector<OpCase>& cases, int64_t rows, int64_t cols) {

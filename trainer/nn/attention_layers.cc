@@ -12,7 +12,7 @@
 #include "trainer/ops/attention_math.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/head_mixing.h"
-#include "trainer/ops/rms_norm.h"
+#include "trainer/ops/norm.h"
 #include "trainer/ops/rope.h"
 
 namespace fsdp {

@@ -11,10 +11,9 @@
 #include "trainer/ops/embedding.h"
 #include "trainer/ops/gelu.h"
 #include "trainer/ops/head_loss.h"
-#include "trainer/ops/layer_norm.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/lora.h"
-#include "trainer/ops/rms_norm.h"
+#include "trainer/ops/norm.h"
 
 namespace fsdp {
 namespace {
@@ -100,15 +99,15 @@ Var LayerNorm(Tape& tape, const Var& x, const Parameter& weight, const Parameter
     TensorPtr dy = Tape::Take(grad);
     const Workspace workspace(
         tape, LayerNormBackwardWorkspaceBytes(rows, cols, x.dtype, KernelsOf(tape)));
-    const auto backward = [&](LayerNormDx mode, const View& dx) {
+    const auto backward = [&](NormDx mode, const View& dx) {
       LayerNormBackward(tape.stream(), x.view(), weight.value(), mean->view(), rstd->view(),
                         dy->view(), mode, dx, GradOf(weight), GradOf(bias), workspace.view());
     };
     if (*x.grad && Tape::Owned(*x.grad)) {
-      backward(LayerNormDx::kAdd, (*x.grad)->view());
+      backward(NormDx::kAdd, (*x.grad)->view());
     } else {
       TensorPtr dx = OwnOrNew(tape, dy, x);
-      backward(LayerNormDx::kOverwrite, dx->view());
+      backward(NormDx::kOverwrite, dx->view());
       dy = nullptr;
       tape.Add(x.grad, std::move(dx));
     }
@@ -130,15 +129,15 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
     TensorPtr dy = Tape::Take(grad);
     const Workspace workspace(tape,
                               RmsNormBackwardWorkspaceBytes(rows, cols, x.dtype, KernelsOf(tape)));
-    const auto backward = [&](RmsNormDx mode, const View& dx) {
+    const auto backward = [&](NormDx mode, const View& dx) {
       RmsNormBackward(tape.stream(), x.view(), weight.value(), r->view(), dy->view(), mode, dx,
                       GradOf(weight), workspace.view());
     };
     if (*x.grad && Tape::Owned(*x.grad)) {
-      backward(RmsNormDx::kAdd, (*x.grad)->view());
+      backward(NormDx::kAdd, (*x.grad)->view());
     } else {
       TensorPtr dx = OwnOrNew(tape, dy, x);
-      backward(RmsNormDx::kOverwrite, dx->view());
+      backward(NormDx::kOverwrite, dx->view());
       dy = nullptr;
       tape.Add(x.grad, std::move(dx));
     }

@@ -7,7 +7,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/attention_backends.h"
 #include "trainer/ops/attention_checks.h"
-#include "trainer/ops/layer_norm.h"
+#include "trainer/ops/norm.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 // where p[i,j] = w[i,j] = 0 if query i does not see key j.
 //
 // `mixing` is the re-attention of DeepViT (Zhou et al. 2021, arXiv:2103.11886, equation 3): the
-// heads of a sample are mixed behind the softmax and normalised over heads (layer_norm.h):
+// heads of a sample are mixed behind the softmax and normalised over heads (norm.h):
 //   u[g,i,j] = sum_h matrix[h,g] m[h,i,j] p[h,i,j]
 //   w[g,i,j] = weight[g] (u[g,i,j] - mean_g u) / sqrt(variance_g u + eps) + bias[g]
 // where query i sees key j, and 0 elsewhere. At most 64 heads can be mixed.

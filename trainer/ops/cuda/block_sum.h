@@ -46,6 +46,32 @@ __device__ inline float BlockMax(float value, float* shared) {
   return most;
 }
 
+// gradient[j] += the sum of column j over `count` rows of `partial`, `stride` floats apart.
+// Neighbouring rows are summed in order, then these sums are.
+inline constexpr int kSumShares = 16;
+inline dim3 ColumnSumsBlock() { return dim3(kWarp, kSumShares); }
+inline dim3 ColumnSumsGrid(int64_t cols) {
+  return dim3(static_cast<unsigned>(CeilDiv(cols, kWarp)));
+}
+template <typename G>
+__device__ inline void AddColumnSums(const float* partial, int64_t count, int64_t stride,
+                                     int64_t cols, G* gradient) {
+  __shared__ float of_shares[kSumShares][kWarp];
+  const int64_t col = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  const int64_t share = threadIdx.y;
+  float sum = 0;
+  if (col < cols) {
+    const int64_t end = count * (share + 1) / kSumShares;
+#pragma unroll 8
+    for (int64_t i = count * share / kSumShares; i < end; ++i) sum += partial[i * stride + col];
+  }
+  of_shares[share][threadIdx.x] = sum;
+  __syncthreads();
+  if (share > 0 || col >= cols) return;
+  for (int i = 1; i < kSumShares; ++i) sum += of_shares[i][threadIdx.x];
+  gradient[col] = FromFloat<G>(ToFloat(gradient[col]) + sum);
+}
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_OPS_CUDA_BLOCK_SUM_H_

@@ -5,7 +5,6 @@
 #include "trainer/ops/cuda/attention_call.h"
 #include "trainer/ops/cuda/attention_scores.h"
 #include "trainer/ops/cuda/block_sum.h"
-#include "trainer/ops/cuda/norm.h"
 #include "trainer/ops/cuda/ptx.h"
 
 namespace fsdp {
