@@ -15,6 +15,7 @@
 #include "trainer/loop/run_directory.h"
 #include "trainer/nn/lora.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {

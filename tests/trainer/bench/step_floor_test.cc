@@ -15,6 +15,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/simulate/product_waves.h"
 
