@@ -311,7 +311,7 @@ Recipe WithDropoutsOfRun(const Recipe& recipe) {
   const std::optional<RunToResume> run = FindRunToResume(recipe);
   if (!run) return with;
   Recipe recorded = *run->recipe;
-  recipe::FillDropouts(recorded.model);  // Builds that did not know one trained without.
+  recipe::FillDropouts(recorded.model.fields);  // Builds that did not know one trained without.
   for (const recipe::ModelField& of : recipe::ModelFields()) {
     const std::string& name = of.field.name;
     if (of.field.is_dropout) with.model.fields.insert({name, recorded.model.fields.at(name)});
