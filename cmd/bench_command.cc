@@ -17,6 +17,7 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {

@@ -13,6 +13,7 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/step_floor.h"
 
 namespace fsdp {

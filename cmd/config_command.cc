@@ -13,6 +13,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

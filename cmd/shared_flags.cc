@@ -3,6 +3,7 @@
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 

@@ -8,7 +8,6 @@
 
 #include "trainer/core/command_line.h"
 #include "trainer/core/dtype.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {

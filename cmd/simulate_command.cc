@@ -15,6 +15,7 @@
 #include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/network.h"
 #include "trainer/simulate/search_process.h"
 #include "trainer/simulate/simulate_process.h"

@@ -14,6 +14,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/loop/train.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/simulate.h"
 
 namespace fsdp {

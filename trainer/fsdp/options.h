@@ -1,6 +1,6 @@
 // The recipe's section fsdp, declared once: recipes, executors and schedules share this type. The
 // members are the section's keys, the initialisers its defaults; ranges, meanings and documentation
-// are in recipe/sections.cc. Enumerators are in the order of their names in recipe.h.
+// are in recipe/schema.cc. Enumerators are in the order of their names in recipe.h.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_OPTIONS_H_

@@ -8,6 +8,7 @@
 #include "models/shape.h"
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
@@ -59,10 +60,10 @@ class Attention final : public Choice {
     ResolvedRun& run = c.run;
     AttentionBackend& backend = run.options.executor.attention;
     if (!run.place.device) {
-      backend = AttentionToPlan(run.recipe, run.shape, run.target.device);
+      backend = AttentionToPlan(*run.recipe, run.shape, run.target.device);
       return "";
     }
-    const FoundAttention found = Find(run.recipe, run.shape, *run.place.device);
+    const FoundAttention found = Find(*run.recipe, run.shape, *run.place.device);
     backend = found.backend;
     return found.name;
   }

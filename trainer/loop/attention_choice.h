@@ -5,7 +5,6 @@
 
 #include "trainer/loop/choice.h"
 #include "trainer/ops/attention_backend.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device.h"
 
 namespace fsdp {

@@ -9,6 +9,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/spill_file.h"
 #include "trainer/runtime/spill_memory.h"
 

@@ -13,6 +13,7 @@
 #include "trainer/data/tokens/token_manifest.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/recipe/model_fields.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
@@ -41,9 +42,9 @@ bool IsBelow(const std::string& path, const std::string& directory) {
 // Throws CheckpointError.
 void PinInitialWeights(const Run& run, Recipe& recipe) {
   std::string& from = *recipe.model.init_from;
-  if (run && run->recipe.model.init_from) {
+  if (run && run->recipe->model.init_from) {
     // The run that it began with may have gone on since, or be gone.
-    if (IsBelow(*run->recipe.model.init_from, from)) from = *run->recipe.model.init_from;
+    if (IsBelow(*run->recipe->model.init_from, from)) from = *run->recipe->model.init_from;
     return;
   }
   std::string found = FindInitialWeights(from);
@@ -64,7 +65,8 @@ std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
   if (open.empty()) return {};
   const std::string& from = *recipe.model.init_from;
   std::string name;
-  if (const std::string* recorded = run ? TokenizerOf(run->recipe.data) : nullptr) name = *recorded;
+  if (const std::string* recorded = run ? TokenizerOf(run->recipe->data) : nullptr)
+    name = *recorded;
   if (name.empty()) {
     name = InitialTokenizer(from).name;
     if (!name.empty()) recipe.notes.push_back("tokenizer: " + name + ", that of model.init_from");

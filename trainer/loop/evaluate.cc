@@ -35,7 +35,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"
-#include "trainer/recipe/yaml_text.h"
+#include "trainer/recipe/print.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {

@@ -11,6 +11,8 @@
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/generate/sampler.h"
+#include "trainer/loop/run_data.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -12,11 +12,11 @@
 #include "trainer/engine/session.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/recorder.h"
-#include "trainer/loop/run_data.h"
 
 namespace fsdp {
 
 struct Recipe;
+struct RunData;
 
 // Means over the targets of all batches of a set.
 struct EvalMeans {

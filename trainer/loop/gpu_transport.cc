@@ -8,6 +8,7 @@
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/loop/gpu_room.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -91,9 +92,9 @@ MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, D
     };
   }
   NcclOptions options;
-  options.comm.timeout_s = run.recipe.run.timeout_s;
-  options.deterministic = run.recipe.run.deterministic;
-  options.into_fp32 = run.recipe.fsdp.mixed_precision.reduce_dtype != DType::kFloat32;
+  options.comm.timeout_s = run.recipe->run.timeout_s;
+  options.deterministic = run.recipe->run.deterministic;
+  options.into_fp32 = run.recipe->fsdp.mixed_precision.reduce_dtype != DType::kFloat32;
   return
       [nccl = run.nccl, options, &job, &device](const std::string& name, const RankGroup& group) {
         return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);

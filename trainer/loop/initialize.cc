@@ -9,6 +9,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "trainer/loop/gpu_room.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -26,6 +26,7 @@
 #include "trainer/launch/exit_words.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/stop_signal.h"
+#include "trainer/loop/evaluate.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/plan_heading.h"
 #include "trainer/loop/resolve.h"
@@ -36,6 +37,7 @@
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/stoppable_output.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpus.h"
 #include "trainer/weights/initial_weights.h"
@@ -207,14 +209,14 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
 }
 
 std::string HeadingOf(const ResolvedRun& run, const std::optional<Hardware>& hardware) {
-  return PlanHeading(run.recipe, run.shape, *run.model, run.place.world, run.place.local_world,
+  return PlanHeading(*run.recipe, run.shape, *run.model, run.place.world, run.place.local_world,
                      run.target.device, hardware);
 }
 
 // Lines, ended; or nothing.
 std::string WhatRanksDo(const ResolvedRun& run) {
   std::string lines;
-  for (const std::string& line : WhatIsQuantized(run.recipe, *run.model, run.options, run.hosts)) {
+  for (const std::string& line : WhatIsQuantized(*run.recipe, *run.model, run.options, run.hosts)) {
     lines += line + "\n";
   }
   return lines;
@@ -226,7 +228,7 @@ ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
   const ResolvedRun run = Resolve(
       recipe, PlaceOfDryRun(environment.rank, environment.world_size, environment.local_world_size,
                             here ? DeviceFor(recipe, environment) : ChosenDevice()));
-  CheckRunDirectory(run.recipe, run.data->files);
+  CheckRunDirectory(*run.recipe, run.data->files);
   CheckInitialWeights(recipe);
   if (environment.rank == 0) {
     std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << WhatRanksDo(run)

@@ -10,13 +10,13 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/engine/plan.h"
-#include "trainer/loop/evaluate.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
 
 namespace fsdp {
 
 class StopSignal;
+struct Evaluation;
 struct Recipe;
 
 // Finds the rank's place from the environment (launch/environment.h) and its peers through the

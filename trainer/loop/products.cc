@@ -13,6 +13,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/ops/cuda/cublaslt.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -136,7 +137,7 @@ class Algorithms final : public Choice {
   bool Concerns(const Choosing& c) const override { return c.products != nullptr; }
 
   std::string Hold(const Choosing& c) const override {
-    return c.run.recipe.run.deterministic ? c.algorithms : "";
+    return c.run.recipe->run.deterministic ? c.algorithms : "";
   }
 
   // The kind of GPU.
@@ -145,7 +146,7 @@ class Algorithms final : public Choice {
   // The first rank with such a GPU answers; the others' answers are empty.
   std::string Ask(Choosing& c) const override {
     const size_t first = First(c);
-    if (c.run.recipe.run.deterministic && first != 0) {
+    if (c.run.recipe->run.deterministic && first != 0) {
       throw ConfigError("run.deterministic: ranks have a " + c.told[0] + " and a " +
                         c.told[c.mine] +
                         ", whose products differ in bits: all of one kind, or "
@@ -182,7 +183,7 @@ class Algorithms final : public Choice {
   static GemmAlgorithms About(const Choosing& c) {
     return {.library = c.run.Of(ChoiceId::kLibrary).value,
             .gpu = c.run.place.device->name,
-            .deterministic = c.run.recipe.run.deterministic,
+            .deterministic = c.run.recipe->run.deterministic,
             .by_shape = {}};
   }
 

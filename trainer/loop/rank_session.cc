@@ -10,6 +10,7 @@
 #include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/device_factory.h"
 
 namespace fsdp {
@@ -41,7 +42,7 @@ void RankSession::OpenDevice() {
 }
 
 void RankSession::OpenProducts(const Held& held, const std::function<void(std::string_view)>& say) {
-  products_ = OpenGemmLibrary(run_.library, run_.recipe.run.deterministic);
+  products_ = OpenGemmLibrary(run_.library, run_.recipe->run.deterministic);
   Choosing choosing{run_};
   choosing.device = device_.get();
   choosing.products = products_.get();
@@ -59,7 +60,7 @@ void RankSession::Connect() {
 }
 
 void RankSession::Remeasure() {
-  PrepareAttention(run_.recipe, run_.shape, run_.options.executor.attention);
+  PrepareAttention(*run_.recipe, run_.shape, run_.options.executor.attention);
   PrepareConvolutionsCudnn(run_.convolutions);
   if (job_.device.type != DeviceType::kCuda) return;
   const auto look = [this] {

@@ -18,10 +18,12 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -174,7 +176,7 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
     record.data_changed.push_back("data.valid: " + change);
   }
   for (const std::string& change : record.data_changed) console_.Warning("data: " + change);
-  if (!start.data_changed.empty() && std::get_if<HeldOut>(&facts.held_out)) {
+  if (!start.data_changed.empty() && std::get_if<HeldOut>(facts.held_out)) {
     console_.Warning("data: what data.valid held out until now may be trained on from here on");
   }
   if (start.data_unknown) {
@@ -210,7 +212,7 @@ void Recorder::SayHowMuchData(const RunData& data) {
 
 // Held out, but evaluated by nobody: said, because it is easily not meant.
 void Recorder::SayWhatIsHeldOut(const RunFacts& facts) {
-  const auto* held = std::get_if<HeldOut>(&facts.held_out);
+  const auto* held = std::get_if<HeldOut>(facts.held_out);
   if (held == nullptr || recipe_.eval.every > 0) return;
   char share[32];
   std::snprintf(share, sizeof(share), "%g", 100 * held->fraction);

@@ -16,7 +16,6 @@
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/executor_step.h"
 #include "trainer/loop/job.h"
-#include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/run_words.h"
 #include "trainer/observe/chrome_trace.h"
@@ -27,16 +26,19 @@
 #include "trainer/observe/spikes.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/throughput.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/caching_allocator.h"
 
 namespace fsdp {
+
+struct Recipe;
+struct RunData;
+struct ValidRecipe;
 
 // Facts that are said of a run when it begins, beside its recipe.
 struct RunFacts {
   int threads = 1;
   uint64_t seed = 0;  // The seed that the run began with; `held_out` is from its begin, too.
-  ValidRecipe held_out;
+  const ValidRecipe* held_out = nullptr;
   int64_t parameters = 0;     // Elements of the whole model.
   int64_t trained = 0;        // Elements that are not frozen, adapters included.
   int64_t planned_bytes = 0;  // Bytes of device memory of a rank.

@@ -12,6 +12,7 @@
 #include "trainer/observe/build_info.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/resume.h"
 
 namespace fsdp {
@@ -20,8 +21,8 @@ namespace {
 void ResolveModel(const Recipe& recipe, ResolvedRun& run) {
   const Recipe with = WithDropoutsOfRun(recipe);
   run.shape = ShapeFor(with);
-  run.recipe = WithShape(with, run.shape);
-  run.model = BuildModel(run.recipe, run.shape);
+  *run.recipe = WithShape(with, run.shape);
+  run.model = BuildModel(*run.recipe, run.shape);
   if (run.place.trains) return;
   for (const ModelSegment& segment : run.model->segments()) {
     for (Parameter* const parameter : segment.parameters) parameter->Freeze();
@@ -37,21 +38,21 @@ HostPlacement HostsOf(const Place& place) {
 
 void ResolveRanks(ResolvedRun& run) {
   const Place& place = run.place;
-  run.threads = place.threads > 0 ? place.threads : ThreadsFor(run.recipe, place.local_world);
+  run.threads = place.threads > 0 ? place.threads : ThreadsFor(*run.recipe, place.local_world);
   run.hosts = HostsOf(place);
-  run.options = SessionOptionsFor(run.recipe, run.hosts, run.threads);
+  run.options = SessionOptionsFor(*run.recipe, run.hosts, run.threads);
   run.options.train = place.trains;
-  if (place.trains) CheckBatchNorms(run.recipe, *run.model, place.world);
+  if (place.trains) CheckBatchNorms(*run.recipe, *run.model, place.world);
   run.mesh = MeshFor(run.options.executor, place.rank, place.world, run.hosts.ByHost());
 }
 
 // The data decides how long a run of epochs is.
 void ResolveData(ResolvedRun& run) {
-  const Recipe& recipe = run.recipe;
+  const Recipe& recipe = *run.recipe;
   run.data = OpenData(recipe, run.shape, run.mesh.data_size(),
                       static_cast<uint64_t>(recipe.run.seed), recipe.data.valid, *run.place.data);
-  run.recipe = WithSteps(recipe, *run.data);
-  run.options.lr = LrScheduleFor(run.recipe);
+  *run.recipe = WithSteps(recipe, *run.data);
+  run.options.lr = LrScheduleFor(*run.recipe);
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ void RequireFit(const ResolvedRun& run) {
 
 Labels LabelsOf(const ResolvedRun& run) {
   Labels labels;
-  for (const auto& [key, value] : SharedSettings(run.recipe)) {
+  for (const auto& [key, value] : SharedSettings(*run.recipe)) {
     labels.emplace_back("recipe: " + key, value);
   }
   const DeviceType device = run.target.device;

@@ -1,8 +1,9 @@
 #include "trainer/loop/resolved_run.h"
 
+#include "trainer/recipe/recipe.h"
 namespace fsdp {
 
-ResolvedRun::ResolvedRun() = default;
+ResolvedRun::ResolvedRun() : recipe(std::make_unique<Recipe>()) {}
 ResolvedRun::ResolvedRun(ResolvedRun&&) noexcept = default;
 ResolvedRun& ResolvedRun::operator=(ResolvedRun&&) noexcept = default;
 ResolvedRun::~ResolvedRun() = default;

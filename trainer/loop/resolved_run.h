@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "models/family.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/comm/store/store.h"
@@ -18,13 +19,13 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/ops/convolution_backend.h"
-#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
 
 class Model;
 class NcclLibrary;  // trainer/comm/nccl/nccl_api.h
+struct Recipe;
 
 // A run takes these by asking its machine (choice.h).
 enum class ChoiceId {
@@ -52,7 +53,7 @@ struct ResolvedRun {
   Place place;
   // The recipe as it is run: with the dropouts of the run that it goes on with, the model's shape,
   // and the number of steps where data was opened.
-  Recipe recipe;
+  std::unique_ptr<Recipe> recipe;  // Not null.
   ModelShape shape;
   std::shared_ptr<Model> model;  // With adapters, and with what is frozen.
   int threads = 1;               // CPU compute threads of a rank.

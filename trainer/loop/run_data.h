@@ -13,9 +13,12 @@
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/loop/job.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+class ModelShape;
+struct Recipe;
+struct ValidRecipe;
 
 // Opens and checks everything that is read while training. Throws DataError, ConfigError.
 struct RunData {

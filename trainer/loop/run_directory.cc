@@ -26,6 +26,7 @@
 #include "trainer/observe/tensorboard.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/model_fields.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/recipe/resume.h"
 
 namespace fsdp {
@@ -297,7 +298,8 @@ std::optional<RunToResume> FindRunToResume(const Recipe& recipe) {
     if (from.empty()) return std::nullopt;
     const CheckpointMeta meta = ReadCheckpointMeta(from);
     if (meta.recipe.empty()) return std::nullopt;  // It was imported.
-    return RunToResume{from, ParseRecipe({{from, meta.recipe}}), ShapeFromJson(meta.config, from)};
+    return RunToResume{from, std::make_shared<Recipe>(ParseRecipe({{from, meta.recipe}})),
+                       ShapeFromJson(meta.config, from)};
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -308,8 +310,8 @@ Recipe WithDropoutsOfRun(const Recipe& recipe) {
   if (!recipe.model.init_from) return with;
   const std::optional<RunToResume> run = FindRunToResume(recipe);
   if (!run) return with;
-  Recipe recorded = run->recipe;
-  recipe::FillDropouts(recorded.model);  // Builds that did not know one trained without.
+  Recipe recorded = *run->recipe;
+  recipe::FillDropouts(recorded.model.fields);  // Builds that did not know one trained without.
   for (const recipe::ModelField& of : recipe::ModelFields()) {
     const std::string& name = of.field.name;
     if (of.field.is_dropout) with.model.fields.insert({name, recorded.model.fields.at(name)});

@@ -8,13 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "models/family.h"
 #include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/comm/store/store.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/run_lock.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
+
+struct Recipe;
 
 struct RunDirectory {
   std::string path;
@@ -73,7 +75,7 @@ RunStart OpenRunDirectory(const Recipe& recipe, const DataFiles& data, Store& st
 // why.
 struct RunToResume {
   std::string checkpoint;
-  Recipe recipe;
+  std::shared_ptr<const Recipe> recipe;  // Not null.
   ModelShape shape;
 };
 std::optional<RunToResume> FindRunToResume(const Recipe& recipe);

@@ -16,6 +16,7 @@
 #include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {

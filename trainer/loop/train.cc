@@ -38,6 +38,7 @@
 #include "trainer/observe/peak_flops.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -53,7 +54,7 @@ class Trainer {
         watch_(watch),
         rank_(std::move(run), job),
         run_(rank_.run()),
-        recipe_(run_.recipe),
+        recipe_(*run_.recipe),
         data_(rank_.data()),
         seed_(static_cast<uint64_t>(recipe_.run.seed)),
         held_out_(recipe_.data.valid),
@@ -107,7 +108,7 @@ class Trainer {
                   {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kConvolution).line});
     recorder_.Begin(
         start_, aside_, step_,
-        {run_.threads, seed_, held_out_, NumParameters(run_.shape),
+        {run_.threads, seed_, &held_out_, NumParameters(run_.shape),
          executor().layout().NumTrained(), run_.plan.planned(),
          memory.bytes() - memory.bytes(MemoryPlace::kDevice), memory.bytes(MemoryPlace::kDisk),
          &data_, run_.Of(ChoiceId::kAttention).value, chosen, rank_.TakenOfTheGpu()});

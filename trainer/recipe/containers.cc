@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "trainer/recipe/type_of.h"
-
 namespace fsdp::recipe {
 namespace {
 

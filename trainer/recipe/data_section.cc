@@ -1,6 +1,5 @@
 // Tests: tests/trainer/recipe/load_test.cc
 #include "trainer/recipe/containers.h"
-#include "trainer/recipe/forms.h"
 #include "trainer/recipe/sections.h"
 
 namespace fsdp::recipe {

@@ -1,7 +1,6 @@
-#include "trainer/recipe/forms.h"
-
+// Tests: tests/trainer/recipe/schema_test.cc
 #include "trainer/recipe/containers.h"
-#include "trainer/recipe/type_of.h"
+#include "trainer/recipe/sections.h"
 
 namespace fsdp::recipe {
 namespace {

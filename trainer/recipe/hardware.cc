@@ -11,10 +11,8 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/recipe/containers.h"
-#include "trainer/recipe/mistakes.h"
-#include "trainer/recipe/nearest.h"
-#include "trainer/recipe/type_of.h"
-#include "trainer/recipe/yaml_text.h"
+#include "trainer/recipe/hints.h"
+#include "trainer/recipe/print.h"
 
 namespace fsdp {
 namespace {

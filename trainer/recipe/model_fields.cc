@@ -7,7 +7,6 @@
 
 #include "models/families.h"
 #include "trainer/core/check.h"
-#include "trainer/recipe/recipe.h"
 
 namespace fsdp::recipe {
 namespace {
@@ -127,9 +126,9 @@ std::vector<std::string> AllowedChanges() {
   return changes;
 }
 
-void FillDropouts(ModelRecipe& model) {
+void FillDropouts(FieldValues& fields) {
   for (const ModelField& of : ModelFields()) {
-    if (of.field.is_dropout) model.fields.try_emplace(of.field.name, 0.0);
+    if (of.field.is_dropout) fields.try_emplace(of.field.name, 0.0);
   }
 }
 

@@ -9,10 +9,6 @@
 
 #include "models/field.h"
 
-namespace fsdp {
-struct ModelRecipe;
-}  // namespace fsdp
-
 namespace fsdp::recipe {
 
 // The field that a tokenizer decides, in families that have it.
@@ -32,7 +28,7 @@ const std::vector<ModelField>& ModelFields();
 std::vector<std::string> AllowedChanges();
 
 // Sets dropouts that are not given to 0.
-void FillDropouts(ModelRecipe& model);
+void FillDropouts(FieldValues& fields);
 
 }  // namespace fsdp::recipe
 

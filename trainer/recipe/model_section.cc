@@ -1,18 +1,156 @@
 // Tests: tests/trainer/recipe/load_test.cc
 #include <limits>
+#include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "models/families.h"
 #include "models/shape.h"
 #include "trainer/recipe/containers.h"
-#include "trainer/recipe/field_types.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/sections.h"
 
 namespace fsdp::recipe {
 namespace {
+
+Type<int64_t> Of(const IntegerRange& range) { return Integer(range.min, range.max); }
+Type<bool> Of(const BooleanRange&) { return Boolean(); }
+Type<std::string> Of(const NameRange& range) { return OneOfTexts(range.names, Later(range.later)); }
+Type<double> Of(const RealRange& range) {
+  return Number({.at_least = range.at_least,
+                 .above = range.above,
+                 .at_most = range.at_most,
+                 .below = range.below});
+}
+
+// A value of type V among the values of `Map`, by its name. `nullable`: it need not be there.
+template <typename Map, typename V>
+class Entry final : public ValueType {
+ public:
+  Entry(std::string name, const Type<V>& type) : name_(std::move(name)), type_(Nullable(type)) {}
+
+  Json Schema() const override { return type_->Schema(); }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const override {
+    Map& values = *static_cast<Map*>(value);
+    std::optional<V> entry = Find(values);
+    const bool good = type_.Read(node, key, reader, entry);
+    if (entry) {
+      values.insert_or_assign(name_, std::move(*entry));
+    } else {
+      values.erase(name_);
+    }
+    return good;
+  }
+  Json Write(const void* value) const override {
+    return type_.Write(Find(*static_cast<const Map*>(value)));
+  }
+
+ private:
+  std::optional<V> Find(const Map& values) const {
+    const auto at = values.find(name_);
+    return at == values.end() ? std::nullopt : std::optional<V>(std::get<V>(at->second));
+  }
+
+  const std::string name_;
+  const Type<std::optional<V>> type_;
+};
+
+// A value of type V that is always there, such as a map's first member.
+class NameEntry final : public ValueType {
+ public:
+  NameEntry(std::string name, const Type<std::string>& type)
+      : name_(std::move(name)), type_(type) {}
+
+  Json Schema() const override { return type_->Schema(); }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const override {
+    return type_.Read(node, key, reader, std::get<std::string>(At(value)));
+  }
+  Json Write(const void* value) const override {
+    return type_.Write(std::get<std::string>(At(const_cast<void*>(value))));
+  }
+
+ private:
+  FieldScalar& At(void* map) const { return static_cast<FieldMap*>(map)->at(name_); }
+
+  const std::string name_;
+  const Type<std::string> type_;
+};
+
+AnyType MemberType(const FieldMember& member) {
+  return std::visit(
+      [&](const auto& range) -> AnyType {
+        const auto type = Of(range);
+        if constexpr (std::is_same_v<std::decay_t<decltype(range)>, NameRange>) {
+          return AnyType(std::make_shared<NameEntry>(member.name, type));
+        } else {
+          using V = std::decay_t<decltype(type)>;
+          return AnyType(std::make_shared<Entry<FieldMap, typename V::Value>>(member.name, type));
+        }
+      },
+      member.range);
+}
+
+// Owns the map's default, whose members begin at its address.
+class MapEntry final : public ValueType {
+ public:
+  explicit MapEntry(const MapRange& range)
+      : standard_(range.standard), map_(MapOf(SectionOf(range, standard_), &standard_)) {}
+
+  Json Schema() const override { return map_->Schema(); }
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const override {
+    FieldMap& map = *static_cast<FieldMap*>(value);
+    if (map.empty()) map = standard_;
+    return map_->Read(node, key, reader, value);
+  }
+  Json Write(const void* value) const override { return map_->Write(value); }
+
+ private:
+  static AnySection SectionOf(const MapRange& range, const FieldMap& standard) {
+    AnySection section;
+    for (const FieldMember& member : range.members) {
+      AnyField field(member.name.c_str(), member.text.c_str(), MemberType(member), /*offset=*/0);
+      field.aliases = member.elsewhere;
+      section.fields.push_back(std::move(field));
+    }
+    section.before = [first = range.members[0].name, &standard](const YamlNode& node, void* map) {
+      if (node.Find(first) != nullptr) *static_cast<FieldMap*>(map) = standard;
+    };
+    return section;
+  }
+
+  const FieldMap standard_;
+  const AnyType map_;
+};
+
+template <typename V>
+Type<FieldValues> Named(const Field& field, const Type<V>& type) {
+  return Type<FieldValues>(std::make_shared<Entry<FieldValues, V>>(field.name, type));
+}
+
+// The type of the entry named like the field. A map that names its first member replaces the map
+// before it; otherwise members that it does not name stay.
+Type<FieldValues> EntryType(const Field& field) {
+  return std::visit(
+      [&](const auto& range) -> Type<FieldValues> {
+        using Range = std::decay_t<decltype(range)>;
+        if constexpr (std::is_same_v<Range, MapRange>) {
+          return Named(field, Type<FieldMap>(std::make_shared<MapEntry>(range)));
+        } else if constexpr (std::is_same_v<Range, BooleanRange> ||
+                             std::is_same_v<Range, NameRange>) {
+          return Named(field, Of(range));
+        } else {
+          return field.is_list ? Named(field, ListOf(Of(range))) : Named(field, Of(range));
+        }
+      },
+      field.range);
+}
 
 Type<std::string> PresetName() {
   std::vector<std::string> names;

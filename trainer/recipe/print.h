@@ -9,6 +9,7 @@
 
 namespace fsdp {
 
+class JsonTree;
 struct Recipe;
 
 // All keys, as YAML in the schema's order. LoadRecipe reads the same recipe back.
@@ -19,6 +20,11 @@ std::vector<std::pair<std::string, std::string>> FlattenRecipe(const Recipe& rec
 
 std::string RecipeJsonSchema();     // JSON Schema, draft 2020-12.
 std::string RecipeDocumentation();  // docs/recipe.md.
+
+namespace recipe {
+// One line of YAML, which ParseYaml() reads as the same value. Lists and maps are in brackets.
+std::string YamlValue(const JsonTree& value);
+}  // namespace recipe
 
 }  // namespace fsdp
 

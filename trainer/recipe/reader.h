@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_READER_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_READER_H_
 
+#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
@@ -50,6 +51,19 @@ std::string Quoted(const std::string& word);
 std::string Join(const std::vector<std::string>& words, const std::string& last);
 std::string Describe(const YamlNode& node);
 std::string DidYouMean(const std::string& word);
+
+// "file:line:column", or the source alone where it has no lines. `sources` by Place::source.
+std::string ShowPlace(const Place& place, const std::vector<std::string>& sources);
+
+// ConfigError with a line for each of the first kMostShown, in the order of places; a last line
+// says how many more there are.
+inline constexpr size_t kMostShown = 1000;
+[[noreturn]] void ThrowMistakes(std::vector<RecipeMistake> mistakes,
+                                const std::vector<std::string>& sources);
+
+// Appends the contents of a file or a pipe, at most kMostTextBytes, to `text`. Returns why it
+// could not, to stand behind the path, or nothing.
+std::string ReadTextFile(const std::string& path, std::string& text);
 
 }  // namespace fsdp::recipe
 

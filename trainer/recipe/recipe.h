@@ -119,7 +119,10 @@ struct HeldOut {
 
 // One source, or a list in which each has a weight or a name. A list is not empty.
 using TrainRecipeSources = std::variant<SourceRecipe, std::vector<SourceRecipe>>;
-using ValidRecipe = std::variant<std::monostate, HeldOut, SourceRecipe, std::vector<SourceRecipe>>;
+struct ValidRecipe
+    : std::variant<std::monostate, HeldOut, SourceRecipe, std::vector<SourceRecipe>> {
+  using variant::variant;
+};
 
 struct DataRecipe {
   // How samples are made from a source's tokens.

@@ -5,7 +5,6 @@
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/recipe/schema.h"
-#include "trainer/recipe/yaml_text.h"
 
 namespace fsdp {
 namespace {
@@ -62,7 +61,7 @@ void Compare(const std::string& key, const Json& before, const Json& now,
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now) {
   // A run records its dropouts; one that is not recorded was not known to that build and is 0.
   Recipe recorded = before;
-  recipe::FillDropouts(recorded.model);
+  recipe::FillDropouts(recorded.model.fields);
   // A field left out is init_from's, whose shape is compared with the recipe's anyway.
   Recipe asked = now;
   if (!recorded.model.family || !asked.model.family) {

@@ -5,9 +5,7 @@
 #include <cmath>
 
 #include "trainer/core/units.h"
-#include "trainer/recipe/nearest.h"
-#include "trainer/recipe/peers.h"
-#include "trainer/recipe/type_of.h"
+#include "trainer/recipe/hints.h"
 
 namespace fsdp::recipe {
 namespace {

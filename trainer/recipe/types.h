@@ -125,6 +125,29 @@ Type<E> OneOf(const Later& later = Later()) {
   return OneOf<E>(std::vector<std::string>(kNames.begin(), kNames.end()), later);
 }
 
+inline Json AnyOfSchemas(std::initializer_list<Json> schemas) {
+  return Json::Object({{"anyOf", Json::List(schemas)}});
+}
+inline Json EnumSchema(std::initializer_list<Json> values) {
+  return Json::Object({{"enum", Json::List(values)}});
+}
+
+// For types of another form: a base of types whose values have one C++ type.
+template <typename V>
+class TypeOf : public ValueType {
+ public:
+  bool Read(const YamlNode& node, const std::string& key, RecipeReader& reader,
+            void* value) const final {
+    return ReadValue(node, key, reader, *static_cast<V*>(value));
+  }
+  Json Write(const void* value) const final { return WriteValue(*static_cast<const V*>(value)); }
+
+ private:
+  virtual bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
+                         V& value) const = 0;
+  virtual Json WriteValue(const V& value) const = 0;
+};
+
 }  // namespace fsdp::recipe
 
 #endif  // FSDP_TRAIN_TRAINER_RECIPE_TYPES_H_

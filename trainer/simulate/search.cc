@@ -14,6 +14,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/operation.h"
 #include "trainer/simulate/candidates.h"
 #include "trainer/simulate/estimate.h"
@@ -99,8 +100,8 @@ StepParts PartsOf(const Simulation& simulation) {
 
 // Seconds of the run's compute stream where nothing else runs and it never waits.
 double ComputeAlone(const ResolvedRun& run, const Hardware& hardware) {
-  const PriceList prices(hardware, run.recipe.run.deterministic,
-                         run.recipe.fsdp.mixed_precision.param_dtype);
+  const PriceList prices(hardware, run.recipe->run.deterministic,
+                         run.recipe->fsdp.mixed_precision.param_dtype);
   double seconds = 0;
   ObserveStreams(*run.model, run.options, run.place.world, run.target.device,
                  [&](const Operation& operation, const Stream& stream) {

@@ -16,6 +16,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/ops/tiled_attention.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/sim/sim_device.h"
 #include "trainer/simulate/network.h"
 #include "trainer/simulate/price_list.h"
@@ -57,8 +58,8 @@ class SimulatedRank {
   SimulatedRank(const ResolvedRun& run, const Hardware& hardware, const RankOfJob& rank)
       : run_(run),
         rank_(rank),
-        prices_(hardware, run.recipe.run.deterministic,
-                run.recipe.fsdp.mixed_precision.param_dtype),
+        prices_(hardware, run.recipe->run.deterministic,
+                run.recipe->fsdp.mixed_precision.param_dtype),
         network_(hardware, run.place.world, run.place.local_world),
         device_(ModelOf(hardware, prices_,
                         [this](const Operation& operation, const Stream& stream) {
@@ -212,7 +213,7 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
   }
   Simulation simulation = SimulatedRank(run, hardware, rank).Run(options.steps, options.trace);
   const int64_t length = run.options.executor.sample_length;
-  simulation.samples = static_cast<double>(run.recipe.train.global_batch_size);
+  simulation.samples = static_cast<double>(run.recipe->train.global_batch_size);
   simulation.model_flops = FlopsPerSample(*run.model, length) * simulation.samples;
   return simulation;
 }

@@ -7,6 +7,7 @@
 #include "trainer/engine/step_operations.h"
 #include "trainer/engine/step_resource.h"
 #include "trainer/ops/gemm_library.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/operation.h"
 #include "trainer/simulate/price_list.h"
 
@@ -66,7 +67,7 @@ double StepFloor::NeedlessSeconds() const {
 }
 
 StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
-  const Recipe& recipe = run.recipe;
+  const Recipe& recipe = *run.recipe;
   const PriceList prices(hardware, recipe.run.deterministic,
                          recipe.fsdp.mixed_precision.param_dtype);
   StepFloor floor;

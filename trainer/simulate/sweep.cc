@@ -20,6 +20,7 @@
 #include "trainer/observe/report/page.h"
 #include "trainer/observe/report/plot.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/estimate.h"
 #include "trainer/simulate/simulate_process.h"
 

@@ -14,6 +14,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/simulate/product_waves.h"
 

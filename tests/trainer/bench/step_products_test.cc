@@ -9,6 +9,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

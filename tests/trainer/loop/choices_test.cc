@@ -19,6 +19,7 @@
 #include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -114,7 +115,7 @@ TEST(Choices, AreOneListInOrder) {
 ResolvedRun OnTheCpu(const Recipe& recipe) {
   ResolvedRun run;
   run.place.device.emplace();
-  run.recipe = recipe;
+  *run.recipe = recipe;
   run.shape = ShapeOf(recipe.model);
   return run;
 }
@@ -195,9 +196,9 @@ TEST(AttentionChoice, IsMathWhereTheRecipeSaysSo) {
   EXPECT_EQ(run.Of(ChoiceId::kAttention).line, "attention: " + name);
   EXPECT_EQ(run.Of(ChoiceId::kAttention).labels, (Labels{{"attention", name}}));
   for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
-    EXPECT_EQ(AttentionToPlan(run.recipe, run.shape, device), AttentionBackend::kMath);
+    EXPECT_EQ(AttentionToPlan(*run.recipe, run.shape, device), AttentionBackend::kMath);
   }
-  PrepareAttention(run.recipe, run.shape, AttentionBackend::kMath);  // Looks for no cuDNN.
+  PrepareAttention(*run.recipe, run.shape, AttentionBackend::kMath);  // Looks for no cuDNN.
 }
 
 // The name that a rank has found goes into files and to people, and is compared.
@@ -283,7 +284,7 @@ TEST_F(AlgorithmsTest, AreThoseOfTheFirstWithSuchAGpu) {
 TEST_F(AlgorithmsTest, HoldWhereBitsAreToStay) {
   choosing_.algorithms = "recorded";
   EXPECT_EQ(choice_.Hold(choosing_), "");
-  run_.recipe.run.deterministic = true;
+  run_.recipe->run.deterministic = true;
   EXPECT_EQ(choice_.Hold(choosing_), "recorded");
   EXPECT_THROW(choice_.Ask(choosing_), ConfigError);  // There are two kinds of GPU.
   choosing_.told = {"B", "B", "B"};

@@ -11,6 +11,7 @@
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

@@ -15,6 +15,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

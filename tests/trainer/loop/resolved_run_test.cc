@@ -24,6 +24,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -90,7 +91,7 @@ ResolvedRun ToPlan(const Recipe& recipe, int world,
 }
 
 void ExpectSame(const ResolvedRun& run, const ResolvedRun& other) {
-  EXPECT_EQ(PrintRecipe(run.recipe), PrintRecipe(other.recipe));
+  EXPECT_EQ(PrintRecipe(*run.recipe), PrintRecipe(*other.recipe));
   EXPECT_EQ(run.shape, other.shape);
   EXPECT_EQ(run.threads, other.threads);
   EXPECT_EQ(run.hosts.ByHost(), other.hosts.ByHost());
@@ -136,7 +137,7 @@ TEST(ResolvedRun, IsTheSameWhoeverAsks) {
 }
 
 Strings SaidOf(const ResolvedRun& run) {
-  return WhatIsQuantized(run.recipe, *run.model, run.options, run.hosts);
+  return WhatIsQuantized(*run.recipe, *run.model, run.options, run.hosts);
 }
 
 // Hosts with two ranks each, or with two and one.
@@ -226,14 +227,14 @@ TEST(ResolvedRun, HasTheStepsOfItsData) {
   const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe});
   const double rows = std::floor((1000 - 1) / 16.0);  // A target behind each token.
   const auto steps = static_cast<int64_t>(std::ceil(3 * rows / 8));
-  EXPECT_EQ(trained[0].recipe.train.steps, steps);
-  EXPECT_FALSE(trained[0].recipe.train.epochs);
+  EXPECT_EQ(trained[0].recipe->train.steps, steps);
+  EXPECT_FALSE(trained[0].recipe->train.epochs);
   EXPECT_EQ(trained[0].options.lr.steps, steps);
   ExpectSame(trained[1], trained[0]);
   ExpectSame(ForADryRun(recipe, 2), trained[0]);
-  EXPECT_EQ(trained[0].recipe.notes.size(), 1u);
+  EXPECT_EQ(trained[0].recipe->notes.size(), 1u);
   const ResolvedRun planned = ToPlan(recipe, 2);
-  EXPECT_EQ(planned.recipe.train.epochs, 3);
+  EXPECT_EQ(planned.recipe->train.epochs, 3);
   EXPECT_EQ(planned.plan.planned(), trained[0].plan.planned());
 }
 

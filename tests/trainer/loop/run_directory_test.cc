@@ -15,6 +15,7 @@
 #include "trainer/core/file_prefix.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {

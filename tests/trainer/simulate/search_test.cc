@@ -17,6 +17,7 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/candidates.h"
 #include "trainer/simulate/search_process.h"
 #include "trainer/simulate/simulate.h"

@@ -14,6 +14,7 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/simulate/estimate.h"
 #include "trainer/simulate/step_floor.h"
 
