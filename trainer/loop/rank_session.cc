@@ -10,7 +10,7 @@
 #include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 

@@ -3,7 +3,7 @@
 
 #include "trainer/ops/adamw_constants.h"
 #include "trainer/ops/update.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

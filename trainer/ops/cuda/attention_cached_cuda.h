@@ -3,7 +3,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

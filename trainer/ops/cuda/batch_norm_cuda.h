@@ -5,7 +5,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/batch_norm_shape.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

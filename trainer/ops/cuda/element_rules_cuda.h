@@ -5,7 +5,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/element_rule.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

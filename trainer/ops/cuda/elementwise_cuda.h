@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "trainer/core/view.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

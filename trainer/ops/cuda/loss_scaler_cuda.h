@@ -4,7 +4,7 @@
 #include "trainer/core/view.h"
 #include "trainer/ops/loss_scaler_options.h"
 #include "trainer/ops/loss_scaler_state.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "trainer/ops/norm_rows.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

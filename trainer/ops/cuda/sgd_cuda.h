@@ -2,7 +2,7 @@
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_SGD_CUDA_H_
 
 #include "trainer/ops/update.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 
