@@ -24,7 +24,6 @@
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
-#include "trainer/runtime/gpus.h"
 
 namespace fsdp {
 namespace {

@@ -14,20 +14,19 @@
 
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
-#include "trainer/comm/store/told_once.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/core/command_line.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/memory_limits.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/utf8.h"
 #include "trainer/launch/environment.h"
 #include "trainer/launch/launch_command.h"
 #include "trainer/launch/stop_signal.h"
-#include "trainer/launch/stray_word.h"
 #include "trainer/launch/supervisor.h"
 #include "trainer/loop/evaluate.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
-#include "trainer/runtime/gpus.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 namespace {

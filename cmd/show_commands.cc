@@ -20,8 +20,8 @@
 #include "trainer/observe/peak_flops.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/report.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpu_libraries.h"
-#include "trainer/runtime/gpus.h"
 
 namespace fsdp {
 namespace {

@@ -19,7 +19,7 @@
 #include "tests/testing/test_device.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/cublaslt.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {

@@ -24,9 +24,9 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/cpu/cpu_device.h"
-#include "trainer/runtime/device_factory.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {

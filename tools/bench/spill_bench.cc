@@ -28,7 +28,7 @@
 #include "trainer/core/file_io.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/runtime/memory.h"
-#include "trainer/runtime/spill_file.h"
+#include "trainer/runtime/spill/spill_file.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

@@ -12,7 +12,7 @@
 #include "trainer/bench/op_rates.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 namespace {

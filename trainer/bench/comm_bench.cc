@@ -23,7 +23,7 @@
 #include "trainer/comm/thread/thread_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 namespace {

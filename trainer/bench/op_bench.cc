@@ -13,7 +13,7 @@
 #include "trainer/bench/op_cases.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 #include "trainer/bench/bench_library.h"
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/sim/sim_device.h"
 #include "trainer/simulate/price_list.h"
 

@@ -9,7 +9,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/linear.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

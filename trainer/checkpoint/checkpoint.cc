@@ -19,7 +19,6 @@
 #include "trainer/checkpoint/conversion.h"
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/comm/store/together.h"
-#include "trainer/comm/store/told_once.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"

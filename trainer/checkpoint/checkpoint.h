@@ -31,7 +31,7 @@
 #include "trainer/comm/store/store.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "trainer/core/file_lock.h"
+#include "trainer/core/atomic_file.h"
 
 namespace fsdp {
 namespace {

@@ -9,7 +9,7 @@
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/atomic_file.h"
-#include "trainer/core/read_ahead.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/round_up.h"
 
 namespace fsdp {

@@ -12,7 +12,7 @@
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/nn/parameter.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 

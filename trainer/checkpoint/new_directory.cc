@@ -11,7 +11,6 @@
 
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/file_lock.h"
 
 namespace fsdp {
 namespace {

@@ -17,7 +17,6 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/json_events.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/ops/cpu/convert.h"

@@ -8,7 +8,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/round_up.h"
-#include "trainer/runtime/cuda/copy_rows.h"
+#include "trainer/runtime/cuda/for_communicators.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

@@ -1,6 +1,7 @@
 #include "trainer/core/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,9 +13,18 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/file_lock.h"
 
 namespace fsdp {
+
+LockResult TryLock(const UniqueFd& file, LockMode mode) {
+  const int operation = (mode == LockMode::kShared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+  while (::flock(file.get(), operation) != 0) {
+    if (errno == EWOULDBLOCK) return LockResult::kBusy;
+    if (errno != EINTR) return LockResult::kNone;
+  }
+  return LockResult::kHeld;
+}
+
 namespace {
 
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-// Files that are complete or not there, and never somebody else's.
+// Files that are complete or not there, and never somebody else's; locks keep their writers apart.
 #ifndef FSDP_TRAIN_TRAINER_CORE_ATOMIC_FILE_H_
 #define FSDP_TRAIN_TRAINER_CORE_ATOMIC_FILE_H_
 
@@ -11,7 +11,19 @@
 
 namespace fsdp {
 
-// All functions throw CheckpointError that names the path and the system's reason.
+// Locks between processes on a file or directory that they have open: flock(2). A lock belongs to
+// the open file that open(2) made: a second open(2) in the same process is kept out too. The lock
+// ends when its last descriptor is closed, so at the latest with its process. Over NFS, Linux
+// shares locks of files between hosts, but not those of directories.
+enum class LockMode { kShared, kExclusive };
+enum class LockResult {
+  kHeld,
+  kBusy,  // Another lock is in the way.
+  kNone,  // Locking failed, mostly because the file system has no locks; errno says why.
+};
+LockResult TryLock(const UniqueFd& file, LockMode mode);  // Never blocks.
+
+// All functions below throw CheckpointError that names the path and the system's reason.
 
 // A file that is being written is called <path> and this suffix, which nobody else uses.
 inline constexpr char kUnfinishedSuffix[] = ".fsdp-tmp";

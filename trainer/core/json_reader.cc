@@ -1,12 +1,39 @@
 #include "trainer/core/json_reader.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/check.h"
-#include "trainer/core/json_depth.h"
 
 namespace fsdp {
+
+bool NestsDeeper(std::string_view text, int levels) {
+  // '[' and '{' differ in this bit. Few texts have so many that the slow look is needed.
+  const auto opening = [](char c) { return (c | 0x20) == '{'; };
+  if (std::count_if(text.begin(), text.end(), opening) <= levels) return false;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        quoted = false;
+      }
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > levels) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 namespace {
 
 using Json = nlohmann::json;
@@ -185,6 +212,41 @@ std::string Quote(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, kShown)) out += c >= ' ' && c < 0x7f ? c : '?';
   return out + (text.size() > kShown ? "...'" : "'");
+}
+
+namespace {
+
+class Adapter final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit Adapter(JsonEvents& events) : events_(events) {}
+
+  bool null() override { return events_.Null(); }
+  bool boolean(bool) override { return events_.Boolean(); }
+  bool number_integer(number_integer_t) override { return events_.Negative(); }
+  bool number_unsigned(number_unsigned_t value) override { return events_.Unsigned(value); }
+  bool number_float(number_float_t, const string_t&) override { return events_.Real(); }
+  bool string(string_t& value) override { return events_.Text(value); }
+  bool binary(binary_t&) override { return false; }  // JSON has none.
+  bool start_object(size_t) override { return events_.BeginObject(); }
+  bool key(string_t& key) override { return events_.Key(key); }
+  bool end_object() override { return events_.EndObject(); }
+  bool start_array(size_t) override { return events_.BeginList(); }
+  bool end_array() override { return events_.EndList(); }
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    events_.NoJson(position);
+    return false;
+  }
+
+ private:
+  JsonEvents& events_;
+};
+
+}  // namespace
+
+bool ReadJson(std::string_view text, JsonEvents& events) {
+  Adapter adapter(events);
+  return nlohmann::json::sax_parse(text, &adapter);
 }
 
 }  // namespace fsdp

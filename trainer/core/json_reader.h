@@ -1,9 +1,11 @@
-// Reading JSON (RFC 8259) from files that may hold anything. A value knows its place, and
-// conversions are exact. A value that is not as it must be is refused with the reader's own
-// exception and words.
+// Reading JSON (RFC 8259) from files that may hold anything: as values, or event by event. A value
+// knows its place, and conversions are exact. A value that is not as it must be is refused with the
+// reader's own exception and words.
+// Tests: tests/trainer/core/json_tree_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
 #define FSDP_TRAIN_TRAINER_CORE_JSON_READER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>  // The whole takes 4 s to compile.
@@ -15,6 +17,10 @@
 #include <vector>
 
 namespace fsdp {
+
+// How deep a text nests, told before it is parsed: a walk of a document takes the stack. Looks at
+// brackets outside of strings alone; the parser refuses what is no JSON.
+bool NestsDeeper(std::string_view text, int levels);
 
 // How a file is refused: "<path>: <place><separator><words>".
 struct JsonErrors {
@@ -105,6 +111,28 @@ std::optional<JsonValue> TryParseJson(std::string_view text);
 // Text for messages, in quotes: a damaged or hostile file may hold long texts, or bytes that are no
 // text.
 std::string Quote(std::string_view text);
+
+// Events of a document that is read without being kept: for a format that accepts little of JSON.
+// Each returns whether to go on.
+class JsonEvents {
+ public:
+  virtual ~JsonEvents() = default;
+  virtual bool Null() = 0;
+  virtual bool Boolean() = 0;
+  virtual bool Negative() = 0;  // An integer that fits in 64 bits.
+  virtual bool Unsigned(uint64_t value) = 0;
+  virtual bool Real() = 0;  // Any other number.
+  virtual bool Text(const std::string& text) = 0;
+  virtual bool BeginObject() = 0;
+  virtual bool Key(const std::string& key) = 0;
+  virtual bool EndObject() = 0;
+  virtual bool BeginList() = 0;
+  virtual bool EndList() = 0;
+  virtual void NoJson(size_t read) = 0;  // From the last of the `read` bytes on.
+};
+
+// Whether all events went on and `text` is JSON.
+bool ReadJson(std::string_view text, JsonEvents& events);
 
 }  // namespace fsdp
 

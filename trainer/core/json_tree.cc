@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "trainer/core/check.h"
-#include "trainer/core/json_depth.h"
+#include "trainer/core/json_reader.h"
 
 namespace fsdp {
 namespace {

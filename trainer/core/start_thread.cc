@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/memory_limits.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/units.h"
 
 namespace fsdp {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <string>
 
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/file_lock.h"
 
 namespace fsdp {
 namespace {

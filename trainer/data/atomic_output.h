@@ -28,7 +28,7 @@ class AtomicOutput {
 // Makes the directory and all above it.
 void MakeDirectories(const std::string& path);  // Throws DataError.
 
-// A lock between processes, on a file that stays (core/file_lock.h).
+// A lock between processes, on a file that stays (core/atomic_file.h).
 class FileLock {
  public:
   explicit FileLock(const std::string& path);  // Makes the file. Throws DataError.

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/core/memory_limits.h"
+#include "trainer/core/process_limits.h"
 
 namespace fsdp {
 

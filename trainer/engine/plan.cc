@@ -15,7 +15,7 @@
 #include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/optim/update_rule.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/core/memory_limits.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"

@@ -10,7 +10,7 @@
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 

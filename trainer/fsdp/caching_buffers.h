@@ -18,7 +18,7 @@
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/runtime/caching_allocator.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 

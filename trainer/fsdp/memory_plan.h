@@ -18,7 +18,7 @@
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 

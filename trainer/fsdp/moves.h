@@ -11,7 +11,7 @@
 #include "trainer/fsdp/storage.h"
 #include "trainer/fsdp/unit_memory.h"
 #include "trainer/ops/quantized_layout.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

@@ -12,7 +12,7 @@
 #include "trainer/core/check.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 

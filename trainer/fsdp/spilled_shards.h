@@ -15,7 +15,7 @@
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/moves.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

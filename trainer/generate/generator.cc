@@ -28,8 +28,7 @@
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/runtime/device_factory.h"
-#include "trainer/runtime/gpus.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/initial_weights.h"
 

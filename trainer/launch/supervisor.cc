@@ -17,15 +17,12 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/line_buffer.h"
-#include "trainer/core/memory_limits.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/terminal.h"
 #include "trainer/launch/exit_words.h"
-#include "trainer/launch/free_port.h"
 #include "trainer/launch/job_secret.h"
 #include "trainer/launch/launch_output.h"
-#include "trainer/launch/process_scope.h"
 #include "trainer/launch/rank_variables.h"
-#include "trainer/launch/sink.h"
 #include "trainer/launch/spawn.h"
 #include "trainer/launch/stop_signal.h"
 

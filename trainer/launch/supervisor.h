@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launch/launch_options.h"
+#include "trainer/launch/launch_command.h"
 
 namespace fsdp {
 
@@ -32,18 +32,18 @@ namespace fsdp {
 // random; on several it is not set and the ranks use the job's name.
 //
 // Ranks see torchrun's environment (environment.h); stdin is /dev/null. Their lines come out on
-// stdout and stderr as "[rank] line", whole, of at most 64 KiB (longer ones in pieces). A slow
-// reader slows the ranks down in the end, never the supervisor, and no rank that is to end: then up
-// to 64 MiB are kept for it, and after the ranks' end it has options.grace. Without a reader,
-// output is dropped. The log files get both streams of a rank by lines, without prefix and not cut.
+// stdout and stderr as "[rank] line"; a line over 64 KiB comes in pieces. A slow reader slows the
+// ranks down, but neither the supervisor nor a rank that is to end: up to 64 MiB are then kept for
+// the reader, who has options.grace after the ranks' end. Without a reader, output is dropped. The
+// log files get both streams of a rank by lines, without prefix and not cut.
 //
 // SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to the groups of all ranks. The first three count
-// as one: a repeat within options.repeat is dropped, the second after that is passed on, the third
-// sends SIGKILL. Each of the others is one signal, passed on at most once per options.repeat.
+// as one: a repeat within options.repeat is dropped; later, a second one is passed on, and a third
+// one sends SIGKILL. Each of the others is one signal, passed on at most once per options.repeat.
 //
-// The other ranks hear by SIGURG of a rank that ends with anything but 0: those that have yet to
+// When a rank ends with anything but 0, the others hear of it by SIGURG, and those that have yet to
 // meet it do not wait. A rank that SIGINT, SIGTERM or SIGHUP kills within options.repeat of its
-// start has stopped early: had it got so far, it would have taken the first of them for a request.
+// start counts as stopped early: a rank that is further on takes the first of them for a request.
 //
 // A rank's program begins with those six blocked and takes them when it is ready for them: see
 // HoldStopSignals(). Signals that come while the ranks are being started reach all of them.

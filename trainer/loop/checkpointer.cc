@@ -10,8 +10,8 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/runtime/spill_file.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_file.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 namespace {

@@ -16,7 +16,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/core/json.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"

@@ -5,9 +5,7 @@
 #include <stop_token>
 #include <utility>
 
-#include "trainer/comm/store/early_stop.h"
 #include "trainer/comm/store/together.h"
-#include "trainer/comm/store/told_once.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/core/utf8.h"
 

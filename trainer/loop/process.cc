@@ -13,12 +13,11 @@
 
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/hosts/hosts_communicator.h"
-#include "trainer/comm/hosts/local_address.h"
 #include "trainer/comm/rank_group.h"
 #include "trainer/comm/shm/shm_communicator.h"
-#include "trainer/comm/store/early_stop.h"
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/comm/store/tcp_store.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/plan_memory.h"
@@ -39,7 +38,6 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
-#include "trainer/runtime/gpus.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {

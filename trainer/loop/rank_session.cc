@@ -11,7 +11,7 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 

@@ -13,7 +13,7 @@
 #include <variant>
 
 #include "models/shape.h"
-#include "trainer/comm/store/early_stop.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"

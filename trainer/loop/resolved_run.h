@@ -24,7 +24,7 @@
 namespace fsdp {
 
 class Model;
-class NcclLibrary;  // trainer/comm/nccl/nccl_api.h
+class NcclLibrary;  // trainer/comm/nccl/nccl_link.h
 struct Recipe;
 
 // A run takes these by asking its machine (choice.h).

@@ -14,7 +14,7 @@
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/store/told_once.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"

@@ -7,8 +7,8 @@
 
 #include "models/make_model.h"
 #include "models/shape.h"
-#include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/keep_fp32.h"
 #include "trainer/fsdp/model_layout.h"

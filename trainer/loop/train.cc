@@ -16,7 +16,7 @@
 #include "models/shape.h"
 #include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/comm/store/told_once.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"

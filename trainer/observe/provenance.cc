@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "trainer/core/atomic_file.h"
-#include "trainer/core/available_cores.h"
 #include "trainer/core/json.h"
+#include "trainer/core/process_limits.h"
 
 namespace fsdp {
 namespace {

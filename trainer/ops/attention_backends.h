@@ -11,7 +11,7 @@
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/head_mixing.h"
 #include "trainer/ops/heads.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

@@ -8,7 +8,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/convolution_shape.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/activation.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

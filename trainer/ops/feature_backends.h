@@ -9,7 +9,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/row_order.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

@@ -14,7 +14,7 @@
 #include "trainer/core/dtype.h"
 #include "trainer/ops/gemm_operand.h"
 #include "trainer/runtime/cost.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

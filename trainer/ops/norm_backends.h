@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

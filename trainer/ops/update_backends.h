@@ -14,7 +14,7 @@
 #include "trainer/ops/loss_scaler_state.h"
 #include "trainer/ops/row_adagrad_operands.h"
 #include "trainer/ops/update.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

@@ -26,8 +26,13 @@ class Allocator {
 class Tensor {
  public:
   Tensor(Allocator& allocator, DType dtype, const Shape& shape,
-         MemoryUse use = MemoryKind::kActivations);
-  ~Tensor();
+         MemoryUse use = MemoryKind::kActivations)
+      : allocator_(allocator), use_(use), view_(nullptr, dtype, shape) {
+    if (view_.bytes() > 0) view_.data = allocator_.Allocate(view_.bytes(), use);
+  }
+  ~Tensor() {
+    if (view_.data != nullptr) allocator_.Free(view_.data, view_.bytes(), use_);
+  }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "trainer/core/view.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 #include "trainer/runtime/memory.h"
 #include "trainer/runtime/thread_pool.h"
 

@@ -8,7 +8,7 @@
 #include "trainer/checkpoint/finite.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
-#include "trainer/core/read_ahead.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/view.h"
 #include "trainer/ops/cpu/convert.h"
 

@@ -1,5 +1,5 @@
 // The part of NCCL's API that the program uses, for machines without it: tests/emulated/nccl.cc
-// implements it. Names and values are those of NCCL 2.28's nccl.h; trainer/comm/nccl/nccl_api.cc
+// implements it. Names and values are those of NCCL 2.28's nccl.h; trainer/comm/nccl/nccl_link.cc
 // asserts the values against either header.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_INCLUDE_NCCL_H_
 #define FSDP_TRAIN_TESTS_EMULATED_INCLUDE_NCCL_H_

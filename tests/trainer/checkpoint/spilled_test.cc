@@ -23,7 +23,7 @@
 #include "trainer/core/file_io.h"
 #include "trainer/core/philox.h"
 #include "trainer/runtime/memory.h"
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 namespace {

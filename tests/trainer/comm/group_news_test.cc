@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/nccl/call_position.h"
 #include "trainer/comm/store/memory_store.h"
 
 namespace fsdp {

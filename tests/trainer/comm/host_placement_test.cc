@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/hosts/local_address.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp::testing {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "trainer/comm/store/socket.h"
-#include "trainer/comm/store/store_proof.h"
+#include "trainer/comm/store/wire.h"
 
 namespace fsdp::testing {
 

@@ -18,9 +18,9 @@
 
 #include "tests/trainer/comm/on_threads.h"
 #include "tests/trainer/comm/raw_member.h"
-#include "trainer/comm/store/early_stop.h"
 #include "trainer/comm/store/socket.h"
 #include "trainer/comm/store/tcp_store.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "trainer/comm/store/memory_store.h"
-#include "trainer/comm/store/told_once.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

@@ -1,7 +1,7 @@
-#include "trainer/core/available_cores.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
+
+#include "trainer/core/process_limits.h"
 
 namespace fsdp {
 namespace {

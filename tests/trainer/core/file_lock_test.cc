@@ -1,10 +1,10 @@
-#include "trainer/core/file_lock.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <string>
+
+#include "trainer/core/atomic_file.h"
 
 namespace fsdp {
 namespace {

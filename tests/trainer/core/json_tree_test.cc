@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/core/json_depth.h"
+#include "trainer/core/json_reader.h"
 #include "trainer/core/philox.h"
 
 namespace fsdp {

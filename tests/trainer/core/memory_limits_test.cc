@@ -1,10 +1,10 @@
 // On made-up /proc and /sys trees, as Slurm, systemd, Docker and Kubernetes leave them.
-#include "trainer/core/memory_limits.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "trainer/core/process_limits.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,3 @@
-#include "trainer/core/read_ahead.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +6,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "trainer/core/read_file.h"
 
 namespace fsdp {
 namespace {

@@ -5,7 +5,7 @@
 #include "tests/emulated/cublaslt.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cuda/cublaslt.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 namespace {

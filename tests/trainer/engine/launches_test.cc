@@ -23,7 +23,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/gemm_library.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {

@@ -1,5 +1,3 @@
-#include "trainer/launch/free_port.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -7,6 +5,8 @@
 
 #include <set>
 #include <vector>
+
+#include "trainer/launch/rank_variables.h"
 
 namespace fsdp {
 namespace {

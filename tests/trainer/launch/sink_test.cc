@@ -1,9 +1,8 @@
-#include "trainer/launch/sink.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "trainer/launch/launch_output.h"
 #include "trainer/launch/spawn.h"
 
 namespace fsdp {

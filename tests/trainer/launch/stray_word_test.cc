@@ -1,6 +1,6 @@
-#include "trainer/launch/stray_word.h"
-
 #include <gtest/gtest.h>
+
+#include "trainer/launch/launch_command.h"
 
 namespace fsdp {
 namespace {

@@ -9,9 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/comm/store/early_stop.h"
 #include "trainer/comm/store/memory_store.h"
-#include "trainer/comm/store/told_once.h"
+#include "trainer/comm/store/together.h"
 
 namespace fsdp {
 namespace {

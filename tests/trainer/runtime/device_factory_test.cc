@@ -1,9 +1,8 @@
-#include "trainer/runtime/device_factory.h"
-
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {

@@ -1,5 +1,3 @@
-#include "trainer/runtime/gpus.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 
 #include "tests/emulated/cudart.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
 namespace {

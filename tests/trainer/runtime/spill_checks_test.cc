@@ -16,7 +16,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/file_io.h"
 #include "trainer/runtime/memory.h"
-#include "trainer/runtime/spill_file.h"
+#include "trainer/runtime/spill/spill_file.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {

@@ -1,4 +1,4 @@
-#include "trainer/runtime/spill_memory.h"
+#include "trainer/runtime/spill/spill_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -24,7 +24,7 @@
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/patience.h"
 #include "trainer/comm/rendezvous.h"
-#include "trainer/comm/shm/handshake.h"
+#include "trainer/comm/shm/shared_memory.h"
 
 namespace fsdp {
 

@@ -9,7 +9,7 @@
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/nccl/nccl_link.h"
 #include "trainer/core/view.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

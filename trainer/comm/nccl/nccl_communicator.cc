@@ -15,20 +15,18 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/comm/nccl/call_position.h"
 #include "trainer/comm/nccl/group_news.h"
-#include "trainer/comm/nccl/nccl_api.h"
 #include "trainer/comm/nccl/nccl_collectives.h"
 #include "trainer/comm/nccl/nccl_link.h"
 #include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/comm/patience.h"
 #include "trainer/comm/rendezvous.h"
-#include "trainer/comm/shm/handshake.h"
+#include "trainer/comm/shm/shared_memory.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
-#include "trainer/runtime/cuda/fails_later.h"
+#include "trainer/runtime/cuda/for_communicators.h"
 #include "trainer/runtime/gpu_libraries.h"
 #include "trainer/runtime/operation.h"
 

@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-class NcclLibrary;  // nccl_api.h
+class NcclLibrary;  // nccl_link.h
 
 // Looks for NCCL, where it can be had. Null where the program was built without CUDA. Throws
 // DeviceError that says what is wrong and where it was looked for.
@@ -47,12 +47,11 @@ struct NcclOptions {
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all are
 // connected, and all-gathers, reduce-scatters and all-reduces have been tried, small and large.
 // NCCL therefore allocates its buffers for these before the first step; Try() makes NCCL allocate
-// for further sizes. Needs 8 MiB at most beside the staging memory
-// meanwhile. `device`, of CUDA, outlives it; each rank has a GPU of its own. The communicator is
-// for tensors in the GPU's memory.
-//   Host      Calls return at once, but the first all-to-all and broadcast, and what NCCL has an
-//             algorithm for that it has not tried: there it makes connections, and waits for the
-//             peers. So ranks make the calls of all their communicators in one order.
+// for further sizes. Needs 8 MiB at most beside the staging memory meanwhile. `device`, of CUDA,
+// outlives it; each rank has a GPU of its own. The communicator is for tensors in the GPU's memory.
+//   Host      Calls return at once, except the first all-to-all, the first broadcast, and sizes for
+//             which NCCL has an algorithm that was not tried: these connect and wait for the peers.
+//             Ranks therefore make the calls of all their communicators in one order.
 //   Streams   A call on another stream than the last one waits for that.
 //   Timeout   Counts from when a call begins on the GPU. Its CommError says where the others are.
 //   Failure   A thread looks every few ms whether NCCL knows of an error. It, a timeout or Abort()

@@ -1,7 +1,10 @@
-// One rank's end of an NCCL communicator: every call of NCCL's that has one goes through here.
+// NCCL's functions, of a library that is found when the program runs, and one rank's end of an NCCL
+// communicator: every call of NCCL's that has one goes through here.
 // Tests: tests/trainer/comm/nccl_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_LINK_H_
+
+#include <nccl.h>
 
 #include <atomic>
 #include <chrono>
@@ -10,9 +13,34 @@
 #include <mutex>
 #include <string>
 
-#include "trainer/comm/nccl/nccl_api.h"
-
 namespace fsdp {
+
+// As nccl.h has them, without their prefix. NCCL is thread-safe between communicators alone.
+class NcclLibrary {
+ public:
+  NcclLibrary();  // Throws DeviceError: why there is none to be used, and where it was looked for.
+
+  std::string path;
+  int version = 0;  // 22809 is 2.28.9.
+
+  decltype(&ncclGetErrorString) GetErrorString;
+  decltype(&ncclGetLastError) GetLastError;
+  decltype(&ncclGetUniqueId) GetUniqueId;
+  decltype(&ncclCommInitRankConfig) CommInitRankConfig;
+  decltype(&ncclCommGetAsyncError) CommGetAsyncError;
+  decltype(&ncclCommFinalize) CommFinalize;
+  decltype(&ncclCommDestroy) CommDestroy;
+  decltype(&ncclCommAbort) CommAbort;
+  decltype(&ncclAllGather) AllGather;
+  decltype(&ncclReduceScatter) ReduceScatter;
+  decltype(&ncclAllReduce) AllReduce;
+  decltype(&ncclAlltoAll) AlltoAll;  // From 2.28 on.
+  decltype(&ncclBroadcast) Broadcast;
+  decltype(&ncclGroupStart) GroupStart;
+  decltype(&ncclGroupEnd) GroupEnd;
+  decltype(&ncclSend) Send;
+  decltype(&ncclRecv) Recv;
+};
 
 // Any thread may call any function: NCCL sees one call at a time, but for an abort. NCCL does not
 // wait for peers in a call (config.blocking = 0). But where a GPU's queue is full a launch waits

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "trainer/core/dtype.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

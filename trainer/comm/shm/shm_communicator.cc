@@ -7,7 +7,7 @@
 
 #include "trainer/comm/reduce.h"
 #include "trainer/comm/rendezvous.h"
-#include "trainer/comm/shm/handshake.h"
+#include "trainer/comm/shm/shared_memory.h"
 #include "trainer/comm/shm/staged_transport.h"
 #include "trainer/core/errors.h"
 

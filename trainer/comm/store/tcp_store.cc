@@ -16,9 +16,8 @@
 #include <utility>
 
 #include "trainer/comm/patience.h"
-#include "trainer/comm/store/early_stop.h"
 #include "trainer/comm/store/socket.h"
-#include "trainer/comm/store/store_proof.h"
+#include "trainer/comm/store/together.h"
 #include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"

@@ -18,7 +18,7 @@ namespace fsdp {
 
 // Who may join.
 struct StoreAccess {
-  // Any bytes, the same on all ranks. Both ends prove that they know them (store_proof.h); they are
+  // Any bytes, the same on all ranks. Both ends prove that they know them (wire.h); they are
   // never sent. Later messages are neither encrypted nor signed: the secret keeps out those who can
   // reach the port, not those who can change the traffic.
   std::string secret;

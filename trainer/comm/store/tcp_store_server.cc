@@ -20,7 +20,6 @@
 #include "trainer/comm/patience.h"
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/comm/store/socket.h"
-#include "trainer/comm/store/store_proof.h"
 #include "trainer/comm/store/tcp_store.h"
 #include "trainer/comm/store/wire.h"
 #include "trainer/core/errors.h"

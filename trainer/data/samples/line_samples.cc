@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
-#include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/text/text_check.h"

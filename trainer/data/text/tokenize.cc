@@ -11,11 +11,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "trainer/core/available_cores.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/atomic_output.h"
 #include "trainer/data/data_files.h"

@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "trainer/ops/gemm_operand.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

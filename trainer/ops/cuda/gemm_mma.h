@@ -3,7 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_GEMM_MMA_H_
 
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

@@ -16,7 +16,7 @@
 
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

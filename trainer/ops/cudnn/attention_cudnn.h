@@ -8,7 +8,7 @@
 #include "trainer/core/view.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 

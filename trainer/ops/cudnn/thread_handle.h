@@ -6,7 +6,7 @@
 
 #include "trainer/ops/cudnn/cudnn_api.h"
 #include "trainer/ops/cudnn/descriptor.h"
-#include "trainer/runtime/cuda_stream.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp::cudnn {
 

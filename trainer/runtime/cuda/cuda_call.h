@@ -1,4 +1,5 @@
-// Checked calls of the CUDA runtime, and calls that only the driver has. Included by this directory
+// Checked calls of the CUDA runtime, calls that only the driver has, the environment that CUDA
+// reads, and waits for the GPU without a call that waits in the driver. Included by this directory
 // alone.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
@@ -6,8 +7,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "trainer/core/errors.h"
 
@@ -36,6 +41,32 @@ struct DriverCalls {
   StreamValueCall write_value = nullptr;
 };
 DriverCalls FindDriverCalls();  // Throws DeviceError.
+
+// Sets CUDA_DEVICE_MAX_CONNECTIONS to 32, its maximum, where it is unset. A stream beyond that
+// number shares a hardware queue with another stream and waits for what that one waits for. The
+// default is 8, and a rank has 8 streams beside those of NCCL and cuDNN. Call it before the first
+// CUDA call, which reads the variable. Any thread may call.
+inline void SetCudaEnvironment() {
+  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
+// Blocks until `passed()`: yields at first, then sleeps for a sixteenth of the time waited so far,
+// 20 us to 1 ms.
+template <typename Passed>
+void Await(const Passed& passed) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kYields = 100, kShare = 16;
+  constexpr std::chrono::nanoseconds kShortest{20'000}, kLongest{1'000'000};
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; !passed(); ++i) {
+    if (i < kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    const std::chrono::nanoseconds waited = Clock::now() - begin;
+    std::this_thread::sleep_for(std::clamp(waited / kShare, kShortest, kLongest));
+  }
+}
 
 }  // namespace fsdp
 

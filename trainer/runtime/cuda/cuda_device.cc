@@ -12,7 +12,6 @@
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
-#include "trainer/runtime/cuda/cuda_environment.h"
 #include "trainer/runtime/cuda/cuda_stream.h"
 #include "trainer/runtime/cuda/gpu_state.h"
 

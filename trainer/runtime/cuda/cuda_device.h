@@ -1,7 +1,7 @@
 // One GPU: cudaStreams, cudaEvents, memory by cudaMalloc and cudaHostAlloc. This header includes no
 // CUDA header.
 //   Order     The host enqueues at once into the GPU's own queues, up to a limit at which the host
-//             waits (run_ahead.h). Work of the host (DeviceKernels::host) and waits for other
+//             waits (progress.h). Work of the host (DeviceKernels::host) and waits for other
 //             devices' events run on a thread of their stream, behind an event; later work of the
 //             stream waits for a word in pinned memory that the thread sets. CUDA's callbacks are
 //             not used: one thread runs the callbacks of all streams, so a collective in one could
@@ -11,7 +11,7 @@
 //   Time      The host's steady clock. The GPU's clock was set to it when the device was made, and
 //             the two drift apart as clocks do.
 //   Position  Exact to tags and waits: gives the first of the operations with one tag.
-//   Streams   A device should have no more streams than CUDA has connections: cuda_environment.h.
+//   Streams   A device should have no more streams than CUDA has connections: cuda_call.h.
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_DEVICE_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_DEVICE_H_
 

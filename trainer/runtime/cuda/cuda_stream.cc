@@ -8,7 +8,10 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
-#include "trainer/runtime/cuda/profiler_range.h"
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 namespace fsdp {
 namespace {
@@ -19,6 +22,20 @@ constexpr size_t kReachedWord = kWordBytes / sizeof(uint32_t);  // The first is 
 constexpr size_t kProgressWord = 2 * kReachedWord;
 constexpr size_t kRunAheadWord = 3 * kReachedWord;
 constexpr size_t kWordsBytes = 4 * kWordBytes;
+
+// A named range of the calling thread, for profilers (NVTX). Does nothing where the toolkit is
+// missing.
+class ProfilerRange {
+ public:
+#ifdef NVTX_VERSION
+  explicit ProfilerRange(const char* name) { nvtxRangePushA(name); }
+  ~ProfilerRange() { nvtxRangePop(); }
+#else
+  explicit ProfilerRange(const char*) {}
+#endif
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+};
 
 }  // namespace
 
@@ -225,6 +242,17 @@ HostWorker& CudaStream::Worker() {
     }
   }
   return *worker_;
+}
+
+// Row by row: a pitch of cudaMemcpy2DAsync() is below 2 GiB.
+void CopyRowsCuda(CudaStreamHandle stream, const Rows& rows, std::byte* to, const std::byte* from) {
+  if (rows.bytes == 0) return;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    stream.WillPut(1);
+    CheckCall(cudaMemcpyAsync(to + row * rows.to_pitch, from + row * rows.from_pitch, rows.bytes,
+                              cudaMemcpyDefault, stream),
+              "cudaMemcpyAsync");
+  }
 }
 
 }  // namespace fsdp

@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "trainer/core/span.h"
-#include "trainer/runtime/cuda/fails_later.h"
+#include "trainer/runtime/cuda/for_communicators.h"
 #include "trainer/runtime/cuda/gpu_state.h"
 #include "trainer/runtime/cuda/host_worker.h"
 #include "trainer/runtime/cuda/progress.h"
-#include "trainer/runtime/cuda/run_ahead.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/operation.h"
 

@@ -1,10 +1,9 @@
-#include "trainer/runtime/cuda/find_gpus.h"
-
+// Tests: tests/trainer/runtime/gpus_test.cc
 #include <cuda_runtime_api.h>
 
 #include "trainer/core/errors.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
-#include "trainer/runtime/cuda/cuda_environment.h"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/runtime/cuda/await.h"
+#include "trainer/runtime/cuda/cuda_call.h"
 
 namespace fsdp {
 namespace {

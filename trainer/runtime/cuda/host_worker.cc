@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "trainer/runtime/cuda/await.h"
+#include "trainer/runtime/cuda/cuda_call.h"
 
 namespace fsdp {
 

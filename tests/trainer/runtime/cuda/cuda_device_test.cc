@@ -17,9 +17,9 @@
 #include "tests/emulated/cudart.h"
 #include "tests/trainer/runtime/host_operations.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/cpu/cpu_device.h"
-#include "trainer/runtime/cuda/fails_later.h"
-#include "trainer/runtime/device_factory.h"
+#include "trainer/runtime/cuda/for_communicators.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp {

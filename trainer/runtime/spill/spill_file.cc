@@ -1,4 +1,4 @@
-#include "trainer/runtime/spill_file.h"
+#include "trainer/runtime/spill/spill_file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-// The limits of this process's memory, and what each leaves: the host, every level of its control
-// groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit.
-#ifndef FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
-#define FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
+// Cores and memory that the host leaves this process.
+// Tests: tests/trainer/core/memory_limits_test.cc
+#ifndef FSDP_TRAIN_TRAINER_CORE_PROCESS_LIMITS_H_
+#define FSDP_TRAIN_TRAINER_CORE_PROCESS_LIMITS_H_
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,9 @@ struct MemoryRoom {
   std::string limit;
 };
 
-// Reads files on every call; a missing file limits nothing.
+// The limits of this process's memory, and what each leaves: the host, every level of its control
+// groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit. Reads files on
+// every call; a missing file limits nothing.
 class MemoryLimits {
  public:
   // `root` goes before each path: empty, or, for tests, a folder with a proc/ and a sys/ in it.
@@ -63,6 +65,10 @@ class MemoryLimits {
 // one such arena serves all from here on.
 void SpareAddressSpace();
 
+// Cores that the calling thread may run on, at least 1: taskset, cpusets and Slurm leave fewer than
+// the host has.
+int AvailableCores();
+
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_CORE_MEMORY_LIMITS_H_
+#endif  // FSDP_TRAIN_TRAINER_CORE_PROCESS_LIMITS_H_

@@ -1,7 +1,7 @@
 // CUDA's stream without CUDA's headers: launches outside runtime/cuda use this type.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
-#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
-#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_HANDLE_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_HANDLE_H_
 
 #include <cstdint>
 
@@ -45,4 +45,4 @@ inline constexpr int64_t kOperationsOfALibraryCall = 2, kOperationsOfNccl = 8;
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_H_
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_CUDA_STREAM_HANDLE_H_

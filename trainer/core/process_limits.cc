@@ -1,7 +1,9 @@
-#include "trainer/core/memory_limits.h"
+#include "trainer/core/process_limits.h"
 
 #include <malloc.h>
+#include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -222,6 +224,15 @@ void SpareAddressSpace() {
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     mallopt(M_ARENA_MAX, 1);
   }
+}
+
+int AvailableCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const long count = ::sched_getaffinity(0, sizeof(cores), &cores) == 0
+                         ? CPU_COUNT(&cores)
+                         : ::sysconf(_SC_NPROCESSORS_ONLN);  // A host of more than 1024.
+  return std::max(1, static_cast<int>(count));
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 // A file for tensors that lie on a disk while nobody uses them.
-#ifndef FSDP_TRAIN_TRAINER_RUNTIME_SPILL_FILE_H_
-#define FSDP_TRAIN_TRAINER_RUNTIME_SPILL_FILE_H_
+// Tests: tests/trainer/runtime/spill_file_test.cc
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_SPILL_SPILL_FILE_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_SPILL_SPILL_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -116,4 +117,4 @@ class SpillFile {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_RUNTIME_SPILL_FILE_H_
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_SPILL_SPILL_FILE_H_

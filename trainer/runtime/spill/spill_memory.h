@@ -1,7 +1,8 @@
 // A disk as a place of memory: each byte of a spill file has an address. Spilled tensors are
 // therefore Views like all others: a plan lays them out, the stream checker orders their uses.
-#ifndef FSDP_TRAIN_TRAINER_RUNTIME_SPILL_MEMORY_H_
-#define FSDP_TRAIN_TRAINER_RUNTIME_SPILL_MEMORY_H_
+// Tests: tests/trainer/runtime/spill_memory_test.cc
+#ifndef FSDP_TRAIN_TRAINER_RUNTIME_SPILL_SPILL_MEMORY_H_
+#define FSDP_TRAIN_TRAINER_RUNTIME_SPILL_SPILL_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 #include "trainer/core/file_io.h"
 #include "trainer/core/view.h"
-#include "trainer/runtime/spill_file.h"
+#include "trainer/runtime/spill/spill_file.h"
 #include "trainer/runtime/stream.h"
 #include "trainer/runtime/thread_pool.h"
 
@@ -74,4 +75,4 @@ void CopySpilled(Stream& stream, SpillMemory* spill, ConstView spilled, View oth
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_RUNTIME_SPILL_MEMORY_H_
+#endif  // FSDP_TRAIN_TRAINER_RUNTIME_SPILL_SPILL_MEMORY_H_
