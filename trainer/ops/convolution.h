@@ -31,7 +31,6 @@
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/convolution_backend.h"
 #include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"

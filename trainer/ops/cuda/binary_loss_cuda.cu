@@ -2,7 +2,6 @@
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/cuda/loss_terms.h"
 #include "trainer/ops/loss_backends.h"
-#include "trainer/ops/loss_groups.h"
 
 namespace fsdp {
 namespace {

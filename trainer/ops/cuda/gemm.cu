@@ -1,6 +1,5 @@
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/gemm_block.h"
-#include "trainer/ops/cuda/gemm_mma.h"
 #include "trainer/ops/cuda/ptx.h"
 #include "trainer/ops/gemm_library.h"
 

@@ -6,6 +6,7 @@
 
 #include "trainer/ops/cuda/gelu_element.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/runtime/cuda_stream.h"
 
 namespace fsdp {
 
@@ -129,6 +130,10 @@ __device__ inline void FinishSums(const GemmArgs& args, int64_t row, int64_t col
                   static_cast<T*>(args.gelu.data) + row * args.gelu.stride + col);
   });
 }
+
+// A product by the tensor cores, for gemm.cu: two factors of bf16 or of fp16, not both transposed.
+// `large`: tiles of 128 x 128, else 64 x 64. Packs are of 8 elements.
+void GemmByMma(CudaStreamHandle stream, const GemmArgs& args, bool large);
 
 }  // namespace fsdp
 

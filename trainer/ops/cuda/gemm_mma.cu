@@ -1,7 +1,7 @@
+// Tests: tests/trainer/ops/cuda_gemm_test.cc
 #include <algorithm>
 
 #include "trainer/ops/cuda/gemm_block.h"
-#include "trainer/ops/cuda/gemm_mma.h"
 #include "trainer/ops/cuda/ptx.h"
 
 namespace fsdp {

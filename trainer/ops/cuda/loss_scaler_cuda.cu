@@ -1,4 +1,4 @@
-#include "trainer/ops/cuda/finite.h"
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/update_backends.h"
 

@@ -2,8 +2,8 @@
 
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/cuda/philox.h"
-#include "trainer/ops/row_order.h"
-#include "trainer/ops/step_blocks.h"
+#include "trainer/ops/step_parameters.h"
+#include "trainer/ops/table_rows.h"
 #include "trainer/ops/update_backends.h"
 
 namespace fsdp {

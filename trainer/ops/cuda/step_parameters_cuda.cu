@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "trainer/ops/cuda/finite.h"
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/step_blocks.h"
+#include "trainer/ops/step_parameters.h"
 #include "trainer/ops/update_backends.h"
 
 namespace fsdp {

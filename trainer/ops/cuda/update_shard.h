@@ -13,12 +13,12 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "trainer/ops/cuda/finite.h"
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/cuda/philox.h"
-#include "trainer/ops/element_rule.h"
-#include "trainer/ops/step_blocks.h"
-#include "trainer/ops/update.h"
+#include "trainer/ops/element_rules.h"
+#include "trainer/ops/step_parameters.h"
+#include "trainer/ops/update_backends.h"
 
 namespace fsdp {
 
