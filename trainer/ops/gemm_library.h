@@ -1,5 +1,5 @@
-// Matrix products by a library that is found when the program runs. Gemm() (cuda/gemm.h) uses it on
-// streams that it has been lent to (Stream::Lend() of GemmResources).
+// Matrix products by a library that is found when the program runs. Gemm() (cuda/gemm/gemm.h) uses
+// it on streams that it has been lent to (Stream::Lend() of GemmResources).
 // Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_

@@ -8,7 +8,7 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/activation_elements.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/linear_backends.h"
 #include "trainer/runtime/operation.h"
 
