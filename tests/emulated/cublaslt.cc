@@ -17,7 +17,7 @@
 #include "tests/emulated/cudart.h"
 #include "tests/emulated/gpu_libraries.h"
 #include "trainer/core/dtype.h"
-#include "trainer/ops/cuda/gemm.h"
+#include "trainer/ops/cuda/gemm/gemm.h"
 #include "trainer/runtime/memory.h"
 
 struct cublasLtContext {

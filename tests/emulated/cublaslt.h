@@ -1,5 +1,5 @@
 // cuBLASLt without CUDA: its calls, checked as its documentation says, and computed by kernels of
-// ours (trainer/ops/cuda/gemm.h) on the emulator.
+// ours (trainer/ops/cuda/gemm/gemm.h) on the emulator.
 //
 // It refuses leading dimensions below what they lead; types of which it has no product; a GELU
 // whose aux has a leading dimension that is no multiple of 8; a missing bias or aux; matrices that

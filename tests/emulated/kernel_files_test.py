@@ -18,7 +18,7 @@ def tested():
 
 class KernelFiles(unittest.TestCase):
     def test_every_file_is_some_tests(self):
-        sources = sorted(pathlib.Path("trainer/ops/cuda").glob("*.cu"))
+        sources = sorted(pathlib.Path("trainer/ops/cuda").rglob("*.cu"))
         with_kernels = {path.stem for path in sources if "__global__" in path.read_text()}
         self.assertGreater(len(with_kernels), 5)
         self.assertEqual(with_kernels - set(tested()), set())

@@ -82,7 +82,7 @@ def sources():
 
 def test_at_its_path(stem):
     """An op's kernels, cpu/x_cpu and cuda/x_cuda, have the op's."""
-    op = re.sub(r"/(cpu|cuda)/(\w+)_\1$", r"/\2", stem)
+    op = re.sub(r"/(cpu|cuda)/(?:\w+/)?(\w+)_\1$", r"/\2", stem)
     return any(f"tests/{name}_test.cc" in files("tests") for name in (stem, op))
 
 

@@ -1,10 +1,10 @@
 """Kernels of the CPU, compiled for the instruction sets of trainer/ops/cpu/isa.h."""
 
 def kernels_of_one_isa(name, copts, deps):
-    """cpu/<name>.cc with these flags; -O3 in every build, since what must be inlined is."""
+    """<name>.cc, below cpu/, with these flags; -O3 in every build, since what must be inlined is."""
     native.cc_library(
         name = name,
-        srcs = ["cpu/%s.cc" % name],
+        srcs = native.glob(["cpu/**/%s.cc" % name]),
         copts = ["-O3"] + copts,
         linkstatic = True,
         visibility = ["//tests/trainer/ops:__pkg__"],
@@ -12,7 +12,7 @@ def kernels_of_one_isa(name, copts, deps):
     )
 
 def kernel_library(name, deps, copts = []):
-    """cpu/<name>.cc compiled for each instruction set, behind cpu/<name>.h.
+    """<name>.cc, below cpu/, compiled for each instruction set, behind <name>.h.
 
     Args:
       name: of the source and the header.
@@ -25,7 +25,7 @@ def kernel_library(name, deps, copts = []):
     }.items():
         native.cc_library(
             name = name + "_" + isa,
-            srcs = ["cpu/%s.cc" % name],
+            srcs = native.glob(["cpu/**/%s.cc" % name]),
             copts = ["-O3"] + copts + flags,
             linkstatic = True,
             visibility = ["//tests/trainer/ops:__pkg__"],

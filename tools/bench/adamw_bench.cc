@@ -19,11 +19,10 @@
 
 #include "trainer/core/dtype.h"
 #include "trainer/core/view.h"
-#include "trainer/ops/adamw.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/update.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/kernel.h"

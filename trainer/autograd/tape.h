@@ -22,7 +22,7 @@
 #include "trainer/autograd/table_vectors.h"
 #include "trainer/autograd/var.h"
 #include "trainer/ops/attention_backend.h"
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/stream.h"
 

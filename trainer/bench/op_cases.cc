@@ -8,11 +8,8 @@
 
 #include "trainer/core/argsort.h"
 #include "trainer/ops/activations.h"
-#include "trainer/ops/adamw.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/attention_math.h"
-#include "trainer/ops/binary_loss.h"
-#include "trainer/ops/class_loss.h"
 #include "trainer/ops/convolution.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
@@ -20,14 +17,15 @@
 #include "trainer/ops/feature_vectors.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/linear.h"
+#include "trainer/ops/logit_loss.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/quantize.h"
 #include "trainer/ops/quantized_layout.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/rope.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/ops/swiglu.h"
+#include "trainer/ops/update.h"
 
 namespace fsdp {
 namespace {

@@ -11,7 +11,7 @@
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/attention_inputs.h"
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

@@ -6,7 +6,7 @@
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/core/units.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 
 namespace fsdp {
 namespace {

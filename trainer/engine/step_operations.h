@@ -8,7 +8,7 @@
 
 #include "trainer/engine/session.h"
 #include "trainer/engine/step_resource.h"
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 

@@ -18,7 +18,6 @@
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/loss_scaler.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/operation.h"
 #include "trainer/runtime/stream_checker.h"

@@ -9,7 +9,6 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/loss_scaler.h"
 #include "trainer/ops/reductions.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

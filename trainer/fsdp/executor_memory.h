@@ -20,7 +20,7 @@
 #include "trainer/fsdp/storage.h"
 #include "trainer/fsdp/unit_memory.h"
 #include "trainer/ops/gemm_library.h"
-#include "trainer/ops/loss_scaler_state.h"
+#include "trainer/ops/loss_scaler_options.h"
 
 namespace fsdp {
 

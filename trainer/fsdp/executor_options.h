@@ -12,7 +12,7 @@
 #include "trainer/core/dtype.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/ops/attention_backend.h"
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 
 namespace fsdp {
 

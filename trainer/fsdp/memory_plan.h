@@ -48,7 +48,7 @@ struct MemoryPlan {
   std::optional<CachingStatistics> caching = {};
 
   // threads: CPU threads of the run's streams. multiplying: those that multiply matrices. No place
-  // counts their stacks and packing memory (ops/cpu/gemm.h).
+  // counts their stacks and packing memory (ops/cpu/gemm/gemm.h).
   int threads = 0, multiplying = 0;
 
   int64_t bytes() const;  // All places but the disk.

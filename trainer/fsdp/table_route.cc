@@ -6,7 +6,7 @@
 #include "trainer/core/check.h"
 #include "trainer/core/round_up.h"
 #include "trainer/fsdp/carver.h"
-#include "trainer/ops/row_order.h"
+#include "trainer/ops/table_rows.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
 // The rows that the ids of one rank's step name: each once, by owning rank, in the order in which
-// rounds ask for them (ops/row_order.h). Made on the host, from ids alone.
+// rounds ask for them (ops/table_rows.h). Made on the host, from ids alone.
 // Tests: tests/trainer/fsdp/table_route_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_
 #define FSDP_TRAIN_TRAINER_FSDP_TABLE_ROUTE_H_

@@ -18,7 +18,7 @@
 #include "trainer/engine/session.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {

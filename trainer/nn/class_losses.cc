@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "trainer/nn/layer_tools.h"
-#include "trainer/ops/binary_loss.h"
-#include "trainer/ops/class_loss.h"
+#include "trainer/ops/logit_loss.h"
 
 namespace fsdp {
 namespace {

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "trainer/nn/layer_tools.h"
+#include "trainer/ops/activations.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/embedding.h"
-#include "trainer/ops/gelu.h"
 #include "trainer/ops/head_loss.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/lora.h"

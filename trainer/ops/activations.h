@@ -1,7 +1,7 @@
 // Activations: y = f(x), element by element, and dx = dy f'(x). Backward reads `saved`, which is x
 // or y:
 //   f           saved  formulas
-//   kGelu       x      gelu.h
+//   kGelu       x      at GeluForward()
 //   kRelu       y      y = max(x, 0)            dx = dy where y > 0, else 0
 //   kSigmoid    y      y = 1 / (1 + exp(-x))    dx = dy y (1 - y)
 //   kGeluExact  x      y = x Phi(x)             dx = dy (Phi(x) + x phi(x))
@@ -34,6 +34,18 @@ void ActivationForward(Stream& stream, Activation f, ConstView x, View y);  // y
 
 // Overwrites dx, which may be dy (or `saved`) itself.
 void ActivationBackward(Stream& stream, Activation f, ConstView saved, ConstView dy, View dx);
+
+// GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2; "gelu_new" of
+// GPT-2):
+//   u(x) = sqrt(2 / pi) (x + 0.044715 x^3)      y = x/2 (1 + tanh u) = x s, s = 1 / (1 + exp(-2u))
+//   dx = dy (s + 2 x s (1 - s) u'(x)),  u'(x) = sqrt(2 / pi) (1 + 3 * 0.044715 x^2)
+// Computed through exp(-2|u|), so the tail of negative x keeps its digits. Backward needs x.
+inline void GeluForward(Stream& stream, ConstView x, View y) {
+  ActivationForward(stream, Activation::kGelu, x, y);
+}
+inline void GeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
+  ActivationBackward(stream, Activation::kGelu, x, dy, dx);
+}
 
 }  // namespace fsdp
 

@@ -12,7 +12,7 @@
 #include "trainer/ops/attention_checks.h"
 #include "trainer/ops/cpu/attention_kernels.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm_pairs.h"
+#include "trainer/ops/cpu/gemm/gemm_pairs.h"
 #include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"

@@ -6,7 +6,6 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/batch_norm_backends.h"
-#include "trainer/ops/batch_norm_shape.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

@@ -3,14 +3,25 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_BATCH_NORM_BACKENDS_H_
 #define FSDP_TRAIN_TRAINER_OPS_BATCH_NORM_BACKENDS_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/batch_norm_shape.h"
 #include "trainer/runtime/cuda_stream_handle.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
+
+// The sizes of a batch norm (batch_norm.h), as kernels of all devices use them.
+struct BatchNormShape {
+  int64_t samples, pixels, channels;  // Pixels of a sample.
+
+  static constexpr int64_t kPiece = 256;  // Pixels, at most.
+
+  int64_t rows() const { return samples * pixels; }
+  int64_t pieces_of_sample() const { return (pixels + kPiece - 1) / kPiece; }
+  int64_t pieces() const { return samples * pieces_of_sample(); }
+};
 
 // Place: ThreadPool& on the CPU, CudaStreamHandle on CUDA.
 

@@ -11,10 +11,10 @@
 // is summed over (a, b, c), dx over (a, b, o), dw over pixels, in an order that the shape alone
 // decides, whatever the number of threads. Nothing is saved beyond x and w.
 //
-// A kernel of one pixel without groups and padding is a matrix product (cpu/gemm.h, cuda/gemm.h);
-// with stride > 1 it is a product of the pixels that the kernel reads. Other kernels are products
-// on the CPU, too, of a MiB of unfolded pixels at a time, in memory that each thread keeps to
-// itself. On CUDA one kernel unfolds while it multiplies.
+// A kernel of one pixel without groups and padding is a matrix product (cpu/gemm/gemm.h,
+// cuda/gemm/gemm.h); with stride > 1 it is a product of the pixels that the kernel reads. Other
+// kernels are products on the CPU, too, of a MiB of unfolded pixels at a time, in memory that each
+// thread keeps to itself. On CUDA one kernel unfolds while it multiplies.
 //
 // A backend lets a CUDA device run cuDNN's kernels (cudnn/convolution_plan.h says which of them)
 // instead of that one, where x and w have one dtype and images begin at multiples of 16 bytes.
@@ -31,7 +31,6 @@
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/convolution_backend.h"
 #include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"

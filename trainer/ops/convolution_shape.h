@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <set>
+#include <vector>
+
+#include "trainer/core/dtype.h"
 
 namespace fsdp {
 
@@ -67,6 +71,31 @@ struct ConvolutionShape {
     constexpr int64_t kTile = 64;
     const int64_t down = (group_out() + kTile - 1) / kTile, right = (terms() + kTile - 1) / kTile;
     return WeightSlices(window.groups * down * right, 256);
+  }
+};
+
+// The kernels that compute convolutions on CUDA. A run decides once, before its memory is planned.
+// On a CPU a backend means nothing.
+// One product of a convolution: y, dx or dw (convolution.h).
+struct ConvolutionCall {
+  enum class Pass { kForward, kDx, kDw };
+  Pass pass = Pass::kForward;
+  ConvolutionShape shape = {};
+  DType x = DType::kFloat32, w = DType::kFloat32;  // Dtypes of the images, and of the weights.
+
+  auto operator<=>(const ConvolutionCall&) const = default;
+};
+
+struct ConvolutionBackend {
+  // cuDNN's kernels, for the calls that it can have (cudnn/convolution_workspace.h) except
+  // `refused`. Our own kernels for others.
+  bool cudnn = false;
+  std::vector<ConvolutionCall> refused = {};  // This machine's cuDNN has no kernel for them.
+  // Null, or gets the calls that cuDNN can have, as they are asked for.
+  std::set<ConvolutionCall>* asked = nullptr;
+
+  bool Refused(const ConvolutionCall& call) const {
+    return std::find(refused.begin(), refused.end(), call) != refused.end();
   }
 };
 

@@ -9,10 +9,21 @@
 #include <vector>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/element_rule.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+// For elements [begin, end). Elements without a rule have the default values: no decay.
+struct ElementRule {
+  int64_t begin = 0, end = 0;
+  double weight_decay = 0;  // >= 0.
+  double lr_scale = 1;      // >= 0; multiplies the learning rate.
+  // The key of an element's random numbers, the same in whichever shard the element lies: a hash of
+  // its tensor's name (a slice's name, as in the Hugging Face file), and the index of `begin` in
+  // that tensor.
+  uint64_t tensor = 0;
+  int64_t element = 0;  // >= 0.
+};
 
 // ElementRule::tensor for that name: the same in every run and build.
 uint64_t TensorKey(std::string_view name);

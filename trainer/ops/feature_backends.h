@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/row_order.h"
+#include "trainer/ops/table_rows.h"
 #include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
-// Matrix products by a library that is found when the program runs. Gemm() (cuda/gemm.h) uses it on
-// streams that it has been lent to (Stream::Lend() of GemmResources).
+// Matrix products by a library that is found when the program runs. Gemm() (cuda/gemm/gemm.h) uses
+// it on streams that it has been lent to (Stream::Lend() of GemmResources).
 // Tests: tests/trainer/engine/launches_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
 #define FSDP_TRAIN_TRAINER_OPS_GEMM_LIBRARY_H_
@@ -61,7 +61,7 @@ class GemmLibrary {
   // elements); k = 0; and products for which the library has no algorithm, or which it refuses.
   // Sums are fp32, in an order that the algorithm decides, never TF32.
   //   gelu     Computed in one kernel with the product, from the sum before rounding: its bits may
-  //            differ from gelu.h's. Deterministic libraries do not do that.
+  //            differ from activations.h's. Deterministic libraries do not do that.
   //   gelu_of  Where the library refuses it, the product is rounded before it is multiplied by
   //            gelu'(u), too.
   virtual bool Multiply(const CudaStreamHandle& stream, int64_t m, int64_t n, int64_t k,

@@ -41,8 +41,8 @@ struct GemmEpilogue {
   float scale = 1;
   std::optional<ConstView> bias = std::nullopt;  // [n], added to every row.
   const void* added = nullptr;  // D, of C's dtype and stride; may be C itself. Null: none.
-  // At most one of the two, of C's dtype and stride. GELU is that of gelu.h for the rounded C: the
-  // same bits as by a call of its own.
+  // At most one of the two, of C's dtype and stride. GELU is that of activations.h for rounded C:
+  // the same bits as by a call of its own.
   void* gelu = nullptr;           // gelu(C) goes here besides.
   const void* gelu_of = nullptr;  // u: C becomes C gelu'(u).
 };

@@ -9,7 +9,7 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/cpu/head_loss_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/loss_backends.h"

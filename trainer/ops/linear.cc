@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "trainer/ops/activations.h"
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/activation_elements.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm.h"
-#include "trainer/ops/gelu.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/linear_backends.h"
 #include "trainer/runtime/operation.h"
 

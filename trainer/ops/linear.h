@@ -7,7 +7,7 @@
 // product and rows out for the bias; every operand once. Throws std::invalid_argument before
 // anything is enqueued: dtypes, shapes, overlapping results.
 //
-// GELU (gelu.h) is computed while a product's result is still in a cache. It is that of the rounded
+// GELU is computed while a product's result is still in a cache. It is that of the rounded
 // result: the same bits as GELU by itself.
 #ifndef FSDP_TRAIN_TRAINER_OPS_LINEAR_H_
 #define FSDP_TRAIN_TRAINER_OPS_LINEAR_H_

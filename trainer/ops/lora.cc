@@ -5,7 +5,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/linear_backends.h"
 #include "trainer/runtime/operation.h"
 

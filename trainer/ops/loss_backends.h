@@ -1,5 +1,5 @@
-// Kernels of losses: binary_loss.h, class_loss.h, head_loss.h.
-// Tests: tests/trainer/ops/binary_loss_test.cc
+// Kernels of losses: head_loss.h, logit_loss.h.
+// Tests: tests/trainer/ops/class_loss_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_LOSS_BACKENDS_H_
 #define FSDP_TRAIN_TRAINER_OPS_LOSS_BACKENDS_H_
 
@@ -7,18 +7,42 @@
 #include <optional>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/logit_loss.h"
 #include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 
-// binary_loss.h
+// logit_loss.h
+
+// The operands: z and dz of one dtype and shape, weights [rows] and loss [1], fp32. A count of
+// correct classes writes its sum to `loss`.
+struct LogitLoss {
+  ConstView z, targets, weights;
+  float scale = 1;
+  std::optional<ConstView> loss_scale;
+  View loss;
+  std::optional<View> dz;  // Without: the loss alone.
+  View workspace;
+};
+template <typename Visit>
+void ForEachAddress(LogitLoss& loss, const Visit& visit) {
+  visit(loss.z);
+  visit(loss.targets);
+  visit(loss.weights);
+  visit(loss.loss_scale);
+  visit(loss.loss);
+  visit(loss.dz);
+  visit(loss.workspace);
+}
+
+// The number of rows whose terms of a loss are summed first. On CUDA they are those of a block.
+inline constexpr int kLossGroup = 256;
+inline int64_t LossGroups(int64_t rows) { return (rows + kLossGroup - 1) / kLossGroup; }
+
 [[gnu::weak]] void BinaryLossCuda(CudaStreamHandle stream, const LogitLoss& loss);
 [[gnu::weak]] void SumOfTargetsCuda(CudaStreamHandle stream, const ConstView& targets,
                                     const ConstView& weights, const View& sum,
                                     const View& workspace);
 
-// class_loss.h
 [[gnu::weak]] void ClassLossCuda(CudaStreamHandle stream, const LogitLoss& loss);
 [[gnu::weak]] void CountCorrectClassesCuda(CudaStreamHandle stream, const LogitLoss& count);
 

@@ -7,7 +7,6 @@
 
 #include "trainer/core/view.h"
 #include "trainer/ops/loss_scaler_options.h"
-#include "trainer/ops/loss_scaler_state.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {

@@ -17,6 +17,12 @@ struct LossScalerOptions {
   bool operator==(const LossScalerOptions&) const = default;
 };
 
+// The state of loss_scaler.h as it lies in device memory: fp32 [2].
+struct LossScalerState {
+  float scale = 1;
+  float good_steps = 0;  // Steps since the scale last changed or would have grown. A whole number.
+};
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_OPS_LOSS_SCALER_OPTIONS_H_

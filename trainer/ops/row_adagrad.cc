@@ -8,9 +8,8 @@
 
 #include "trainer/core/philox.h"
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/row_order.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/table_rows.h"
 #include "trainer/ops/update_backends.h"
 #include "trainer/runtime/operation.h"
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "trainer/ops/arguments.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/update_backends.h"
 #include "trainer/runtime/operation.h"
 

@@ -4,7 +4,6 @@
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gelu_element.h"
 #include "trainer/ops/cpu/sigmoid_element.h"
 #include "trainer/ops/element_backends.h"
 #include "trainer/runtime/operation.h"

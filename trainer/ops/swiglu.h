@@ -2,7 +2,7 @@
 //   y[i,j] = f(g) u,  g = x[i,j],  u = x[i, inner + j]      dg = dy u f'(g)      du = dy f(g)
 //
 // SwiGLU:  f = silu(g) = g s,  s = 1 / (1 + exp(-g))        f'(g) = s (1 + g (1 - s))
-// GEGLU:   f = gelu(g) in its tanh form (gelu.h): transformers' "gated-gelu", gelu_new(wi_0 x) wi_1
+// GEGLU:   f = gelu(g) in its tanh form: transformers' "gated-gelu", gelu_new(wi_0 x) wi_1
 // x
 //
 // x, dx: [rows, 2 inner], y, dy: [rows, inner]; fp32, bf16 or fp16, all of one dtype. Results are

@@ -4,11 +4,30 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_TABLE_ROWS_H_
 #define FSDP_TRAIN_TRAINER_OPS_TABLE_ROWS_H_
 
+#include <cstdint>
+
 #include "trainer/core/view.h"
-#include "trainer/ops/row_order.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
+
+// The order of the rows that ranks exchange, and their division into rounds.
+
+// A rank asks each owner for rows in the order of these keys. Different rows have different keys.
+// The rows of one round lie side by side, whatever the number of rounds. A few rows that all ranks
+// ask for fall into different rounds.
+inline constexpr uint64_t kRowKeyFactor = 0x9E3779B97F4A7C15u;  // Odd; 2^64 over the golden ratio.
+constexpr uint64_t RowKey(int64_t row) { return static_cast<uint64_t>(row) * kRowKeyFactor; }
+// 0 to 2^log2_rounds - 1: the key's highest bits. More rounds divide those of fewer.
+constexpr int64_t RoundOf(uint64_t key, int log2_rounds) {
+  return log2_rounds == 0 ? 0 : static_cast<int64_t>(key >> (64 - log2_rounds));
+}
+
+// One round, and the number of rounds.
+struct ExchangeRound {
+  int64_t round = 0;
+  int log2_rounds = 0;  // In [0, 62].
+};
 
 // to[i, :] = from[places[i], :], zeros where places[i] is -1. from [n, width], to [m, width], fp32
 // or bf16, both of one dtype; places int64 [m], each below n. Overwrites to, which overlaps nothing

@@ -1,19 +1,112 @@
 #include "trainer/ops/update.h"
 
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "trainer/core/philox.h"
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/update_kernels.h"
+#include "trainer/ops/element_backends.h"
 #include "trainer/ops/element_rules.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/update_backends.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {
 
+// The tensors of update number `update`, in the form for kernels.
+UpdateTensors TensorsOf(const UpdateOperands& o, int64_t update) {
+  const uint64_t count = update, seed = o.extras.seed;
+  UpdateTensors tensors{.g = o.g.data,
+                        .p = o.p.data,
+                        .states = {o.states[0].data, o.states[1].data},
+                        .copy = o.extras.copy.data,
+                        .average = o.extras.average.data,
+                        .g_dtype = o.g.dtype,
+                        .p_dtype = o.p.dtype,
+                        .state_dtype = o.states[0].dtype,
+                        .copy_dtype = o.extras.copy.dtype,
+                        .average_rate = static_cast<float>(1 - o.extras.decay)};
+  for (uint32_t rounded = 0; rounded < 3; ++rounded) {
+    const PhiloxCounter words =
+        Philox({static_cast<uint32_t>(count), static_cast<uint32_t>(count >> 32), rounded, 0},
+               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+    tensors.draw_keys[rounded][0] = words[0], tensors.draw_keys[rounded][1] = words[1];
+  }
+  return tensors;
+}
+
+// Writes the only output of a skipped step: the copy.
+void CopyOfSkipped(ThreadPool& pool, const UpdateOperands& o) {
+  const View& copy = o.extras.copy;
+  if (copy.data == nullptr) return;
+  if (copy.dtype != o.p.dtype) return CastCpu(pool, o.p, copy);
+  std::copy_n(o.p.data, o.p.bytes(), copy.data);
+}
+
+// factors_of(c, rule, factors) returns the factors that `kernel` gets for the elements of a rule.
+template <typename Factors, typename FactorsOf>
+void UpdateShard(ThreadPool& pool, const UpdateOperands& o,
+                 void (*UpdateKernels::*kernel)(const UpdateTensors&, const UpdateRun&,
+                                                const Factors&),
+                 const FactorsOf& factors_of) {
+  constexpr int64_t kGrain = 1024;
+  const float c = *o.coefficient.As<float>();
+  if (!std::isfinite(c)) return CopyOfSkipped(pool, o);
+  const UpdateFactors& factors = *o.factors.As<UpdateFactors>();
+  const std::span<const ElementRule> rules = RulesIn(o.rules);
+  const UpdateTensors tensors = TensorsOf(o, factors.update);
+  const auto update = ForThisCpu(kUpdateAvx2, kUpdateAvx512).*kernel;
+  pool.ParallelFor(o.p.NumElements(), kGrain, [&](int64_t begin, int64_t end) {
+    ForEachRun(rules, begin, end, [&](int64_t at, int64_t stop, int index) {
+      const ElementRule rule = index < 0 ? ElementRule() : rules[index];
+      const UpdateRun run{at, stop - at, rule.tensor, rule.element + at - rule.begin};
+      update(tensors, run, factors_of(c, rule, factors));
+    });
+  });
+}
+
+void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& operands) {
+  UpdateShard(pool, operands, &UpdateKernels::adamw,
+              [&](float c, const ElementRule& rule, const UpdateFactors& factors) -> AdamWFactors {
+                const double lr = rule.lr_scale * factors.lr;
+                return {.c = c,
+                        .beta1_new = constants.beta1_new,
+                        .beta2_old = constants.beta2_old,
+                        .beta2_new = constants.beta2_new,
+                        .eps = constants.eps,
+                        .root_factor = factors.root_factor,
+                        .keep = static_cast<float>(1 - lr * rule.weight_decay),
+                        .step_size = static_cast<float>(lr / factors.correction1)};
+              });
+}
+
+AdamWConstants Constants(const AdamWOptions& o) {
+  return {.beta1_new = static_cast<float>(1 - o.beta1),
+          .beta2_old = static_cast<float>(o.beta2),
+          .beta2_new = static_cast<float>(1 - o.beta2),
+          .eps = static_cast<float>(o.eps)};
+}
+
+void SgdCpu(ThreadPool& pool, float momentum, const UpdateOperands& operands) {
+  UpdateShard(pool, operands, &UpdateKernels::sgd,
+              [&](float c, const ElementRule& rule, const UpdateFactors& factors) -> SgdFactors {
+                return {.c = c,
+                        .momentum = momentum,
+                        .lr = static_cast<float>(rule.lr_scale * factors.lr),
+                        .weight_decay = static_cast<float>(rule.weight_decay)};
+              });
+}
+
 constexpr std::initializer_list<DType> kKept = {DType::kFloat32, DType::kBFloat16};
 
-}  // namespace
-
+// Checks the operands. `states`: their names, as many as the rule keeps.
 void CheckUpdate(const Arguments& args, const UpdateOperands& o,
                  std::initializer_list<const char*> states) {
   args.CheckDType("p", o.p.dtype, kKept);
@@ -49,6 +142,8 @@ void CheckUpdate(const Arguments& args, const UpdateOperands& o,
   args.Check("factors", o.factors, DType::kUInt8, BlockShape<UpdateFactors>());
 }
 
+// The operation of that name, with the rule's FLOPs for an element, and the ranges read and
+// written.
 Operation UpdateOperation(const char* op, const UpdateOperands& o, double flops) {
   Operation operation{op, {o.rules, o.factors, o.coefficient, o.g}, {o.p}, {}};
   if (o.extras.average.data != nullptr) flops += 3;
@@ -65,6 +160,44 @@ Operation UpdateOperation(const char* op, const UpdateOperands& o, double flops)
   }
   operation.costs = {{cost, {.launches = o.p.NumElements() > 0}}};
   return operation;
+}
+
+}  // namespace
+
+void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
+           ConstView coefficient, ConstView g, View p, View m, View v, const UpdateExtras& extras) {
+  constexpr const char* kOp = "adamw";
+  const Arguments args(kOp);
+  const UpdateOperands operands{rules, factors, coefficient, g, p, {m, v}, extras};
+  CheckUpdate(args, operands, {"m", "v"});
+  args.Require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+               "beta1 and beta2, want in [0, 1)");
+  const AdamWConstants constants = Constants(options);
+  args.Require(constants.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
+  Operation operation = UpdateOperation(kOp, operands, 16);
+  operation.kernels.cpu = OnCpu(AdamWCpu, constants, operands);
+  operation.kernels.cuda = OnCuda(AdamWCuda, constants, operands);
+  stream.Enqueue(std::move(operation));
+}
+
+void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView factors,
+         ConstView coefficient, ConstView g, View p, View b, const UpdateExtras& extras) {
+  constexpr const char* kOp = "sgd";
+  const Arguments args(kOp);
+  const UpdateOperands operands{rules, factors, coefficient, g, p, {b, View()}, extras};
+  args.Require(options.momentum >= 0 && options.momentum < 1, "momentum, want in [0, 1)");
+  const bool has_buffer = options.momentum > 0;
+  args.Require(has_buffer || b.data == nullptr, "b is given, want View() without momentum");
+  if (has_buffer) {
+    CheckUpdate(args, operands, {"b"});
+  } else {
+    CheckUpdate(args, operands, {});
+  }
+  Operation operation = UpdateOperation(kOp, operands, has_buffer ? 7 : 5);
+  const auto momentum = static_cast<float>(options.momentum);
+  operation.kernels.cpu = OnCpu(SgdCpu, momentum, operands);
+  operation.kernels.cuda = OnCuda(SgdCuda, momentum, operands);
+  stream.Enqueue(std::move(operation));
 }
 
 }  // namespace fsdp

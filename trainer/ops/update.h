@@ -1,5 +1,5 @@
-// The common part of the ops that update a flat shard (adamw.h, sgd.h): dtypes, rounding of
-// results, and extra outputs that are written in the same pass.
+// The ops that update a flat shard: AdamW() and Sgd(). They share dtypes, rounding of results, and
+// extra outputs that are written in the same pass.
 //   p        [n], fp32 or bf16: the master weights, a flat shard.
 //   states   [n], all fp32 or all bf16: the values that the rule keeps of an element.
 //   g        [n], fp32, bf16 or fp16, converted exactly.
@@ -20,10 +20,10 @@
 #define FSDP_TRAIN_TRAINER_OPS_UPDATE_H_
 
 #include <cstdint>
-#include <initializer_list>
+#include <limits>
 
-#include "trainer/ops/arguments.h"
-#include "trainer/runtime/operation.h"
+#include "trainer/core/view.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
@@ -37,26 +37,50 @@ struct UpdateExtras {
   double decay = 0;  // In [0, 1). 1 - decay is computed in float64 and rounded once.
 };
 
-// The operands of an update, as its kernel gets them.
-struct UpdateOperands {
-  ConstView rules, factors, coefficient, g;
-  View p;
-  View states[2];  // Empty where the rule keeps less.
-  UpdateExtras extras;
+// Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm
+// 2), in the order of torch.optim.AdamW. For each element, where c = coefficient[0] and `factors`
+// has lr and t:
+//   p -= s lr wd p                          wd and s: weight_decay and lr_scale of its rule
+//   m += (1 - beta1) (c g - m)
+//   v  = beta2 v + (1 - beta2) (c g)^2
+//   p -= s lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// The top describes g, p, the states m and v, skipping, padding and threads. coefficient: [1],
+// fp32, read on the device: the product of clipping and of the correction of the mean
+// (ClipCoefficient, reductions.h).
+
+// The kernel flushes subnormal numbers, so a smaller eps would be 0.
+inline constexpr double kMinAdamWEps = std::numeric_limits<float>::min();
+
+struct AdamWOptions {
+  double beta1 = 0.9;  // In [0, 1), as beta2.
+  double beta2 = 0.999;
+  double eps = 1e-8;  // At least kMinAdamWEps: it keeps padding at 0 / eps.
 };
-template <typename Visit>
-void ForEachAddress(UpdateOperands& o, const Visit& visit) {
-  visit(o.rules), visit(o.factors), visit(o.coefficient), visit(o.g), visit(o.p);
-  visit(o.states[0]), visit(o.states[1]), visit(o.extras.copy), visit(o.extras.average);
-}
 
-// Checks the operands. `states`: their names, as many as the rule keeps.
-void CheckUpdate(const Arguments& args, const UpdateOperands& operands,
-                 std::initializer_list<const char*> states);
+// rules: a table of WriteRules(). factors: the result of DeriveUpdateFactors() with the same betas.
+// The factors of an element are computed in float64 and rounded once. 16 FLOPs per element; with
+// all operands in fp32 and without extras, 28 bytes per element.
+void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
+           ConstView coefficient, ConstView g, View p, View m, View v,
+           const UpdateExtras& extras = {});
 
-// The operation of that name, with the rule's FLOPs for an element, and the ranges read and
-// written.
-Operation UpdateOperation(const char* op, const UpdateOperands& operands, double flops);
+// Stochastic gradient descent with momentum, in the order of torch.optim.SGD (dampening 0, no
+// Nesterov). Weight decay is coupled: it is part of the gradient. With c = coefficient[0]:
+//   d  = c g + wd p                         wd and s: weight_decay and lr_scale of its rule
+//   b  = momentum b + d;  p -= s lr b       momentum > 0: a buffer that starts at 0 is torch's
+//   p -= s lr d                             momentum = 0
+// The top describes g, p, the state b, skipping, padding and threads. b is View() when momentum is
+// 0. coefficient: [1], fp32, read on the device.
+
+struct SgdOptions {
+  double momentum = 0;  // In [0, 1).
+};
+
+// rules: a table of WriteRules(). factors: from DeriveUpdateFactors(); only lr counts. With all
+// operands in fp32 and without extras: 7 FLOPs and 20 bytes per element, or 5 and 12 without
+// momentum.
+void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView factors,
+         ConstView coefficient, ConstView g, View p, View b, const UpdateExtras& extras = {});
 
 }  // namespace fsdp
 

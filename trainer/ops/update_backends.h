@@ -1,5 +1,5 @@
-// Kernels of a step's end: adamw.h, element_rules.h, loss_scaler.h, row_adagrad.h, sgd.h,
-// step_parameters.h.
+// Kernels of a step's end: element_rules.h, loss_scaler.h, row_adagrad.h, step_parameters.h,
+// update.h.
 // Tests: tests/trainer/ops/adamw_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_UPDATE_BACKENDS_H_
 #define FSDP_TRAIN_TRAINER_OPS_UPDATE_BACKENDS_H_
@@ -8,17 +8,34 @@
 #include <vector>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/adamw_constants.h"
-#include "trainer/ops/element_rule.h"
+#include "trainer/ops/element_rules.h"
 #include "trainer/ops/loss_scaler_options.h"
-#include "trainer/ops/loss_scaler_state.h"
-#include "trainer/ops/row_adagrad_operands.h"
+#include "trainer/ops/row_adagrad.h"
 #include "trainer/ops/update.h"
 #include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
 
-// adamw.h
+// The operands of an update, as its kernel gets them.
+struct UpdateOperands {
+  ConstView rules, factors, coefficient, g;
+  View p;
+  View states[2];  // Empty where the rule keeps less.
+  UpdateExtras extras;
+};
+template <typename Visit>
+void ForEachAddress(UpdateOperands& o, const Visit& visit) {
+  visit(o.rules), visit(o.factors), visit(o.coefficient), visit(o.g), visit(o.p);
+  visit(o.states[0]), visit(o.states[1]), visit(o.extras.copy), visit(o.extras.average);
+}
+
+// AdamWOptions as the factors that kernels multiply with.
+struct AdamWConstants {
+  float beta1_new;  // 1 - beta1.
+  float beta2_old, beta2_new;
+  float eps;
+};
+
 [[gnu::weak]] void AdamWCuda(CudaStreamHandle stream, const AdamWConstants& constants,
                              const UpdateOperands& operands);
 
@@ -39,7 +56,6 @@ inline constexpr int kRulesOfLaunch = 64;
 [[gnu::weak]] void RowAdagradCuda(CudaStreamHandle stream, const RowAdagradOptions& options,
                                   const RowAdagradOperands& operands);
 
-// sgd.h
 [[gnu::weak]] void SgdCuda(CudaStreamHandle stream, float momentum, const UpdateOperands& operands);
 
 // step_parameters.h

@@ -10,7 +10,6 @@
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/row_adagrad.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

@@ -1,7 +1,6 @@
 #include "trainer/optim/update_rule.h"
 
-#include "trainer/ops/adamw.h"
-#include "trainer/ops/sgd.h"
+#include "trainer/ops/update.h"
 
 namespace fsdp {
 

@@ -13,7 +13,7 @@
 #include "models/shape.h"
 #include "trainer/data/chat/jinja/date.h"
 #include "trainer/data/mixture.h"
-#include "trainer/ops/adamw.h"
+#include "trainer/ops/update.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/schema.h"
 

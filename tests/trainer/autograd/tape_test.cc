@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "tests/testing/on_tape.h"
+#include "trainer/ops/activations.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/gelu.h"
 
 namespace fsdp {
 namespace {

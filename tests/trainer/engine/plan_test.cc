@@ -18,7 +18,7 @@
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp {

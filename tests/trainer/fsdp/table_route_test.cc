@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "trainer/fsdp/table_layout.h"
-#include "trainer/ops/row_order.h"
+#include "trainer/ops/table_rows.h"
 
 namespace fsdp {
 namespace {

@@ -9,7 +9,6 @@
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/gelu_oracle.h"
-#include "trainer/ops/gelu.h"
 
 namespace fsdp {
 namespace {

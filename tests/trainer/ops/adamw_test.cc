@@ -1,5 +1,3 @@
-#include "trainer/ops/adamw.h"
-
 #include <cmath>
 #include <string>
 #include <vector>
@@ -7,9 +5,9 @@
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
-#include "trainer/ops/element_rule.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/update.h"
 
 namespace fsdp {
 namespace {

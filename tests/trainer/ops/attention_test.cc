@@ -10,7 +10,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/ops/attention_backend.h"
-#include "trainer/ops/cpu/gemm_pairs.h"
+#include "trainer/ops/cpu/gemm/gemm_pairs.h"
 #include "trainer/ops/cudnn/attention_workspace.h"
 
 namespace fsdp {

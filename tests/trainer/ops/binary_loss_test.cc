@@ -1,5 +1,3 @@
-#include "trainer/ops/binary_loss.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +6,7 @@
 
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
+#include "trainer/ops/logit_loss.h"
 
 namespace fsdp {
 namespace {

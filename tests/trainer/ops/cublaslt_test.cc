@@ -16,7 +16,7 @@
 #include "tests/emulated/cudart.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
-#include "trainer/ops/cuda/gemm.h"
+#include "trainer/ops/cuda/gemm/gemm.h"
 
 namespace fsdp {
 

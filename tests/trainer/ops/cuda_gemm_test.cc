@@ -6,7 +6,7 @@
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/gelu_oracle.h"
-#include "trainer/ops/cuda/gemm.h"
+#include "trainer/ops/cuda/gemm/gemm.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

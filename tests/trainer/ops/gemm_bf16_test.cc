@@ -14,9 +14,9 @@
 #include "tests/testing/flushed_subnormals.h"
 #include "tests/testing/numeric.h"
 #include "trainer/core/dtype.h"
-#include "trainer/ops/cpu/gemm.h"
-#include "trainer/ops/cpu/gemm_kernels.h"
-#include "trainer/ops/cpu/gemm_pairs.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm_kernels.h"
+#include "trainer/ops/cpu/gemm/gemm_pairs.h"
 #include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {

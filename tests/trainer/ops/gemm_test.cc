@@ -1,4 +1,4 @@
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tests/testing/numeric.h"
-#include "trainer/ops/cpu/gemm_kernels.h"
+#include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {

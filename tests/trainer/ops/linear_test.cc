@@ -8,7 +8,7 @@
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/gelu_oracle.h"
-#include "trainer/ops/gelu.h"
+#include "trainer/ops/activations.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "trainer/core/dtype.h"
 #include "trainer/core/view.h"
-#include "trainer/ops/step_blocks.h"
+#include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
 

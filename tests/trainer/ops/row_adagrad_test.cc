@@ -8,8 +8,8 @@
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
-#include "trainer/ops/row_order.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/table_rows.h"
 
 namespace fsdp {
 namespace {

@@ -1,14 +1,12 @@
-#include "trainer/ops/sgd.h"
-
 #include <cmath>
 #include <vector>
 
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
-#include "trainer/ops/element_rule.h"
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/step_parameters.h"
+#include "trainer/ops/update.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
-// The result of an update for an element by adamw.h, sgd.h and update.h, with the operations that
-// all kernels fuse; and the draws that it is rounded by.
+// The result of an update for an element by update.h, with the operations that all kernels fuse;
+// and the draws that it is rounded by.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_OPS_UPDATE_ORACLE_H_
 #define FSDP_TRAIN_TESTS_TRAINER_OPS_UPDATE_ORACLE_H_
 

@@ -13,11 +13,8 @@
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/optimizer_blocks.h"
 #include "tests/trainer/ops/update_oracle.h"
-#include "trainer/ops/adamw.h"
 #include "trainer/ops/cast.h"
-#include "trainer/ops/element_rule.h"
 #include "trainer/ops/element_rules.h"
-#include "trainer/ops/sgd.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {

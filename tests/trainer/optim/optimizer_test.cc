@@ -22,7 +22,6 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/step_blocks.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/kernel.h"

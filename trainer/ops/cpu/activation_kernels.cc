@@ -1,6 +1,5 @@
 #include "trainer/ops/cpu/activation_kernels.h"
 
-#include "trainer/ops/cpu/gelu_element.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cpu/sigmoid_element.h"
 

@@ -5,7 +5,7 @@
 #include "trainer/ops/attention_backends.h"
 #include "trainer/ops/cpu/attention_rows.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/vector_math.h"
 

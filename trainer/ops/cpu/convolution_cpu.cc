@@ -4,7 +4,7 @@
 
 #include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cpu/floats.h"
-#include "trainer/ops/cpu/gemm.h"
+#include "trainer/ops/cpu/gemm/gemm.h"
 
 namespace fsdp {
 namespace {

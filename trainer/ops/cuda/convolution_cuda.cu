@@ -1,6 +1,6 @@
 #include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cuda/elements.h"
-#include "trainer/ops/cuda/gemm.h"
+#include "trainer/ops/cuda/gemm/gemm.h"
 
 namespace fsdp {
 namespace {

@@ -4,6 +4,8 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_ELEMENTS_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_ELEMENTS_H_
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 
 #include "trainer/core/view.h"
@@ -167,6 +169,11 @@ __device__ inline void ForEachPiece(int64_t rows, int64_t pieces, const Body& bo
        piece += step) {
     body(row, piece);
   }
+}
+
+// Whether a number is finite, by its bits, for kernels: -0.0 and subnormal numbers count as finite.
+__device__ inline bool IsFinite(float x) {
+  return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
 }  // namespace fsdp

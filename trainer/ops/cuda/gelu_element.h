@@ -1,4 +1,4 @@
-// GELU of one element, for the kernels of ops: formulas in gelu.h. Every sum is a written-out
+// GELU of one element, for kernels: formulas in activations.h. Every sum is a written-out
 // multiply-add, so that a compiler fuses the same ones wherever this is inlined. GELU in the
 // epilogue of a product therefore gives the bits that it gives by itself.
 // Tests: tests/trainer/ops/activations_test.cc

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "trainer/ops/cuda/block_sum.h"
-#include "trainer/ops/cuda/finite.h"
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/launch.h"
 #include "trainer/ops/reductions_backends.h"
 #include "trainer/runtime/kernel.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "trainer/core/view.h"
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {

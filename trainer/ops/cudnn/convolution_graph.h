@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/ops/cudnn/operation_graph.h"
 
 namespace fsdp::cudnn {

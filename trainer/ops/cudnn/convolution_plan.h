@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 #include "trainer/ops/cudnn/execution_plan.h"
 #include "trainer/ops/cudnn/operation_graph.h"
 

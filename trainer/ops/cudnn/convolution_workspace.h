@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "trainer/ops/convolution_backend.h"
+#include "trainer/ops/convolution_shape.h"
 
 namespace fsdp {
 

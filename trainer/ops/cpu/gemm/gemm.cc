@@ -1,0 +1,462 @@
+#include "trainer/ops/cpu/gemm/gemm.h"
+
+#include <immintrin.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "trainer/core/check.h"
+#include "trainer/ops/cpu/convert.h"
+#include "trainer/ops/cpu/gemm/gemm_kernels.h"
+#include "trainer/ops/cpu/gemm/gemm_pack.h"
+#include "trainer/ops/cpu/gemm/gemm_pairs.h"
+#include "trainer/ops/cpu/isa.h"
+
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void __tsan_read_range(void* data, unsigned long bytes);   // NOLINT: the runtime's own types.
+void __tsan_write_range(void* data, unsigned long bytes);  // NOLINT
+}
+#elif defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace fsdp {
+namespace {
+
+// An element's sum is rounded to memory after this many terms. The number is the same on every
+// machine, because it decides about bits. 512: the rows of a strip of A stay in a first-level cache
+// of 32 KB, and C passes by seldom. GFLOP/s of one core that can do 176 (Xeon of 2023, 2 MiB of
+// second-level cache; kernel alone, strips of 480 columns): 256: 168, 384: 171, 512: 172.
+constexpr int64_t kMaxK = 512;
+
+// Rows of a transposed A that are packed at a time.
+constexpr int64_t kMaxPackedRows = 2048;
+
+// The bytes of B that are packed at a time: half of a second-level cache, at most this.
+constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
+
+// With fewer multiplications per thread, another thread costs about what it saves: 5 us of one
+// core, against the hand-over to another thread and back.
+constexpr double kMinProductsPerThread = 5e5;
+constexpr int64_t kVector = 16;  // Floats of the widest.
+
+// Products of so few rows are bound by reading B, so B is read where it lies.
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kFewRowsCols = int64_t{1} << 16;  // Columns at a time.
+
+// Strips of a C of one tile's width up to which packing its factors costs more than it saves.
+constexpr int64_t kFewStrips = 4;
+
+// Bytes of a packed factor's step of k.
+constexpr int64_t kStep = sizeof(float);
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+const GemmKernels& Kernels() { return ForThisCpu(kGemmAvx2, kGemmAvx512); }
+
+// Columns of B that are packed at a time.
+int64_t PackedCols(const GemmKernels& kernels) {
+  static const int64_t bytes =
+      std::clamp<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE) / 2, int64_t{128} << 10, kMaxPackedBytes);
+  const int64_t tile_bytes = kMaxK * kernels.cols * static_cast<int64_t>(sizeof(float));
+  return std::max<int64_t>(1, bytes / tile_bytes) * kernels.cols;
+}
+
+// A thread's memory for packing, directly from the system, on large pages where there are any.
+// Bytes that no product needs cost nothing.
+class Scratch {
+ public:
+  ~Scratch() {
+    if (mapped_ != nullptr) munmap(mapped_, kBytes + kLargePage);
+  }
+  float* b() { return Data(); }
+  float* a() { return Data() + kB; }
+  float* c() { return Data() + kB + kA; }  // Sums of a C that cannot keep them.
+
+ private:
+  // Floats, with what TileStep() adds.
+  static constexpr int64_t kA = kMaxPackedRows * (kMaxK + 16);
+  static constexpr int64_t kB = kMaxPackedBytes / int64_t{sizeof(float)} + 1024;
+  static constexpr int64_t kC =
+      std::max(kMaxPackedRows * kMaxPackedBytes / (kMaxK * kStep), kFewRows* kFewRowsCols);
+  static constexpr int64_t kLargePage = int64_t{2} << 20;
+  static constexpr int64_t kBytes =
+      ((kA + kB + kC) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
+  static_assert(kBytes == kGemmBytesPerThread);
+
+  float* Data() {
+    if (mapped_ == nullptr) {
+      void* mapped = mmap(nullptr, kBytes + kLargePage, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (mapped == MAP_FAILED) throw std::bad_alloc();
+      mapped_ = mapped;
+      const auto address = reinterpret_cast<uintptr_t>(mapped);
+      data_ = reinterpret_cast<float*>((address + kLargePage - 1) / kLargePage * kLargePage);
+      madvise(data_, kBytes, MADV_HUGEPAGE);
+    }
+    return data_;
+  }
+
+  void* mapped_ = nullptr;
+  float* data_ = nullptr;
+};
+thread_local Scratch scratch;
+
+// The kernels are not instrumented, to be fast: the memory that they touch is announced instead.
+void AnnounceRow([[maybe_unused]] const void* data, [[maybe_unused]] int64_t bytes,
+                 [[maybe_unused]] bool write) {
+#if defined(__SANITIZE_THREAD__)
+  (write ? __tsan_write_range : __tsan_read_range)(const_cast<void*>(data), bytes);
+#elif defined(__SANITIZE_ADDRESS__)
+  FSDP_CHECK(__asan_region_is_poisoned(const_cast<void*>(data), bytes) == nullptr)
+      << "a product " << (write ? "writes" : "reads") << " what is not its own";
+#endif
+}
+
+// op(X) as the loops see it.
+GemmMatrix Matrix(const GemmOperand& x) {
+  const int64_t size = SizeOf(x.dtype), stride = x.stride * size;
+  return {static_cast<const char*>(x.data), x.transposed ? size : stride,
+          x.transposed ? stride : size, x.dtype};
+}
+
+GemmMatrix Turned(GemmMatrix x) {
+  std::swap(x.row, x.col);
+  return x;
+}
+
+void Announce(const GemmMatrix& x, int64_t rows, int64_t cols) {
+  const int64_t size = SizeOf(x.dtype);
+  if (x.RowsAreContiguous()) {
+    for (int64_t i = 0; i < rows; ++i) AnnounceRow(x.At(i, 0), cols * size, false);
+  } else {
+    for (int64_t j = 0; j < cols; ++j) AnnounceRow(x.At(0, j), rows * size, false);
+  }
+}
+
+// The begins of blocks of k, which have equal lengths to within a few elements.
+int64_t BlockBorder(int64_t k, int64_t block, int64_t blocks) {
+  return std::min(k, CeilDiv(CeilDiv(k, blocks), 8) * 8 * block);
+}
+
+struct Product {
+  GemmForm form;
+  const GemmKernels& kernels;
+  GemmMatrix a, b;
+  int64_t k;
+  GemmResult c;
+  const GemmOptions& options;
+
+  // Kernels read the factor where it lies, if its k is contiguous (A) or its columns are (B).
+  bool MayReadInPlace(const GemmMatrix& x) const {
+    return form == GemmForm::kPairs ? k % 2 == 0
+                                    : form == GemmForm::kFloats && x.dtype == DType::kFloat32;
+  }
+  bool ReadsA() const { return MayReadInPlace(a) && a.RowsAreContiguous(); }
+  // Sums are kept in C itself.
+  bool SumsInC() const { return c.dtype == DType::kFloat32; }
+  char* C(int64_t row, int64_t col) const { return static_cast<char*>(c.data) + At(row, col); }
+  float* Sums(int64_t row, int64_t col) const { return reinterpret_cast<float*>(C(row, col)); }
+  const char* Added(int64_t row, int64_t col) const {
+    return options.added ? static_cast<const char*>(options.added) + At(row, col) : nullptr;
+  }
+  const float* AddedSums(int64_t row, int64_t col) const {
+    return reinterpret_cast<const float*>(Added(row, col));
+  }
+  int64_t At(int64_t row, int64_t col) const { return (row * c.stride + col) * SizeOf(c.dtype); }
+
+  int64_t Blocks() const { return std::max<int64_t>(1, CeilDiv(k, kMaxK)); }
+  int64_t BlockBegin(int64_t block) const { return BlockBorder(k, block, Blocks()); }
+  int64_t BlockLength(int64_t block) const { return BlockBegin(block + 1) - BlockBegin(block); }
+  bool IsLast(int64_t block) const { return block + 1 == Blocks(); }
+
+  // The members that all strips of a block of k share.
+  GemmStrip Strip(int64_t block) const {
+    GemmStrip s = {};
+    s.k = GemmSteps(form, BlockLength(block));
+    s.alpha = options.alpha;
+    s.add = block > 0 || (SumsInC() && options.beta != 0);
+    return s;
+  }
+
+  // The strip's B: columns [col, col + cols), packed.
+  void PackB(int64_t block, int64_t col, int64_t cols, GemmStrip* s) const {
+    GemmMatrix part = b;
+    part.data = b.At(BlockBegin(block), col);
+    GemmPack(form, part, BlockLength(block), cols, kernels.cols, scratch.b());
+    s->b = reinterpret_cast<const char*>(scratch.b());
+    s->b_tile = GemmTileSteps(s->k, kernels.cols) * kStep;
+    s->b_k = kernels.cols * kStep;
+  }
+
+  // The strips' A: rows [row, row + rows), packed. Bytes from a strip to the next.
+  int64_t PackA(int64_t block, int64_t row, int64_t rows, GemmStrip* s) const {
+    GemmMatrix part = a;
+    part.data = a.At(row, BlockBegin(block));
+    GemmPack(form, Turned(part), BlockLength(block), rows, kernels.rows, scratch.a());
+    s->a = reinterpret_cast<const char*>(scratch.a());
+    s->a_row = kStep;
+    s->a_k = kernels.rows * kStep;
+    return GemmTileSteps(s->k, kernels.rows) * kStep;
+  }
+};
+
+// Sums with their bias become elements [row, col], [row, col + 1], ... of C, rounded once.
+template <typename T>
+void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  T* const c = reinterpret_cast<T*>(p.C(row, col));
+  constexpr bool kSumsInC = std::is_same_v<T, float>;
+  if (const float beta = p.options.beta; !kSumsInC && beta != 0) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sums[j] += beta * static_cast<float>(c[j]);
+  }
+  if (const auto* const added = reinterpret_cast<const T*>(p.Added(row, col))) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sums[j] += static_cast<float>(added[j]);
+  }
+  if constexpr (!kSumsInC) {
+    Convert(sums, n, c);
+  } else {
+    std::copy_n(sums, n, c);
+  }
+}
+void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  if (p.c.dtype == DType::kFloat32) return FinishRow<float>(p, sums, n, row, col);
+  if (p.c.dtype == DType::kBFloat16) return FinishRow<BFloat16>(p, sums, n, row, col);
+  FinishRow<Float16>(p, sums, n, row, col);
+}
+
+// A tile of C, strip by strip. The first strip's A begins at s.a, each later one `a_strip` bytes
+// behind. The tile lies in the columns of `summed`; scratch holds its sums if C cannot.
+void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, GemmStrip s,
+               int64_t a_strip, bool last) {
+  const char* const a = s.a;
+  const int64_t height = p.kernels.rows;
+  if (last && p.options.bias != nullptr) s.bias = p.options.bias + tile.col;
+  s.cols = tile.cols;
+  s.c_row = p.SumsInC() ? p.c.stride : summed.cols;
+  for (int64_t i = 0; i < tile.rows; i += height) {
+    s.a = a + i / height * a_strip;
+    s.rows = std::min(height, tile.rows - i);
+    s.c = p.SumsInC() ? p.Sums(tile.row + i, tile.col)
+                      : scratch.c() + (p.Blocks() > 1 ? i * s.c_row : 0) + tile.col - summed.col;
+    s.next_rows = std::min(height, tile.rows - i - s.rows);
+    s.next = s.a_k == kStep && s.next_rows > 0 ? s.a + a_strip : nullptr;
+    s.added = last && p.SumsInC() ? p.AddedSums(tile.row + i, tile.col) : nullptr;
+    p.kernels.strip(s);
+    if (!last) continue;
+    if (!p.SumsInC()) {
+      for (int64_t r = 0; r < s.rows; ++r) {
+        FinishRow(p, s.c + r * s.c_row, s.cols, tile.row + i + r, tile.col);
+      }
+    }
+    if (p.options.finish) p.options.finish({tile.row + i, s.rows, tile.col, tile.cols});
+  }
+}
+
+// All rows for some columns, with k to its end, then the next columns: for an A that need not be
+// packed, and for a C that cannot keep sums.
+void ProductByColumns(const Product& p, const GemmTile& tile) {
+  const GemmKernels& kernels = p.kernels;
+  const bool few = p.form == GemmForm::kFloats && p.MayReadInPlace(p.b) &&
+                   p.b.RowsAreContiguous() && tile.rows <= kFewRows && p.ReadsA();
+  const int64_t width = few ? kFewRowsCols / kernels.cols * kernels.cols : PackedCols(kernels);
+  const int64_t height =
+      p.ReadsA() && p.SumsInC() ? tile.rows : kMaxPackedRows / kernels.rows * kernels.rows;
+  for (int64_t row = 0; row < tile.rows; row += height) {
+    GemmTile part = tile;
+    part.row = tile.row + row;
+    part.rows = std::min(height, tile.rows - row);
+    for (int64_t col = 0; col < tile.cols; col += width) {
+      part.col = tile.col + col;
+      part.cols = std::min(width, tile.cols - col);
+      for (int64_t block = 0; block < p.Blocks(); ++block) {
+        GemmStrip s = p.Strip(block);
+        int64_t a_strip = kernels.rows * p.a.row;
+        if (p.ReadsA()) {
+          s.a = p.a.At(part.row, p.BlockBegin(block));
+          s.a_row = p.a.row;
+          s.a_k = kStep;
+        } else {
+          a_strip = p.PackA(block, part.row, part.rows, &s);
+        }
+        GemmTile whole = part, rest = part;
+        whole.cols = few ? part.cols / kernels.cols * kernels.cols : 0;
+        rest.col += whole.cols;
+        rest.cols -= whole.cols;
+        if (whole.cols > 0) {
+          s.b = p.b.At(p.BlockBegin(block), whole.col);
+          s.b_tile = kernels.cols * kStep;
+          s.b_k = p.b.row;
+          RunStrips(p, part, whole, s, a_strip, p.IsLast(block));
+        }
+        if (rest.cols > 0) {
+          p.PackB(block, rest.col, rest.cols, &s);
+          RunStrips(p, part, rest, s, a_strip, p.IsLast(block));
+        }
+      }
+    }
+  }
+}
+
+// A is packed, too, each of its elements once: a block of k and some rows at a time.
+void ProductPacked(const Product& p, const GemmTile& tile) {
+  const int64_t height = kMaxPackedRows / p.kernels.rows * p.kernels.rows;
+  const int64_t width = PackedCols(p.kernels);
+  for (int64_t block = 0; block < p.Blocks(); ++block) {
+    GemmStrip s = p.Strip(block);
+    for (int64_t row = 0; row < tile.rows; row += height) {
+      GemmTile part{tile.row + row, std::min(height, tile.rows - row), 0, 0};
+      const int64_t a_strip = p.PackA(block, part.row, part.rows, &s);
+      for (int64_t col = 0; col < tile.cols; col += width) {
+        part.col = tile.col + col;
+        part.cols = std::min(width, tile.cols - col);
+        p.PackB(block, part.col, part.cols, &s);
+        RunStrips(p, part, part, s, a_strip, p.IsLast(block));
+      }
+    }
+  }
+}
+
+// Neither factor is packed: few tiles would use what is packed. Both are floats with rows of k.
+void ProductInPlace(const Product& p, const GemmTile& tile) {
+  for (int64_t block = 0; block < p.Blocks(); ++block) {
+    GemmStrip s = p.Strip(block);
+    s.a = p.a.At(tile.row, p.BlockBegin(block));
+    s.a_row = kStep;
+    s.a_k = p.a.col;
+    s.b = p.b.At(p.BlockBegin(block), tile.col);
+    s.b_k = p.b.row;
+    s.b_ends = true;
+    RunStrips(p, tile, tile, s, p.kernels.rows * kStep, p.IsLast(block));
+  }
+}
+
+// Few rows, and the rows of B^T are contiguous: C^T = B^T A^T reads them where they lie.
+void ProductTurned(const Product& p, const GemmTile& tile) {
+  constexpr int64_t kChunk = 256;  // Columns of C at a time.
+  const GemmKernels& kernels = p.kernels;
+  float* right = scratch.b();  // A^T [k, rows] ...
+  float* out = scratch.a();    // ... and C^T [kChunk, rows].
+  const int64_t rows = tile.rows;
+  for (int64_t col = 0; col < tile.cols; col += kChunk) {
+    const int64_t cols = std::min(kChunk, tile.cols - col);
+    if (p.SumsInC() && p.options.beta != 0) {
+      for (int64_t i = 0; i < rows; ++i) {
+        const float* c = p.Sums(tile.row + i, tile.col + col);
+        for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = c[j];
+      }
+    }
+    for (int64_t block = 0; block < p.Blocks(); ++block) {
+      GemmStrip s = p.Strip(block);
+      GemmMatrix a = p.a;
+      a.data = p.a.At(tile.row, p.BlockBegin(block));
+      GemmPack(p.form, Turned(a), p.BlockLength(block), rows, kernels.cols, right);
+      s.a_row = p.b.col;
+      s.a_k = kStep;
+      s.b = reinterpret_cast<const char*>(right);
+      s.b_tile = GemmTileSteps(s.k, kernels.cols) * kStep;
+      s.b_k = kernels.cols * kStep;
+      s.c_row = rows;
+      s.cols = rows;
+      for (int64_t j = 0; j < cols; j += kernels.rows) {
+        s.a = p.b.At(p.BlockBegin(block), tile.col + col + j);
+        s.rows = std::min(kernels.rows, cols - j);
+        s.c = out + j * rows;
+        kernels.strip(s);
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      float row[kChunk];
+      for (int64_t j = 0; j < cols; ++j) {
+        row[j] = out[j * rows + i];
+        if (p.options.bias != nullptr) row[j] += p.options.bias[tile.col + col + j];
+      }
+      FinishRow(p, row, cols, tile.row + i, tile.col + col);
+    }
+    if (p.options.finish) p.options.finish({tile.row, rows, tile.col + col, cols});
+  }
+}
+
+void Multiply(const Product& p, const GemmTile& tile) {
+  const float beta = p.options.beta;
+  for (int64_t i = 0; i < tile.rows; ++i) {
+    const int64_t bytes = tile.cols * SizeOf(p.c.dtype);
+    AnnounceRow(p.C(tile.row + i, tile.col), bytes, true);
+    if (const char* added = p.Added(tile.row + i, tile.col)) AnnounceRow(added, bytes, false);
+    if (!p.SumsInC() || beta == 0 || beta == 1) continue;
+    float* const c = p.Sums(tile.row + i, tile.col);
+    for (int64_t j = 0; j < tile.cols; ++j) c[j] *= beta;
+  }
+  GemmMatrix a = p.a, b = p.b;
+  a.data = p.a.At(tile.row, 0);
+  b.data = p.b.At(0, tile.col);
+  Announce(a, tile.rows, p.k);
+  Announce(b, p.k, tile.cols);
+  if (p.MayReadInPlace(b) && Turned(b).RowsAreContiguous() && !b.RowsAreContiguous() &&
+      tile.rows <= kFewRows) {
+    return ProductTurned(p, tile);
+  }
+  if (p.ReadsA() || !p.SumsInC()) return ProductByColumns(p, tile);
+  if (p.form == GemmForm::kFloats && p.MayReadInPlace(a) && Turned(a).RowsAreContiguous() &&
+      p.MayReadInPlace(b) && b.RowsAreContiguous() && tile.rows <= kFewStrips * p.kernels.rows &&
+      tile.cols <= p.kernels.cols) {
+    return ProductInPlace(p, tile);
+  }
+  ProductPacked(p, tile);
+}
+
+}  // namespace
+
+GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part) {
+  // A narrow C takes the time of a whole vector's columns.
+  const double products = static_cast<double>(m) * CeilDiv(n, kVector) * kVector * k;
+  parts = std::clamp(static_cast<int>(std::min(products / kMinProductsPerThread, 1e9)), 1, parts);
+  if (part >= parts) return {};
+  // A grid of down x across tiles. The largest tile decides the time. Among equals the grid with
+  // the least packing is best: every thread packs its own part of B, and of A where A is packed. An
+  // A that is not packed is read once for every few columns, which costs less.
+  const GemmKernels& kernels = Kernels();
+  const int64_t row_grains = CeilDiv(m, kernels.rows), col_grains = CeilDiv(n, kernels.cols);
+  int down = 1;
+  std::tuple<int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0};
+  for (int d = 1; d <= parts; ++d) {
+    if (parts % d != 0) continue;
+    const int64_t rows = CeilDiv(row_grains, d) * kernels.rows;
+    const int64_t cols = CeilDiv(col_grains, parts / d) * kernels.cols;
+    const std::tuple<int64_t, int64_t> cost{rows * cols, (pack_a ? rows : rows / 4) + cols};
+    if (cost < best) best = cost, down = d;
+  }
+  const int across = parts / down;
+  const auto [row, row_end] = ThreadPool::Part(m, kernels.rows, down, part / across);
+  const auto [col, col_end] = ThreadPool::Part(n, kernels.cols, across, part % across);
+  return {row, row_end - row, col, col_end - col};
+}
+
+void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
+          const GemmOperand& b, const GemmResult& c, const GemmOptions& options) {
+  if (m == 0 || n == 0) return;
+  const bool bf16 = a.dtype == DType::kBFloat16 && b.dtype == DType::kBFloat16;
+  const GemmForm form = !bf16             ? GemmForm::kFloats
+                        : MultiplyPairs() ? GemmForm::kPairs
+                                          : GemmForm::kSwappedFloats;
+  const Product product{
+      form, form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k, c, options};
+  const bool pack_a = !product.ReadsA();
+  const GemmTile first = GemmPart(m, n, k, pack_a, pool.size(), 0);
+  if (first.rows == m && first.cols == n) return Multiply(product, first);
+  pool.Run([&](int t) {
+    const GemmTile tile = GemmPart(m, n, k, pack_a, pool.size(), t);
+    if (tile.rows > 0 && tile.cols > 0) Multiply(product, tile);
+  });
+}
+
+}  // namespace fsdp
