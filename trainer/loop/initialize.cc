@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "models/family.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/utf8.h"
 #include "trainer/fsdp/executor.h"

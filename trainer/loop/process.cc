@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "models/family.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/rank_group.h"

@@ -65,10 +65,10 @@ struct Hardware {
   // written per second. op_flops_per_s replaces the rates of products and attention: FLOP/s of the
   // whole operation, its work beside products included. A key "NAME, DTYPE" counts before "NAME" in
   // runs that compute in that dtype (fp32, bf16, fp16).
-  // op_terms and op_sides go with op_flops_per_s. The begin and end of a product's sums take as
-  // long as op_terms of their terms, and what is done for each row of A and column of B takes as
-  // long as op_sides more columns and rows: an operation of sums of k terms for [m, n] results
-  // takes FLOPs (1 + op_terms / k + op_sides (1 / m + 1 / n)) / rate.
+  // op_terms and op_sides correct op_flops_per_s for small products. An operation with [m, n]
+  // results, each a sum of k terms, takes FLOPs (1 + op_terms / k + op_sides (1 / m + 1 / n)) /
+  // rate. op_terms: the time to begin and end a sum, in terms. op_sides: the time of the work for a
+  // row of A or a column of B, in results.
   std::map<std::string, double> op_bytes_per_s, op_flops_per_s, op_terms, op_sides;
   // How another program differs: the share of these rates that its kernels reach in a whole step,
   // and the bytes that its kernels other than products move, as a multiple of ours.

@@ -21,7 +21,8 @@ namespace fsdp {
 Recipe::Recipe() = default;
 Recipe::Recipe(const Recipe&) = default;
 Recipe::Recipe(Recipe&&) noexcept = default;
-Recipe& Recipe::operator=(const Recipe&) = default;
+// Instantiates no second copy of every variant and list: a second of compile time.
+Recipe& Recipe::operator=(const Recipe& other) { return *this = Recipe(other); }
 Recipe& Recipe::operator=(Recipe&&) noexcept = default;
 Recipe::~Recipe() = default;
 

@@ -1,7 +1,7 @@
 // A run's settings, read from YAML and resolved: every default filled in, nothing left to
-// interpret. The members are the recipe's keys, the initialisers its defaults; ranges, meanings and
-// documentation are in schema.cc and its sections. Enumerators are in the order of their names; an
-// enum of a lower room is that room's own.
+// interpret. The members are the recipe's keys, the initialisers its defaults. Ranges, meanings and
+// documentation are in schema.cc, data_section.cc and model_section.cc. Enumerators are in the
+// order of their names; an enum of a lower room is that room's own.
 // Tests: tests/trainer/recipe/load_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
 #define FSDP_TRAIN_TRAINER_RECIPE_RECIPE_H_
@@ -16,7 +16,6 @@
 #include <variant>
 #include <vector>
 
-#include "models/family.h"
 #include "models/field.h"
 #include "trainer/autograd/activation_offload.h"
 #include "trainer/autograd/recompute.h"
@@ -30,6 +29,8 @@
 #include "trainer/optim/lr_schedule.h"
 
 namespace fsdp {
+
+class ModelShape;
 
 struct RunRecipe {
   enum class Device { kAuto, kCpu, kCuda, kSim };

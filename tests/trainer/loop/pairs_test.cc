@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/family.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/core/atomic_file.h"
