@@ -85,7 +85,7 @@ void PrintModels() {
 void PrintModelsAsJson() {
   nlohmann::ordered_json models = nlohmann::ordered_json::array();
   for (const ModelPreset& preset : ModelPresets()) {
-    const std::unique_ptr<Model> model = MakeModel(preset.shape);
+    const std::shared_ptr<Model> model = MakeModel(preset.shape);
     const int64_t length = std::min(kLongest, MaxPositions(preset.shape));
     const bool of_sequences = model->Inputs(length) != model->Inputs(length / 2);
     nlohmann::ordered_json one = {{"name", preset.name},

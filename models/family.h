@@ -125,7 +125,7 @@ class ModelFamily {
   // Empty where a model of this shape can be built.
   virtual std::vector<ShapeMistake> Validate(const ModelShape& shape) const = 0;
   // Throws std::invalid_argument for a shape that Validate() complains about.
-  virtual std::unique_ptr<Model> Make(const ModelShape& shape) const = 0;
+  virtual std::shared_ptr<Model> Make(const ModelShape& shape) const = 0;
   // The smallest shape whose model has parameters of the same names.
   virtual ModelShape SmallestAlike(const ModelShape& shape) const = 0;
   // Sets the number of tokens of a target, for a family that is trained on pairs; 0: as many as of

@@ -26,7 +26,7 @@ std::vector<ShapeMistake> Validate(const ModelShape& shape) {
 }
 
 int64_t NumParameters(const ModelShape& shape) {
-  const std::unique_ptr<Model> model = shape.family().Make(shape);
+  const std::shared_ptr<Model> model = shape.family().Make(shape);
   std::set<const Parameter*> seen;
   int64_t elements = 0;
   for (const ModelSegment& segment : model->segments()) {

@@ -17,7 +17,6 @@
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_tree.h"
-#include "trainer/nn/model.h"
 
 namespace fsdp {
 
@@ -116,7 +115,7 @@ template <typename Config>
 struct FamilyTable {
   std::string_view name;
   std::vector<FieldRow<Config>> rows;  // Rows of dropouts are last.
-  std::function<std::unique_ptr<Model>(const Config&)> make;
+  std::function<std::shared_ptr<Model>(const Config&)> make;
   std::string_view relatives = {};
   std::vector<std::string_view> kin = {};
   std::vector<std::pair<std::string_view, Config>> presets = {};
@@ -173,7 +172,7 @@ class TableFamily final : public ModelFamily {
     if (table_.validate != nullptr) table_.validate(Of(shape), checks);
     return checks.Take();
   }
-  std::unique_ptr<Model> Make(const ModelShape& shape) const override {
+  std::shared_ptr<Model> Make(const ModelShape& shape) const override {
     for (const ShapeMistake& mistake : Validate(shape)) {
       throw std::invalid_argument("[" + std::string(name()) + "] " + mistake.field + ": " +
                                   mistake.message);

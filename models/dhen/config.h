@@ -6,10 +6,12 @@
 #define FSDP_TRAIN_MODELS_DHEN_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace fsdp {
 
+class Model;
 class ModelFamily;
 
 // The dtype that rows of tables are kept in.
@@ -43,6 +45,7 @@ struct DhenConfig {
 };
 
 const ModelFamily& FamilyOfConfig(const DhenConfig& config);
+std::shared_ptr<Model> MakeDhen(const DhenConfig& config);
 
 }  // namespace fsdp
 

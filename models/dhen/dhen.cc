@@ -162,4 +162,6 @@ void Dhen::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   });
 }
 
+std::shared_ptr<Model> MakeDhen(const DhenConfig& config) { return std::make_shared<Dhen>(config); }
+
 }  // namespace fsdp

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "models/dhen/config.h"
-#include "models/dhen/dhen.h"
 #include "models/table_family.h"
 #include "trainer/ops/norm.h"
 
@@ -138,16 +137,15 @@ void WriteHf(const HfRelative<Config>&, const Config& c, JsonTree& json) {
 namespace dhen {
 
 const ModelFamily& Family() {
-  static const TableFamily<DhenConfig> family(
-      {.name = "dhen",
-       .rows = Rows(),
-       .make = [](const Config& config) { return std::make_unique<Dhen>(config); },
-       .presets = {{"dhen-550m", Dhen550M()}},
-       .validate = &Validate,
-       .shrink = &Shrink,
-       .hf = {{"fsdp_train_dhen", "Dhen", Config()}},
-       .read_hf = &ReadHf,
-       .write_hf = &WriteHf});
+  static const TableFamily<DhenConfig> family({.name = "dhen",
+                                               .rows = Rows(),
+                                               .make = &MakeDhen,
+                                               .presets = {{"dhen-550m", Dhen550M()}},
+                                               .validate = &Validate,
+                                               .shrink = &Shrink,
+                                               .hf = {{"fsdp_train_dhen", "Dhen", Config()}},
+                                               .read_hf = &ReadHf,
+                                               .write_hf = &WriteHf});
   return family;
 }
 

@@ -6,9 +6,11 @@
 #define FSDP_TRAIN_MODELS_GPT2_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 
 namespace fsdp {
 
+class Model;
 class ModelFamily;
 
 // Names as in recipes. The defaults are the smallest published model.
@@ -35,6 +37,7 @@ struct Gpt2Config {
 };
 
 const ModelFamily& FamilyOfConfig(const Gpt2Config& config);
+std::shared_ptr<Model> MakeGpt2(const Gpt2Config& config);
 
 }  // namespace fsdp
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "models/gpt2/config.h"
-#include "models/gpt2/gpt2.h"
 #include "models/table_family.h"
 #include "trainer/ops/norm.h"
 
@@ -132,7 +131,7 @@ FamilyTable<Config> Table() {
       .embedding_dropout = 0.1, .residual_dropout = 0.1, .attention_dropout = 0.1};
   return {.name = "gpt2",
           .rows = Rows(),
-          .make = [](const Config& config) { return std::make_unique<Gpt2>(config); },
+          .make = &MakeGpt2,
           .kin = {"gpt"},
           .presets = Presets(),
           .fill_dependent = &FillDependent,

@@ -122,4 +122,6 @@ void Gpt2::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) c
   });
 }
 
+std::shared_ptr<Model> MakeGpt2(const Gpt2Config& config) { return std::make_shared<Gpt2>(config); }
+
 }  // namespace fsdp

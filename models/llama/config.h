@@ -9,12 +9,14 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <type_traits>
 
 namespace fsdp {
 
+class Model;
 class ModelFamily;
 
 // How rotary frequencies are stretched for longer contexts: models/llama/rope.h has the formulas.
@@ -98,6 +100,7 @@ struct LlamaConfig {
 };
 
 const ModelFamily& FamilyOfConfig(const LlamaConfig& config);
+std::shared_ptr<Model> MakeLlama(const LlamaConfig& config);
 
 }  // namespace fsdp
 

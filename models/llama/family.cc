@@ -10,7 +10,6 @@
 
 #include "models/llama/config.h"
 #include "models/llama/hf_config.h"
-#include "models/llama/llama.h"
 #include "models/table_family.h"
 #include "trainer/ops/attention_inputs.h"
 
@@ -360,7 +359,7 @@ DecoderShape Decoder(const Config& c) {
 FamilyTable<Config> Table() {
   return {.name = "llama",
           .rows = Rows(),
-          .make = [](const Config& config) { return std::make_unique<Llama>(config); },
+          .make = &MakeLlama,
           .relatives = "also Mistral, Qwen2 and Qwen3",
           .kin = {"mistral", "qwen", "qwen2", "qwen2.5", "qwen3"},
           .presets = Presets(),

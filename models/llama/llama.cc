@@ -156,4 +156,8 @@ void Llama::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) 
   });
 }
 
+std::shared_ptr<Model> MakeLlama(const LlamaConfig& config) {
+  return std::make_shared<Llama>(config);
+}
+
 }  // namespace fsdp

@@ -9,10 +9,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace fsdp {
 
+class Model;
 class ModelFamily;
 
 // Names as in recipes. The defaults are RegNetY-400MF.
@@ -54,6 +56,7 @@ struct RegNetConfig {
 };
 
 const ModelFamily& FamilyOfConfig(const RegNetConfig& config);
+std::shared_ptr<Model> MakeRegNet(const RegNetConfig& config);
 
 }  // namespace fsdp
 

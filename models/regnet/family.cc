@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "models/regnet/config.h"
-#include "models/regnet/regnet.h"
 #include "models/table_family.h"
 
 namespace fsdp {
@@ -143,7 +142,7 @@ const ModelFamily& Family() {
   static const TableFamily<RegNetConfig> family(
       {.name = "regnet",
        .rows = Rows(),
-       .make = [](const Config& config) { return std::make_unique<RegNet>(config); },
+       .make = &MakeRegNet,
        .presets = Presets(),
        .validate = &Validate,
        .shrink = &Shrink,

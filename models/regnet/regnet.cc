@@ -154,4 +154,8 @@ void RegNet::Loss(Tape& tape, const Batch& batch, float scale, View loss) const 
   });
 }
 
+std::shared_ptr<Model> MakeRegNet(const RegNetConfig& config) {
+  return std::make_shared<RegNet>(config);
+}
+
 }  // namespace fsdp

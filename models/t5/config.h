@@ -7,9 +7,11 @@
 #define FSDP_TRAIN_MODELS_T5_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 
 namespace fsdp {
 
+class Model;
 class ModelFamily;
 
 // Names as in recipes. The defaults are the smallest published model.
@@ -40,6 +42,7 @@ struct T5Config {
 };
 
 const ModelFamily& FamilyOfConfig(const T5Config& config);
+std::shared_ptr<Model> MakeT5(const T5Config& config);
 
 }  // namespace fsdp
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "models/t5/config.h"
-#include "models/t5/t5.h"
 #include "models/table_family.h"
 #include "trainer/ops/attention_inputs.h"
 
@@ -184,7 +183,7 @@ const ModelFamily& Family() {
   static const TableFamily<T5Config> family(
       {.name = "t5",
        .rows = Rows(),
-       .make = [](const Config& config) { return std::make_unique<T5>(config); },
+       .make = &MakeT5,
        .kin = {"t5-v1.1", "flan-t5"},
        .presets = Presets(),
        .fill_dependent = &FillDependent,

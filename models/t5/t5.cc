@@ -305,4 +305,6 @@ void T5::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) con
   });
 }
 
+std::shared_ptr<Model> MakeT5(const T5Config& config) { return std::make_shared<T5>(config); }
+
 }  // namespace fsdp

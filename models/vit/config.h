@@ -7,9 +7,11 @@
 #define FSDP_TRAIN_MODELS_VIT_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 
 namespace fsdp {
 
+class Model;
 class ModelFamily;
 
 // How attention's probabilities are changed: not at all, or each head's become a learned mixture of
@@ -48,6 +50,7 @@ struct VitConfig {
 };
 
 const ModelFamily& FamilyOfConfig(const VitConfig& config);
+std::shared_ptr<Model> MakeVit(const VitConfig& config);
 
 }  // namespace fsdp
 

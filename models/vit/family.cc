@@ -9,7 +9,6 @@
 
 #include "models/table_family.h"
 #include "models/vit/config.h"
-#include "models/vit/vit.h"
 #include "trainer/ops/attention_inputs.h"
 #include "trainer/ops/head_mixing.h"
 #include "trainer/ops/norm.h"
@@ -223,7 +222,7 @@ const ModelFamily& Family() {
   static const TableFamily<VitConfig> family(
       {.name = "vit",
        .rows = Rows(),
-       .make = [](const Config& config) { return std::make_unique<Vit>(config); },
+       .make = &MakeVit,
        .kin = {"deepvit"},
        .presets = Presets(),
        .fill_dependent = &FillDependent,

@@ -214,4 +214,6 @@ void Vit::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   });
 }
 
+std::shared_ptr<Model> MakeVit(const VitConfig& config) { return std::make_shared<Vit>(config); }
+
 }  // namespace fsdp

@@ -24,7 +24,6 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/philox.h"
-#include "trainer/nn/model.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"

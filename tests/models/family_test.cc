@@ -55,7 +55,7 @@ FamilyTable<Toy> Table() {
                MapRow("curve", &Toy::curve, curve, "Curve", "straight", {}, &ToMap, &FromMap),
                NameRow("colour", &Toy::colour, {"red", "blue"}, "Colour", "red"),
                DropoutRow("dropout", &Toy::dropout, "Dropped", {}, "p_drop")},
-      .make = [](const Toy&) -> std::unique_ptr<Model> { return nullptr; },
+      .make = [](const Toy&) -> std::shared_ptr<Model> { return nullptr; },
       .presets = {{"toy-16", Toy{.width = 16}}},
       .hf = {{"toy_net", "ToyModel", Toy{.slope = 0.25}}}};
 }

@@ -21,6 +21,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/nn/lora.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -224,8 +225,8 @@ class TinyRank {
   }
 
  private:
-  static std::unique_ptr<Model> ModelOf(const TinyRun& run) {
-    std::unique_ptr<Model> model = run.model ? run.model() : MakeModel(run.shape());
+  static std::shared_ptr<Model> ModelOf(const TinyRun& run) {
+    std::shared_ptr<Model> model = run.model ? run.model() : MakeModel(run.shape());
     if (run.lora) model = std::make_unique<LoraModel>(std::move(model), *run.lora);
     for (const GroupMistake& mistake : FreezeParameters(*model, run.options.optimizer.groups)) {
       throw std::invalid_argument(mistake.message);
@@ -525,7 +526,7 @@ class TinyRank {
   const TinyRun& run_;
   Rank& rank_;
   const int64_t rows_, seq_;
-  const std::unique_ptr<Model> model_;
+  const std::shared_ptr<Model> model_;
   std::map<std::string, const Parameter*> parameters_;
   const std::unique_ptr<Device> device_;
   std::unique_ptr<GemmLibrary> library_;
@@ -589,7 +590,7 @@ std::string FirstDifference(const TinyResult& a, const TinyResult& b) {
 }
 
 int64_t PlannedActivations(const TinyRun& run) {
-  const std::unique_ptr<Model> model = MakeModel(run.shape());
+  const std::shared_ptr<Model> model = MakeModel(run.shape());
   return PlanMemory(*model, run.options, run.world).bytes(MemoryKind::kActivations);
 }
 

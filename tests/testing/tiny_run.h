@@ -35,7 +35,7 @@ struct TinyRun {
   std::optional<LlamaConfig> llama = {};  // In place of `config`.
   std::optional<LoraOptions> lora = {};
   // Instead of both: another model, and the rows that it is fed, every one of which counts.
-  std::function<std::unique_ptr<Model>()> model = nullptr;
+  std::function<std::shared_ptr<Model>()> model = nullptr;
   std::shared_ptr<const RowSource> rows = nullptr;
   SessionOptions options = TinyOptions();  // optimizer.groups: what they freeze is frozen.
   int world = 1;

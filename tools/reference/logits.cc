@@ -18,6 +18,7 @@
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
+#include "trainer/nn/model.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/weights/initial_weights.h"
 
@@ -37,7 +38,7 @@ void LoadPair(const BatchSpec& spec, const std::vector<int32_t>& tokens, const B
 }
 
 void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
-  const std::unique_ptr<Model> model = MakeModel(ReadInitialShape(directory));
+  const std::shared_ptr<Model> model = MakeModel(ReadInitialShape(directory));
   SessionOptions options;
   options.executor.sample_length = static_cast<int64_t>(tokens.size());
   options.generate = true;

@@ -24,6 +24,7 @@
 #include "trainer/data/token_batch.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
@@ -139,6 +140,8 @@ Generator::Generator(StoredModel model, const GeneratorOptions& options)
 }
 
 Generator::~Generator() = default;
+
+int64_t Generator::vocab_size() const { return model_->autoregressive()->outputs(); }
 
 void Generator::TakeCaches(const DecoderShape& decoder) {
   const auto take = [&](const Shape& shape) {

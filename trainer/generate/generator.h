@@ -14,9 +14,9 @@
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/core/batch.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/generate/sampler.h"
-#include "trainer/nn/model.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/device.h"
 #include "trainer/weights/initial_weights.h"
@@ -25,12 +25,13 @@
 namespace fsdp {
 
 class Executor;
+class Model;
 
 // A model to generate from, as found on disk.
 struct StoredModel {
   std::string directory;
   ModelShape shape;
-  std::unique_ptr<Model> model;  // All of it frozen; a checkpoint's adapters are merged.
+  std::shared_ptr<Model> model;  // All of it frozen; a checkpoint's adapters are merged.
   WeightSource weights;          // Reads them.
   RunTokenizer tokenizer;        // Its name is empty where the files name none.
   std::vector<int32_t> eos;      // Tokens that end a text; empty where the tokenizer says them.
@@ -58,7 +59,7 @@ class Generator : public LogitsSource {
   ~Generator() override;
 
   int64_t rows() const override { return options_.rows; }
-  int64_t vocab_size() const override { return model_->autoregressive()->outputs(); }
+  int64_t vocab_size() const override;
   int64_t capacity() const override { return options_.input + options_.capacity; }
 
   // Both block. Throw Error(kNotFinite) for logits that are not, DataError for a token outside the
@@ -82,7 +83,7 @@ class Generator : public LogitsSource {
 
   const GeneratorOptions options_;
   const bool encodes_;  // Prompts.
-  const std::unique_ptr<Model> model_;
+  const std::shared_ptr<Model> model_;
   const std::unique_ptr<Device> device_;
   PooledAllocator allocator_;
   const MeshCommunicators alone_{Mesh(0, 1, 1), /*queues=*/1, nullptr};

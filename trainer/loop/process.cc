@@ -33,7 +33,6 @@
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
-#include "trainer/nn/model.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/stoppable_output.h"
 #include "trainer/recipe/load.h"

@@ -1,7 +1,5 @@
 #include "trainer/loop/resolved_run.h"
 
-#include "trainer/nn/model.h"
-
 namespace fsdp {
 
 ResolvedRun::ResolvedRun() = default;

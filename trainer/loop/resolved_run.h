@@ -54,7 +54,7 @@ struct ResolvedRun {
   // and the number of steps where data was opened.
   Recipe recipe;
   ModelShape shape;
-  std::unique_ptr<Model> model;  // With adapters, and with what is frozen.
+  std::shared_ptr<Model> model;  // With adapters, and with what is frozen.
   int threads = 1;               // CPU compute threads of a rank.
   HostPlacement hosts = HostPlacement::InOrder(1, 1);
   SessionOptions options;

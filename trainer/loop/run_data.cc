@@ -359,7 +359,7 @@ RunData WithLoaders(RowLoaders loaders, DataFiles files) {
 // Rows of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
 RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                   const ValidRecipe& held_out, const OpenProgress& progress) {
-  const std::unique_ptr<Model> model = MakeModel(shape);
+  const std::shared_ptr<Model> model = MakeModel(shape);
   const BatchSpec spec = model->Inputs(recipe.data.seq_len);
   if (ReadsClicks(recipe.data)) {
     DataFiles files;

@@ -14,6 +14,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/nn/lora.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/weights/initial_weights.h"
 
@@ -37,7 +38,7 @@ std::string ExampleOfTargets(const std::string& target, std::string weight) {
 }
 
 // Gives the model its adapters, and freezes what optimizer.groups says.
-std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::unique_ptr<Model>& model) {
+std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<Model>& model) {
   std::vector<ShapeConflict> mistakes;
   if (const auto& lora = recipe.model.lora) {
     LoraOptions options{lora->rank, lora->alpha, lora->targets};
@@ -141,8 +142,8 @@ ModelShape ShapeFor(const Recipe& recipe) {
   return shape;
 }
 
-std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
-  std::unique_ptr<Model> model = MakeModel(shape);
+std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
+  std::shared_ptr<Model> model = MakeModel(shape);
   std::string message;
   for (const ShapeConflict& mistake : AdaptAndFreeze(recipe, model)) {
     message += (message.empty() ? "" : "\n") + recipe.Mistake(mistake.keys, mistake.message);
@@ -205,7 +206,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   } else {
     shape = ShapeOf(recipe.model);  // Judged with the recipe.
   }
-  std::unique_ptr<Model> model = MakeModel(SmallestAlike(*shape));
+  std::shared_ptr<Model> model = MakeModel(SmallestAlike(*shape));
   for (ShapeConflict& mistake : AdaptAndFreeze(recipe, model)) {
     mistakes.push_back(std::move(mistake));
   }

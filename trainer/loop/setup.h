@@ -26,7 +26,7 @@ int ThreadsFor(const Recipe& recipe, int local_world);
 ModelShape ShapeFor(const Recipe& recipe);
 
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
-std::unique_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
+std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
 
 // Throws ConfigError where a batch norm of a training step would see one value.
 void CheckBatchNorms(const Recipe& recipe, const Model& model, int world);

@@ -58,7 +58,7 @@ std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::s
   return unmatched;
 }
 
-LoraModel::LoraModel(std::unique_ptr<Model> base, const LoraOptions& options)
+LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
     : base_(std::move(base)), segments_(base_->segments()) {
   if (options.rank < 1) throw std::invalid_argument("[LoraModel] rank, want >= 1");
   std::string example;

@@ -34,7 +34,7 @@ class LoraModel final : public Model {
  public:
   // Freezes all parameters of `base`. Throws std::invalid_argument for a rank < 1, and for a target
   // that matches no weight; the message names the target and a name that one could match.
-  LoraModel(std::unique_ptr<Model> base, const LoraOptions& options);
+  LoraModel(std::shared_ptr<Model> base, const LoraOptions& options);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override {
@@ -51,7 +51,7 @@ class LoraModel final : public Model {
   void Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,
              ModelSegment& segment);
 
-  std::unique_ptr<Model> base_;
+  std::shared_ptr<Model> base_;
   std::vector<std::unique_ptr<Parameter>> adapters_;
   std::vector<ModelSegment> segments_;
 };

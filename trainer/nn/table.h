@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/autograd/var.h"
 #include "trainer/core/batch.h"
 #include "trainer/core/dtype.h"
 #include "trainer/nn/parameter.h"
@@ -17,6 +16,7 @@
 namespace fsdp {
 
 class Tape;
+struct Var;
 
 // The batch input that all tables of a model read: int32 [slots, 2] per sample, where slots is the
 // sum of the tables' bags, in the order of the tables. A slot holds a 64-bit id as two words, the

@@ -12,6 +12,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/mistakes.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/rules.h"

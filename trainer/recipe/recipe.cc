@@ -286,7 +286,7 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
                        std::vector<ShapeConflict>& conflicts) {
   const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";
   std::string asks;
-  const std::unique_ptr<Model> model = MakeModel(shape);
+  const std::shared_ptr<Model> model = MakeModel(shape);
   const BatchSpec spec = model->Inputs(recipe.data.seq_len);
   const bool of_clicks = IsOfClicks(spec);
   const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;

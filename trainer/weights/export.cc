@@ -10,7 +10,6 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/errors.h"
-#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
@@ -57,7 +56,7 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   const std::string& checkpoint = reader.directory();
   const CheckpointMeta& meta = reader.manifest().meta;
   const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
-  const std::unique_ptr<Model> model = ModelOfCheckpoint(reader);
+  const std::shared_ptr<Model> model = ModelOfCheckpoint(reader);
   CheckpointExported exported;
   RunTokenizer run;
   if (!meta.recipe.empty()) {

@@ -18,7 +18,7 @@ namespace fsdp {
 HfImported ImportHf(const std::string& directory, const std::string& out,
                     const ByteProgress& progress, bool allow_nonfinite) {
   const HfConfig config = ReadHfConfig(directory);
-  const std::unique_ptr<Model> model = MakeModel(config.shape);
+  const std::shared_ptr<Model> model = MakeModel(config.shape);
   if (!model->tables().empty()) {
     throw CheckpointError(directory +
                           ": a model with embedding tables is not imported: a run begins from it "

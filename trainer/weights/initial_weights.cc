@@ -18,6 +18,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
 #include "trainer/nn/lora.h"
+#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
@@ -121,7 +122,7 @@ class OwnWeights {
  private:
   std::mutex mutex_;
   const std::unique_ptr<CheckpointReader> reader_;
-  const std::unique_ptr<Model> model_;
+  const std::shared_ptr<Model> model_;
   const bool merge_;
   MergedWeights merged_;
   std::unordered_map<std::string, const Parameter*> parameters_;
@@ -180,9 +181,9 @@ RunTokenizer InitialTokenizer(const std::string& directory) {
   return {};
 }
 
-std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
+std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   const CheckpointMeta& meta = reader.manifest().meta;
-  std::unique_ptr<Model> model =
+  std::shared_ptr<Model> model =
       MakeModel(ShapeFromJson(meta.config, reader.directory() + "/manifest.json, config"));
   if (meta.recipe.empty()) return model;  // It was imported.
   const Recipe recipe = ParseRecipe({{reader.directory() + "/manifest.json, recipe", meta.recipe}});

@@ -30,7 +30,7 @@ std::vector<std::string> IgnoredKeys(const std::string& directory);
 // Face directory, or that of a checkpoint's run. Its name is empty where none is known.
 RunTokenizer InitialTokenizer(const std::string& directory);
 // The model whose parameters a checkpoint of ours holds, with adapters if its run had them.
-std::unique_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
+std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // Arguments of Executor::Initialize(). They read byte ranges when they are called, on any thread,
 // so a rank holds no more than its shard.
 struct WeightSource {

@@ -107,7 +107,7 @@ class ClickRows final : public FixtureRows {
 
 }  // namespace
 
-std::unique_ptr<Model> DhenOfVectors(const DhenConfig& config) {
+std::shared_ptr<Model> DhenOfVectors(const DhenConfig& config) {
   return std::make_unique<VectorDhen>(config);
 }
 

@@ -15,7 +15,7 @@ namespace fsdp::testing {
 
 // A DHEN that is fed the vectors of its columns of ids: `vectors`, fp32 [tables, table_width] a
 // sample, behind the inputs of others. It has no tables.
-std::unique_ptr<Model> DhenOfVectors(const DhenConfig& config);
+std::shared_ptr<Model> DhenOfVectors(const DhenConfig& config);
 
 // The fixtures' own models.
 void SetDhenShape(const nlohmann::json& config, TinyRun& run);

@@ -58,7 +58,7 @@ TEST(RegNetFamily, CountsEveryTensorOnce) {
 // 13 batch norms, each with three buffers; blocks are the blocks.
 TEST(RegNetFamily, SegmentsSayWhatTheyHave) {
   const RegNetConfig config{.hidden_sizes = {8, 16}, .depths = {2, 1}, .groups_width = 8};
-  const std::unique_ptr<Model> model = MakeModel(config);
+  const std::shared_ptr<Model> model = MakeModel(config);
   std::vector<int> norms;
   std::vector<bool> blocks;
   for (const ModelSegment& segment : model->segments()) {

@@ -81,7 +81,7 @@ TEST(T5Family, SharedParametersAreTheRoots) {
   T5Config config{.hidden_size = 4, .num_hidden_layers = 2, .vocab_size = 9};
   for (const bool tied : {true, false}) {
     config.tie_word_embeddings = tied;
-    const std::unique_ptr<Model> model = MakeModel(config);
+    const std::shared_ptr<Model> model = MakeModel(config);
     std::set<std::string> root, read;
     int blocks = 0;
     for (const ModelSegment& segment : model->segments()) {

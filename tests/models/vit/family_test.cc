@@ -85,7 +85,7 @@ TEST(VitFamily, ABlockIsALayerOrABranch) {
   VitConfig config = *FindModelPreset("deepvit-8b")->As<VitConfig>();
   const auto blocks = [&] {
     int64_t n = 0;
-    const std::unique_ptr<Model> model = MakeModel(config);
+    const std::shared_ptr<Model> model = MakeModel(config);
     for (const ModelSegment& segment : model->segments()) n += segment.is_block ? 1 : 0;
     return n;
   };

@@ -8,7 +8,6 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
-#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 
 namespace fsdp {

@@ -25,6 +25,7 @@
 #include "tests/trainer/engine/quantized_reduce_model.h"
 #include "trainer/data/click_batch.h"
 #include "trainer/data/synthetic_rows.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp::testing {
 namespace {

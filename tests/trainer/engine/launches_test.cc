@@ -92,7 +92,7 @@ void PrintTo(const Launched& l, std::ostream* out) {
 }
 
 std::vector<Launched> Stated(const Case& c) {
-  const std::unique_ptr<Model> model = MakeModel(ShapeOf(c));
+  const std::shared_ptr<Model> model = MakeModel(ShapeOf(c));
   std::vector<Launched> stated;
   ObserveStep(*model, OptionsOf(c), /*world=*/1, DeviceType::kCuda,
               [&](const Operation& o, StepResource) {
@@ -126,7 +126,7 @@ void FillBatch(const Batch& whole, int64_t vocab) {
 
 std::vector<Launched> LaunchedOnTheDevice(const Case& c) {
   const ModelShape shape = ShapeOf(c);
-  const std::unique_ptr<Model> model = MakeModel(shape);
+  const std::shared_ptr<Model> model = MakeModel(shape);
   const SessionOptions options = OptionsOf(c);
   const auto device = CreateDevice(DeviceType::kCuda, {});
   std::unique_ptr<GemmLibrary> library;

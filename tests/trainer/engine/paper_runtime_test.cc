@@ -205,7 +205,7 @@ int64_t ReservedByTurns(const TinyRun& run, bool late) {
   CachingBuffers buffers(device);
   const MeshCommunicators communicators(MeshFor(run.options.executor, /*rank=*/0, run.world),
                                         run.options.executor.communicators, ConnectSim);
-  const std::unique_ptr<Model> model = MakeModel(run.shape());
+  const std::shared_ptr<Model> model = MakeModel(run.shape());
   Session session(device, buffers, *model, run.options, communicators);
   session.executor().MastersWritten();
   const auto no_load = [](int, const Batch&) {};

@@ -48,7 +48,7 @@ class PlanTest : public ::testing::Test {
   }
 
   const std::string root_ = ::testing::TempDir() + "/plan";
-  const std::unique_ptr<Model> model_;
+  const std::shared_ptr<Model> model_;
   SessionOptions options_ = TinyRun::TinyOptions();
 };
 
@@ -367,7 +367,7 @@ TEST_F(PlanTest, OneGpuTrainsAModelOfAnySize) {
   config.head_dim = 128;
   config.vocab_size = 32000;
   config.max_position_embeddings = 4096;
-  const std::unique_ptr<Model> model = MakeModel(config);
+  const std::shared_ptr<Model> model = MakeModel(config);
   SessionOptions options;
   options.eval = false;
   options.global_batch_size = 8;
@@ -416,7 +416,7 @@ TEST_F(PlanTest, SpillingTakesNoMemoryForTheLargestUnit) {
   config.hidden_size = 256;
   config.num_attention_heads = 4;
   config.num_hidden_layers = 6;
-  const std::unique_ptr<Model> model = MakeModel(config);
+  const std::shared_ptr<Model> model = MakeModel(config);
   options_.snapshot = true;
   ExecutorOptions& o = options_.executor;
   o.cpu_offload = {.optimizer = true};
@@ -441,7 +441,7 @@ TEST_F(PlanTest, SpillingTakesNoMemoryForTheLargestUnit) {
 TEST_F(PlanTest, OffloadedActivationsAreTheHosts) {
   Gpt2Config config = TinyRun::TinyConfig();
   config.num_hidden_layers = 12;
-  const std::unique_ptr<Model> model = MakeModel(config);
+  const std::shared_ptr<Model> model = MakeModel(config);
   const PlanTarget target{.device = DeviceType::kCuda};
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     options_.executor.recompute = recompute;
@@ -538,7 +538,7 @@ TEST_F(PlanTest, HostMemoryCountsOnTheCpuWithACachingAllocatorAsWithSlots) {
   Gpt2Config config = TinyRun::TinyConfig();
   config.hidden_size = 480;
   config.intermediate_size = 1920;
-  const std::unique_ptr<Model> model = MakeModel(config);
+  const std::shared_ptr<Model> model = MakeModel(config);
   ExecutorOptions& o = options_.executor;
   o.limiter = FsdpOptions::Limiter::kHost;
   options_.snapshot = true;

@@ -23,6 +23,7 @@
 #include "trainer/core/file_prefix.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/step_operations.h"
+#include "trainer/nn/model.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
@@ -101,7 +102,7 @@ void Write(std::ostream& out, const Operation& operation, StepResource resource)
 
 // A line of the file, and the list behind it.
 std::string LineOf(const ModelPreset& preset, const Setting& setting) {
-  const std::unique_ptr<Model> model = MakeModel(preset.shape);
+  const std::shared_ptr<Model> model = MakeModel(preset.shape);
   const SessionOptions options = OptionsOf(setting, preset.shape);
   const int64_t length = options.executor.sample_length;
   std::ostringstream list;

@@ -18,7 +18,7 @@ namespace {
 
 // By hand for one block: 6 FLOPs for each weight of a matrix, and attention's two products.
 TEST(StepOperations, FlopsOfASample) {
-  const std::unique_ptr<Model> model = MakeModel(TinyRun::TinyLlama());
+  const std::shared_ptr<Model> model = MakeModel(TinyRun::TinyLlama());
   const double block = 24 * (60 + 30 + 30) + 60 * 24 + 3 * 24 * 40;
   EXPECT_EQ(FlopsPerSample(*model, 7), 7 * (6 * (2 * block + 101 * 24) + 6 * 2 * 60 * 7));
 }
@@ -36,7 +36,7 @@ T5Config TinyT5() {
 
 // 7 tokens in, 5 out, and the products that turn the tables of biases round: 3 heads' 32 buckets.
 TEST(StepOperations, FlopsOfAPair) {
-  const std::unique_ptr<Model> model = MakeModel(TinyT5());
+  const std::shared_ptr<Model> model = MakeModel(TinyT5());
   const double in = 7, out = 5, attention = 2 * 24 * 30, mlp = 2 * 24 * 52;
   const double weights = 2 * in * (2 * attention + mlp) + 3 * out * (3 * attention + mlp) +
                          3 * in * attention + out * 101 * 24;
@@ -86,7 +86,7 @@ TEST(StepOperations, DropoutIsInEachPlace) {
     T5Config config = TinyT5();
     config.gated_mlp = gated;
     config.dropout_rate = 0.2;
-    const std::unique_ptr<Model> model = MakeModel(config);
+    const std::shared_ptr<Model> model = MakeModel(config);
     std::map<std::string, int> operations;
     ObserveStep(*model, TinyRun::TinyOptions(), 1, DeviceType::kCpu,
                 [&](const Operation& operation, StepResource) { ++operations[operation.name]; });

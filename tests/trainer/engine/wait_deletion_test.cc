@@ -166,7 +166,7 @@ class Runner {
   }
 
   const DeviceType device_;  // Whose memory and workspaces.
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Model> model_;
   SessionOptions options_;
   const Mesh meshes_[2];
   MemoryPlan plan_;

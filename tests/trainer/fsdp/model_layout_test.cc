@@ -38,7 +38,7 @@ TEST(ModelLayout, TheRootHoldsWhatIsInNoBlock) {
   int models = 0, moved = 0;
   for (const ModelPreset& preset : ModelPresets()) {
     SCOPED_TRACE(preset.name);
-    const std::unique_ptr<Model> model = MakeModel(preset.shape);
+    const std::shared_ptr<Model> model = MakeModel(preset.shape);
     const std::vector<SegmentShape> shapes = ShapesOf(*model);
     const Layout units = MakeLayout(shapes, {}, 8);
     const Layout root = MakeLayout(shapes, {.outside = WrapPolicy::Outside::kRoot}, 8);

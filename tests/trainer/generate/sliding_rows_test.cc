@@ -11,6 +11,7 @@
 #include "tests/testing/tiny_run.h"
 #include "trainer/generate/generator.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {

@@ -18,6 +18,7 @@
 #include "trainer/data/pair_batch.h"
 #include "trainer/generate/generator.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp::testing {
 namespace {

@@ -75,7 +75,7 @@ std::vector<double> Curve(const std::string& run) {
 // The buffers of a checkpoint, by name; counts as what they are.
 std::map<std::string, std::vector<double>> Buffers(const std::string& run, int step) {
   CheckpointReader reader(run + "/checkpoints/step_" + std::to_string(step));
-  const std::unique_ptr<Model> model = MakeModel(ShapeFor(Load(run, {})));
+  const std::shared_ptr<Model> model = MakeModel(ShapeFor(Load(run, {})));
   std::map<std::string, std::vector<double>> all;
   for (const ModelBuffer* buffer : BuffersOf(*model)) {
     const bool count = buffer->dtype() == DType::kInt64;

@@ -17,7 +17,6 @@
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"
-#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
@@ -108,7 +107,7 @@ std::vector<NumericKey> Keys() {
 std::string Outcome(const Recipe& recipe, testing::Rank& rank) {
   try {
     CheckWorld(recipe, 1, 1);
-    const std::unique_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
+    const std::shared_ptr<Model> model = BuildModel(recipe, ShapeFor(recipe));
     const SessionOptions options = SessionOptionsFor(recipe, HostPlacement({0}), 1);
     const RunPlan plan = PlanRun(*model, options, 1, 1);
     const double flops = FlopsPerSample(*model, recipe.data.seq_len) *

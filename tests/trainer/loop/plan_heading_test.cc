@@ -18,7 +18,7 @@ TEST(PlanHeading, IsModelStepAndMachineInTwoLines) {
   recipe.train.global_batch_size = 512;
   recipe.data.seq_len = 1024;
   const ModelShape shape = *FindModelPreset("gpt2-124m");
-  const std::unique_ptr<Model> model = MakeModel(shape);
+  const std::shared_ptr<Model> model = MakeModel(shape);
   Hardware machine;
   machine.name = "a GPU\n";
   EXPECT_EQ(PlanHeading(recipe, shape, *model, 8, 4, DeviceType::kCuda, machine),

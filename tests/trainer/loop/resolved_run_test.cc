@@ -208,7 +208,7 @@ TEST(ResolvedRun, SplitsBranches) {
                                     {});
   const auto blocks = [](const Recipe& of) {
     const ModelShape shape = ShapeFor(of);
-    const std::unique_ptr<Model> model = BuildModel(of, shape);
+    const std::shared_ptr<Model> model = BuildModel(of, shape);
     return std::count_if(model->segments().begin(), model->segments().end(),
                          [](const ModelSegment& segment) { return segment.is_block; });
   };

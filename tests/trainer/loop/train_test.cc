@@ -25,7 +25,6 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/loop/setup.h"
-#include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/stream_checker.h"

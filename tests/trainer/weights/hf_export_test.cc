@@ -26,6 +26,7 @@
 #include "trainer/core/whole_file.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/lora.h"
+#include "trainer/nn/model.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_import.h"
 #include "trainer/weights/hf_tensors.h"
