@@ -11,7 +11,6 @@
 #include "trainer/ops/cuda/attention_backward_cuda.h"
 #include "trainer/ops/cuda/attention_cuda.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
-#include "trainer/ops/cudnn/attention_workspace.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/runtime/operation.h"
 

@@ -8,7 +8,6 @@
 #include "trainer/ops/cpu/convolution_cpu.h"
 #include "trainer/ops/cuda/convolution_cuda.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
-#include "trainer/ops/cudnn/convolution_workspace.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
