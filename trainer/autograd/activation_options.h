@@ -1,6 +1,8 @@
+// Options for the values that forward makes and backward needs. Recipes read them, so this header
+// includes nothing.
 // Tests: tests/trainer/autograd/tape_test.cc
-#ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_RECOMPUTE_H_
-#define FSDP_TRAIN_TRAINER_AUTOGRAD_RECOMPUTE_H_
+#ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_ACTIVATION_OPTIONS_H_
+#define FSDP_TRAIN_TRAINER_AUTOGRAD_ACTIVATION_OPTIONS_H_
 
 namespace fsdp {
 
@@ -11,6 +13,13 @@ enum class Recompute {
   kFull,       // Only the inputs of blocks are kept.
 };
 
+// Where the values that forward keeps for backward wait between the two passes.
+enum class ActivationOffload {
+  kNone,  // Stay where they were made.
+  kHost,  // Host memory, except what the last segments keep.
+  kSpill  // A disk, except what the last segments keep.
+};
+
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_AUTOGRAD_RECOMPUTE_H_
+#endif  // FSDP_TRAIN_TRAINER_AUTOGRAD_ACTIVATION_OPTIONS_H_

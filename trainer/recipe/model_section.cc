@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "models/shape.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/field_types.h"

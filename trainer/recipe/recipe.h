@@ -18,8 +18,7 @@
 
 #include "models/family.h"
 #include "models/field.h"
-#include "trainer/autograd/activation_offload.h"
-#include "trainer/autograd/recompute.h"
+#include "trainer/autograd/activation_options.h"
 #include "trainer/core/dtype.h"
 #include "trainer/data/image_changes.h"
 #include "trainer/data/packing.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
