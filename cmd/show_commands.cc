@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cmd/commands.h"
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"

@@ -20,7 +20,6 @@
 
 #include "models/field.h"
 #include "models/hf_object.h"
-#include "models/shape_checks.h"
 #include "trainer/core/json_tree.h"
 
 namespace fsdp {
@@ -164,6 +163,9 @@ class ModelFamily {
   virtual void Set(ModelShape& shape, size_t field, const FieldValue& value) const = 0;
   virtual bool AreEqual(const ModelShape& a, const ModelShape& b) const = 0;
 };
+
+// All families, in the order of their list in models/BUILD.bazel, from which the source is made.
+std::span<const ModelFamily* const> Families();
 
 }  // namespace fsdp
 

@@ -1,14 +1,17 @@
 // The fields of a model's shape, as a family declares them: each in one row, from which follow the
-// recipe's key, its documentation, the shape in a checkpoint and the key in config.json.
+// recipe's key, its documentation, the shape in a checkpoint and the key in config.json. And the
+// checks of a shape that families share: bounds of fields, and mistakes in words.
 // Tests: tests/models/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_FIELD_H_
 #define FSDP_TRAIN_MODELS_FIELD_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -74,6 +77,37 @@ std::string Show(const FieldValue& value, const Field& field);
 // Says what is wrong with a value: "want an integer from 1 to 16, got 17"; empty: nothing. The
 // family judges maps. A name is always one of its field's.
 std::string WhyNot(const FieldValue& value, const Field& field);
+
+// Upper bounds of the fields: far above any machine, and products of them fit in 64 bits.
+inline constexpr int64_t kMaxHiddenSize = int64_t{1} << 20;
+inline constexpr int64_t kMaxIntermediateSize = int64_t{1} << 22;
+inline constexpr int64_t kMaxHiddenLayers = int64_t{1} << 10;  // The deepest published have 1,000.
+inline constexpr int64_t kMaxHeads = int64_t{1} << 14;
+inline constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
+inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
+
+struct ShapeMistake {
+  std::string field;  // A member of the family's config, with its dots.
+  std::string message;
+};
+
+class ShapeChecks {
+ public:
+  void Add(const std::string& field, const std::string& message) {
+    mistakes_.push_back({field, message});
+  }
+  // From 1 to `max`.
+  void Integer(const std::string& field, int64_t value, int64_t max);
+  // Elements of one head: from 1 to the most that the attention op computes.
+  void HeadDim(const std::string& field, int64_t value);
+  // Whether none of the fields has a mistake yet.
+  bool AreGood(std::initializer_list<std::string_view> fields) const;
+
+  std::vector<ShapeMistake> Take() { return std::move(mistakes_); }
+
+ private:
+  std::vector<ShapeMistake> mistakes_;
+};
 
 }  // namespace fsdp
 

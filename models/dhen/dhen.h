@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/dhen/config.h"
+#include "trainer/autograd/var.h"
 #include "trainer/nn/model.h"
 #include "trainer/nn/table.h"
 

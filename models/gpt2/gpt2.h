@@ -1,6 +1,6 @@
 // GPT-2 (Radford et al. 2019): a forward pass, and the names of Hugging Face's GPT2LMHeadModel.
 // Matrices are [in, out], as in its files (Conv1D); the head is the token embedding.
-// Tests: tests/models/gpt2/reference_test.cc
+// Tests: tests/e2e/golden_test.cc
 #ifndef FSDP_TRAIN_MODELS_GPT2_GPT2_H_
 #define FSDP_TRAIN_MODELS_GPT2_GPT2_H_
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/gpt2/config.h"
+#include "trainer/autograd/var.h"
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/model.h"
 

@@ -381,6 +381,15 @@ FamilyTable<Config> Table() {
 
 }  // namespace
 
+int64_t LlamaConfig::max_positions() const {
+  if (rope_scaling.type != RopeScaling::Type::kDynamic || !rope_scaling.factor) {
+    return max_position_embeddings;
+  }
+  const double stretched = *rope_scaling.factor * static_cast<double>(max_position_embeddings);
+  return stretched < static_cast<double>(kMaxPositions) ? static_cast<int64_t>(stretched)
+                                                        : kMaxPositions;
+}
+
 namespace llama {
 
 const ModelFamily& Family() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/llama/config.h"
+#include "trainer/autograd/var.h"
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/model.h"
 

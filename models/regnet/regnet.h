@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "models/regnet/config.h"
-#include "trainer/nn/convolution_layers.h"
+#include "trainer/nn/image_layers.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "models/shape_checks.h"
+#include "models/field.h"
 #include "models/t5/relative_buckets.h"
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/tape.h"

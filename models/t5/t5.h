@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "models/t5/config.h"
+#include "trainer/autograd/var.h"
 #include "trainer/data/pairs/pair_batch.h"
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/nn/model.h"

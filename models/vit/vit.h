@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/vit/config.h"
+#include "trainer/autograd/var.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

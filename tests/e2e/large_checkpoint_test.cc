@@ -18,7 +18,6 @@
 #include <variant>
 
 #include "models/llama/config.h"
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/e2e/run_binary.h"
 #include "trainer/checkpoint/checkpoint_reader.h"

@@ -6,9 +6,8 @@
 #include <set>
 #include <string>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "models/llama/config.h"
-#include "models/shape_json.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

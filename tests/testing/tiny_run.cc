@@ -8,7 +8,6 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"

@@ -6,6 +6,16 @@ a namespace of that name.
 
 load("//tools/bazel:cc.bzl", "cc_library")
 
+# The rooms that a family is made of.
+FAMILY_DEPS = [
+    "//models:family",
+    "//trainer/autograd",
+    "//trainer/core",
+    "//trainer/data",
+    "//trainer/nn",
+    "//trainer/ops",
+]
+
 def _linked_impl(ctx):
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).linking_context
     return [CcInfo(linking_context = context)]
@@ -14,13 +24,13 @@ def _linked_impl(ctx):
 _linked = rule(implementation = _linked_impl, attrs = {"deps": attr.label_list(providers = [CcInfo])})
 
 def model_families(name, families):
-    """`name`: of the library, which implements models/families.h.
+    """`name`: of the library, which implements models/family.h.
 
     Args:
       name: the library's.
       families: folders of this package, in the order in which they are to be listed.
     """
-    lines = ["#include \"models/families.h\"", "", "namespace fsdp {"]
+    lines = ["#include \"models/family.h\"", "", "namespace fsdp {"]
     for family in families:
         lines.append("namespace %s {" % family)
         lines.append("const ModelFamily& Family();")

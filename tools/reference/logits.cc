@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "trainer/data/check_row.h"
 #include "trainer/data/derived_inputs.h"
 #include "trainer/data/tokens/token_batch.h"

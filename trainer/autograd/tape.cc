@@ -213,6 +213,8 @@ Var Tape::Segment(int index, const std::vector<Var>& inputs, bool recomputable, 
   hooks_.Enter(index, Pass::kForward);
   recorded_.clear();
   std::vector<Var> inside = record_ ? Inside(inputs) : inputs;
+  // Backward runs nodes last first: this one, pushed before the body's, leaves the segment, and the
+  // one pushed after them enters it.
   Push([this, index, outer = GradientsOf(inputs), inner = GradientsOf(inside)] {
     hooks_.Leave(index, Pass::kBackward);
     AddOutside(outer, inner);

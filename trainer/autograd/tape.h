@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/autograd/activation_options.h"
 #include "trainer/autograd/kv_cache.h"
-#include "trainer/autograd/recompute.h"
 #include "trainer/autograd/segment.h"
 #include "trainer/autograd/table_vectors.h"
 #include "trainer/autograd/var.h"

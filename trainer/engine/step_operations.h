@@ -24,7 +24,7 @@ void ObserveStreams(Model& model, const SessionOptions& options, int world, Devi
                     const std::function<void(const Operation&, const Stream&)>& seen);
 
 // The products of convolutions in a step and in an evaluation that cuDNN can compute
-// (ops/cudnn/convolution_workspace.h). Empty where the model has none.
+// (ops/cudnn/convolution_cudnn.h). Empty where the model has none.
 std::set<ConvolutionCall> StepConvolutions(Model& model, const SessionOptions& options);
 
 // FLOPs of one sample's forward and backward, as MFU counts them: the products of one pass on the

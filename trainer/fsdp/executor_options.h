@@ -7,8 +7,7 @@
 #include <functional>
 #include <optional>
 
-#include "trainer/autograd/activation_offload.h"
-#include "trainer/autograd/recompute.h"
+#include "trainer/autograd/activation_options.h"
 #include "trainer/core/dtype.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/ops/attention_backend.h"

@@ -9,9 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "models/make_model.h"
 #include "models/shape.h"
-#include "models/shape_json.h"
 #include "trainer/autograd/tape.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"

@@ -14,6 +14,7 @@
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/comm/mesh.h"
 #include "trainer/comm/mesh_communicators.h"
+#include "trainer/core/batch.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/generate/sampler.h"
 #include "trainer/runtime/choose_device.h"

@@ -11,7 +11,6 @@
 #include <utility>
 #include <variant>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "models/shape_json.h"
+#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/store/together.h"

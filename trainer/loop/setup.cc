@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/process_limits.h"

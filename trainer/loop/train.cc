@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "models/shape.h"
-#include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/store/together.h"
 #include "trainer/core/utf8.h"

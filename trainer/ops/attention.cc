@@ -16,7 +16,6 @@
 #include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
-#include "trainer/ops/cudnn/attention_workspace.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/runtime/operation.h"
 

@@ -68,7 +68,7 @@ namespace fsdp {
 // Bytes of the workspaces for q of this dtype on this device (never kSim). `backend`: that of the
 // inputs. CUDA needs one in backward alone: 4 batch heads seq for dout . out; with a bias 4 batch
 // heads (seq + keys - 1) more, for its gradient by distance. cuDNN's are in
-// cudnn/attention_workspace.h. A CPU needs one with a bias alone: 4 heads (seq + keys - 1), the
+// cudnn/attention_cudnn.h. A CPU needs one with a bias alone: 4 heads (seq + keys - 1), the
 // bias by distance, and in backward batch times that more. A compute thread of a CPU keeps what it
 // makes of a tile of queries, dout . out among it, on its stack, in up to 9 tiles of 48 x head_dim
 // floats, and uses it up at once; dk and dv of fp32 add up in place. For bf16 and fp16 it also

@@ -8,7 +8,7 @@ namespace fsdp {
 
 enum class AttentionBackend {
   kOwn,
-  // cuDNN's for the calls that they support (cudnn/attention_workspace.h), and our own for others.
+  // cuDNN's for the calls that they support (cudnn/attention_cudnn.h), and our own for others.
   // Backward adds up dq in the order in which its blocks finish, so bits differ from run to run.
   kCudnn,
   // cuDNN's with the same bits from run to run, at a cost of 2 batch heads seq^2 bytes of memory.

@@ -7,7 +7,6 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/convolution_backends.h"
 #include "trainer/ops/cudnn/convolution_cudnn.h"
-#include "trainer/ops/cudnn/convolution_workspace.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {

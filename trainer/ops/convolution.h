@@ -57,7 +57,7 @@ ConvolutionShape ShapeOfConvolution(const char* name, const Shape& x, const Shap
 // Bytes of `workspace` with x and w of these dtypes, for the kernels of `device` (never kSim). A
 // pointwise kernel with a stride needs the pixels that it reads. The CPU also needs the weights in
 // another order, and fp32 parts of dw; CUDA also needs the parts of dw. cuDNN's bytes are in
-// cudnn/convolution_workspace.h. The workspace starts at a multiple of 16.
+// cudnn/convolution_cudnn.h. The workspace starts at a multiple of 16.
 int64_t ConvolutionForwardWorkspaceBytes(const ConvolutionShape& shape, DType x, DType w,
                                          DeviceType device, const ConvolutionBackend& backend = {});
 int64_t ConvolutionBackwardWorkspaceBytes(const ConvolutionShape& shape, DType x, DType w, bool dx,

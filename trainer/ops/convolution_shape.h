@@ -87,7 +87,7 @@ struct ConvolutionCall {
 };
 
 struct ConvolutionBackend {
-  // cuDNN's kernels, for the calls that it can have (cudnn/convolution_workspace.h) except
+  // cuDNN's kernels, for the calls that it can have (cudnn/convolution_cudnn.h) except
   // `refused`. Our own kernels for others.
   bool cudnn = false;
   std::vector<ConvolutionCall> refused = {};  // This machine's cuDNN has no kernel for them.

@@ -1,5 +1,5 @@
 // Tests: tests/trainer/recipe/load_test.cc
-#include "models/shape_checks.h"
+#include "models/field.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/sections.h"
 

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <vector>
 
-#include "models/families.h"
+#include "models/family.h"
 
 namespace fsdp::recipe {
 

@@ -9,8 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "models/families.h"
-#include "models/make_model.h"
+#include "models/family.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "trainer/core/check.h"
 
 namespace fsdp::recipe {

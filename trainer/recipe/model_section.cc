@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "models/shape.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/model_fields.h"

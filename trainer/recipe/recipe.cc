@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"

@@ -17,8 +17,7 @@
 #include <vector>
 
 #include "models/field.h"
-#include "trainer/autograd/activation_offload.h"
-#include "trainer/autograd/recompute.h"
+#include "trainer/autograd/activation_options.h"
 #include "trainer/core/dtype.h"
 #include "trainer/data/chat/train_on.h"
 #include "trainer/data/images/image_changes.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "models/shape.h"
-#include "models/shape_json.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/errors.h"

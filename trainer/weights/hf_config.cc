@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "models/hf_object.h"
 #include "models/shape.h"
 #include "trainer/core/atomic_file.h"

@@ -3,8 +3,7 @@
 #include <map>
 #include <memory>
 
-#include "models/make_model.h"
-#include "models/shape_json.h"
+#include "models/shape.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/model_layout.h"

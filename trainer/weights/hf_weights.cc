@@ -4,7 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"

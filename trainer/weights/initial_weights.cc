@@ -10,8 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "models/make_model.h"
-#include "models/shape_json.h"
+#include "models/shape.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/finite.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/models/dhen/set_shape.h"
 #include "tests/testing/model_promises.h"

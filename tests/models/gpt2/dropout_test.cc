@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/families.h"
+#include "models/family.h"
 #include "tests/testing/model_promises.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/philox.h"

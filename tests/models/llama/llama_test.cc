@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/testing/model_promises.h"
 #include "tests/testing/tiny_run.h"

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "models/make_model.h"
 #include "models/regnet/config.h"
 #include "models/shape.h"
 #include "trainer/nn/model.h"

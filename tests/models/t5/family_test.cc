@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "models/t5/config.h"
 #include "trainer/nn/model.h"

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "models/t5/config.h"
 #include "tests/testing/fixture_rows.h"

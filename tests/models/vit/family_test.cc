@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "models/vit/config.h"
 #include "trainer/nn/model.h"

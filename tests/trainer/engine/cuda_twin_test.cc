@@ -14,8 +14,8 @@
 
 #include "models/dhen/config.h"
 #include "models/llama/config.h"
-#include "models/make_model.h"
 #include "models/regnet/config.h"
+#include "models/shape.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/emulated/cudart.h"

@@ -12,7 +12,6 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/emulated/profiler.h"
 #include "tests/testing/tiny_run.h"

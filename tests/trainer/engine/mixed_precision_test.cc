@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/llama/config.h"
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/fsdp/keep_fp32.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/everything.h"
 #include "tests/testing/pairwise.h"
 #include "tests/testing/tiny_run.h"

@@ -11,7 +11,7 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/mesh_communicators.h"

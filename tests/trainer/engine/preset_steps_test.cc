@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/engine/plan_memory.h"

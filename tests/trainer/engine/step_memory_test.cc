@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/engine/settings.h"
 #include "trainer/comm/sim/sim_communicator.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "models/make_model.h"
 #include "models/regnet/config.h"
+#include "models/shape.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/testing/tiny_run.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/model_layout.h"

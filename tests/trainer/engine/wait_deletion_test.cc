@@ -16,7 +16,6 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/testing/everything.h"
 #include "trainer/comm/sim/sim_communicator.h"

@@ -10,7 +10,6 @@
 
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/errors.h"

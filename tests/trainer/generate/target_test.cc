@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "models/t5/config.h"
 #include "tests/testing/changed_rows.h"
 #include "tests/testing/tiny_run.h"

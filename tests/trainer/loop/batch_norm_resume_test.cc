@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "tests/trainer/loop/train_ranks.h"

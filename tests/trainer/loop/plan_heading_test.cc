@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "models/make_model.h"
 #include "models/shape.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/recipe.h"

@@ -1,5 +1,3 @@
-#include "trainer/nn/convolution_layers.h"
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -11,6 +9,7 @@
 #include "tests/testing/numeric.h"
 #include "tests/testing/on_tape.h"
 #include "trainer/autograd/tape.h"
+#include "trainer/nn/image_layers.h"
 #include "trainer/nn/layers.h"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
-#include "trainer/ops/cudnn/attention_workspace.h"
+#include "trainer/ops/cudnn/attention_cudnn.h"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/gpt2/config.h"
-#include "models/shape_json.h"
+#include "models/shape.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/toy_graph.h"
 #include "trainer/checkpoint/checkpoint_reader.h"

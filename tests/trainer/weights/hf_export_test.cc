@@ -15,9 +15,7 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
-#include "models/make_model.h"
 #include "models/shape.h"
-#include "models/shape_json.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/testing/fresh_directory.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/make_model.h"
+#include "models/shape.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/core/atomic_file.h"

@@ -1,5 +1,5 @@
-// A kernel of cuDNN's for a ConvolutionCall, chosen and compiled for one GPU.
-// Tests: tests/trainer/ops/cudnn/convolution_plan_test.cc
+// A convolution or one of its gradients (convolution.h) as a graph of one operation of cuDNN's, and
+// the kernel for it.
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_CONVOLUTION_PLAN_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_CONVOLUTION_PLAN_H_
 
@@ -12,11 +12,23 @@
 
 namespace fsdp::cudnn {
 
+// The ids of a graph's tensors. Images: [samples, height, width, channels] in memory. Weights:
+// [out, height, width, in / groups] in memory, unlike those of convolution.h. All are of one dtype:
+// for bf16 and fp16 cuDNN 9.19 has no kernel with groups that leaves the sums of dw in fp32.
+enum ConvolutionTensor : int64_t {
+  kX = 1,    // x or dx.
+  kWeights,  // w or dw.
+  kResults,  // y or dy.
+};
+
+OperationGraph ConvolutionGraph(const Api& api, const ConvolutionCall& call);
+
+// A kernel of cuDNN's for a ConvolutionCall, chosen and compiled for one GPU.
 class ConvolutionPlan {
  public:
   // Takes the first plan that cuDNN's heuristic names among those that leave the same bits in each
   // run, sum in fp32 without a transform of the inputs (Winograd, FFT), multiply fp32 as it is, not
-  // as TF32, and want no more memory than convolution_workspace.h plans for. Throws DeviceError
+  // as TF32, and want no more memory than convolution_cudnn.h plans for. Throws DeviceError
   // where there is none, with cuDNN's reasons.
   ConvolutionPlan(const Api& api, const Descriptor& gpu, const ConvolutionCall& call);
 

@@ -1,4 +1,5 @@
-// A kernel of cuDNN's for a graph of operations, chosen and compiled for one GPU.
+// A kernel of cuDNN's for a graph of operations, chosen and compiled for one GPU, and the handle by
+// which a thread runs it.
 // Tests: tests/trainer/ops/cudnn/attention_plan_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDNN_EXECUTION_PLAN_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDNN_EXECUTION_PLAN_H_
@@ -8,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/ops/cudnn/descriptor.h"
+#include "trainer/ops/cudnn/cudnn_api.h"
+#include "trainer/ops/cudnn/operation_graph.h"
+#include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp::cudnn {
 
@@ -58,6 +61,28 @@ class ExecutionPlan {
   const Api& api_;
   std::vector<Descriptor> plan_;  // One.
   int64_t workspace_bytes_ = 0, engine_ = -1;
+};
+
+// A thread's handle of cuDNN. A rank is a thread, and has one GPU as long as it lives, so nothing
+// is shared between threads.
+class ThreadHandle {
+ public:
+  // The first call of a thread makes its handle, for the GPU that is current, and takes some of the
+  // GPU's memory. The handle is never closed, because a thread may end after the GPU's context.
+  // Throws DeviceError.
+  static ThreadHandle& Get();
+
+  const Api& api() const { return api_; }
+  const Descriptor& gpu() const { return gpu_; }
+  // The handle for one call, whose work goes to `stream`. Throws DeviceError.
+  Handle On(CudaStreamHandle stream) const;
+
+ private:
+  ThreadHandle();
+
+  const Api& api_;
+  const Handle handle_;
+  const Descriptor gpu_;
 };
 
 }  // namespace fsdp::cudnn

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "trainer/core/errors.h"
-#include "trainer/ops/cudnn/attention_workspace.h"
+#include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/ops/cudnn/cudnn_api.h"
 
 namespace fsdp::cudnn {
