@@ -1,9 +1,12 @@
-"""The tests of a room: one program of all its *_test.cc, and those that must stand alone.
+"""The tests of a room: one program of all its *_test.cc, and those that need a program of their own.
 
-    alone_test("crash_test", why = "forks")
     room_tests(deps = [...])
+    alone_test("thread_failure_test", why = "interposes")
+    suite_tests("emulated_tests", deps = [suites, device])
 
-A source's cases run by themselves with --test_filter. Every kind of fault has one home: a test is
+A source's cases run by themselves with --test_filter. A program's tests share a process, so each leaves
+signals, limits and the environment as they were (tests/testing/kept_environment.h). Death tests are in
+suites called *DeathTest, which googletest runs first, before there are threads. Every kind of fault has one home: a test is
 compiled optimised or under AddressSanitizer and UBSan, by its folder, and beside that under ThreadSanitizer
 if it says so. tools/test chooses by the tags; --everything runs the product of all.
 """
@@ -27,7 +30,9 @@ def _home():
     return "sanitized"
 
 def _under_tsan(names, when, otherwise):
-    return select({"//tools/bazel:tsan": when, "//conditions:default": otherwise}) if names else otherwise
+    if not names or when == otherwise:
+        return otherwise
+    return select({"//tools/bazel:tsan": when, "//conditions:default": otherwise})
 
 def _test(name, srcs, home, tsan, tsan_filter, tags, args, deps, kwargs):
     home = home or _home()
@@ -42,14 +47,13 @@ def _test(name, srcs, home, tsan, tsan_filter, tags, args, deps, kwargs):
         **kwargs
     )
 
-def alone_test(name, why, deps = [], srcs = None, home = None, tsan = False, tsan_filter = "", tags = [], args = [], **kwargs):
+def alone_test(name, why, deps = [], home = None, tsan = False, tsan_filter = "", tags = [], args = [], **kwargs):
     """<name>.cc as a program of its own.
 
     Args:
       name: of the source, without its ending.
       why: in a word, for the reader.
       deps: what it includes.
-      srcs: if not <name>.cc.
       home: "optimised", "sanitized" or "both", if not the folder's.
       tsan: whether it runs under ThreadSanitizer, too.
       tsan_filter: the cases that do.
@@ -59,7 +63,21 @@ def alone_test(name, why, deps = [], srcs = None, home = None, tsan = False, tsa
     """
     if not why:
         fail("%s stands alone: say why" % name)
-    _test(name, [name + ".cc"] if srcs == None else srcs, home, tsan, tsan_filter, tags, args, deps, kwargs)
+    _test(name, [name + ".cc"], home, tsan, tsan_filter, tags, args, deps, kwargs)
+
+def suite_tests(name, deps, home = None, tsan_filter = "", tags = [], args = [], **kwargs):
+    """A program of suites that are libraries, because several programs run them.
+
+    Args:
+      name: of the program.
+      deps: the suites, and what this program runs them on.
+      home: "optimised", "sanitized" or "both", if not the folder's.
+      tsan_filter: the cases that run under ThreadSanitizer, too.
+      tags: others.
+      args: of the program.
+      **kwargs: passed on to cc_test.
+    """
+    _test(name, [], home, tsan_filter != "", tsan_filter, tags, args, deps, kwargs)
 
 def room_tests(
         name = "tests",

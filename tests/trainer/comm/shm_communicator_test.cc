@@ -11,7 +11,7 @@
 namespace fsdp::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Processes, CommunicatorSuite,
+INSTANTIATE_TEST_SUITE_P(OfOneHost, CommunicatorSuite,
                          ::testing::ValuesIn(SuiteCases(RunProcessRanks)), SuiteCaseName);
 
 TEST(ShmCommunicatorTest, GivesTheBitsOfThreads) {

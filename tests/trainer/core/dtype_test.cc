@@ -18,6 +18,9 @@ TEST(DType, SizesAndNames) {
     EXPECT_EQ(SizeOf(dtype), want.first);
     EXPECT_EQ(Name(dtype), want.second);
   }
+}
+
+TEST(DTypeDeathTest, HasNoOthers) {
   EXPECT_DEATH(SizeOf(static_cast<DType>(99)), "dtype 99");
   EXPECT_DEATH((void)Name(static_cast<DType>(99)), "dtype 99");
 }

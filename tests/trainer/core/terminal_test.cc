@@ -10,10 +10,13 @@
 #include <functional>
 #include <string>
 
+#include "tests/testing/kept_environment.h"
+
 namespace fsdp {
 namespace {
 
 TEST(Terminal, IsOneThatMovesItsCursor) {
+  const testing::KeptEnvironment kept;
   int terminal = -1, other = -1;
   ASSERT_EQ(::openpty(&terminal, &other, nullptr, nullptr, nullptr), 0);
   ::unsetenv("OMPI_COMM_WORLD_RANK");
@@ -55,6 +58,7 @@ std::string WrittenTo(int terminal, int other, const std::function<void()>& job)
 }
 
 TEST(ProgressLine, IsDrawnOverItselfAndErased) {
+  const testing::KeptEnvironment kept;
   int terminal = -1, other = -1;
   ASSERT_EQ(::openpty(&terminal, &other, nullptr, nullptr, nullptr), 0);
   ::unsetenv("OMPI_COMM_WORLD_RANK");

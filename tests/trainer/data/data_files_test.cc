@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/kept_environment.h"
 #include "trainer/core/errors.h"
 
 namespace {
@@ -237,8 +238,7 @@ TEST_F(DataFilesTest, ADirectoryOfTextIsItsTextFiles) {
 }
 
 TEST_F(DataFilesTest, ATildeIsHome) {
-  const char* const before = std::getenv("HOME");
-  const std::string home = before == nullptr ? "" : before;
+  const testing::KeptEnvironment kept;
   ::setenv("HOME", dir_.c_str(), 1);
   const std::string path = Write("a.txt", "x");
   EXPECT_EQ(ExpandPaths(std::vector<std::string>{"~/a.txt", "~/*.txt"}), (std::vector{path, path}));
@@ -246,7 +246,6 @@ TEST_F(DataFilesTest, ATildeIsHome) {
   EXPECT_THROW(ExpandPaths(std::vector<std::string>{"~a.txt"}), DataError);
   ::unsetenv("HOME");
   EXPECT_THROW(ExpandPaths(std::vector<std::string>{"~/a.txt"}), DataError);
-  if (before != nullptr) ::setenv("HOME", home.c_str(), 1);
 }
 
 TEST_F(DataFilesTest, HashesUpToAGibibyteWholeAndMoreHereAndThere) {

@@ -373,7 +373,7 @@ TEST_F(AttentionLayers, DecodingTokenByTokenGivesTheRowsOfTheWhole) {
 }
 
 // Whatever the tape would take for causal attention of whole rows.
-TEST(AttentionLayer, TakesOurOwnKernelsForOtherMasks) {
+TEST(AttentionLayerDeathTest, TakesOurOwnKernelsForOtherMasks) {
   SimDevice device({}, nullptr, DeviceType::kCuda);
   std::vector<int64_t> workspaces;
   device.Observe([&](const Operation& operation, const Stream&) {

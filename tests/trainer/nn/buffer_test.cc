@@ -41,7 +41,9 @@ TEST_F(BufferTest, ForwardOfATrainingStepWrites) {
   EXPECT_EQ(SeenBy(true, Recompute::kFull), (std::vector<Seen>{{true, true}, {true, false}}));
 }
 
-TEST_F(BufferTest, OthersMayNot) {
+using BufferDeathTest = BufferTest;
+
+TEST_F(BufferDeathTest, OthersMayNot) {
   ModelBuffer buffer("mean", Shape{3}, DType::kFloat32, 0);
   const TensorPtr value = Random({3}, "value");
   Tape train(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);

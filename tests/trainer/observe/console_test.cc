@@ -19,6 +19,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/testing/kept_environment.h"
+
 namespace fsdp {
 namespace {
 
@@ -268,6 +270,9 @@ TEST(Trend, IsTheShapeOfTheLosses) {
 
 // A terminal of the system around the console, and a screen of ours that shows what comes out.
 class ConsoleOnTerminal : public ::testing::Test {
+ private:
+  const testing::KeptEnvironment kept_;
+
  protected:
   void SetUp() override {
     Resize(90);
@@ -413,6 +418,7 @@ TEST(Console, ColoursEndWhereTheyBegan) {
 }
 
 TEST(DetectConsole, AsksTheDescriptorAndTheEnvironment) {
+  const testing::KeptEnvironment kept;
   int terminal = -1, other = -1;
   winsize size{};
   size.ws_col = 123;

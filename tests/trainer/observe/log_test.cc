@@ -1,10 +1,10 @@
 #include "trainer/observe/log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,11 +25,10 @@ TEST(Log, LinesHaveTimeAndLevelAndAreThereAtOnce) {
     log.Info("step {} is text, not a format");
     log.Warning("two");
     log.Error("three");
-    const std::string time = R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})";
-    const std::string text = ReadWholeFile(path);
-    EXPECT_TRUE(std::regex_match(text, std::regex(time + R"( I step \{\} is text, not a format\n)" +
-                                                  time + " W two\n" + time + " E three\n")))
-        << text;
+    const std::string time = R"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3})";
+    EXPECT_THAT(ReadWholeFile(path),
+                ::testing::MatchesRegex(time + " I step \\{\\} is text, not a format\n" + time +
+                                        " W two\n" + time + " E three\n"));
   }
   Log(path).Info("four");  // A resumed run goes on in the same file.
   EXPECT_NE(ReadWholeFile(path).find("three\n"), std::string::npos);

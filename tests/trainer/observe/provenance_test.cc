@@ -1,9 +1,9 @@
 #include "trainer/observe/provenance.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <thread>
 
 #include "trainer/core/atomic_file.h"
@@ -74,8 +74,8 @@ TEST(Provenance, HostIsThisOne) {
   EXPECT_LE(host.cores, std::thread::hardware_concurrency());
   EXPECT_GT(host.memory, int64_t{64} << 20);
   EXPECT_EQ(CLibrary().first, "glibc");
-  EXPECT_TRUE(std::regex_match(CLibrary().second, std::regex(R"(2\.\d+)")));
-  EXPECT_TRUE(std::regex_match(UtcNow(), std::regex(R"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ)")));
+  EXPECT_THAT(CLibrary().second, ::testing::MatchesRegex(R"(2\.[0-9]+)"));
+  EXPECT_THAT(UtcNow(), ::testing::MatchesRegex("20[0-9-]{8}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"));
 }
 
 }  // namespace

@@ -78,7 +78,9 @@ TEST_F(ThroughputTest, TimeLeftForgetsTheFirstAndFollowsTheRest) {
   EXPECT_EQ(meter.TimeLeft(0), 0);
 }
 
-TEST_F(ThroughputTest, StandingClockAndWrongArguments) {
+using ThroughputDeathTest = ThroughputTest;
+
+TEST_F(ThroughputDeathTest, StandingClockAndWrongArguments) {
   ThroughputMeter meter = Meter(1e12);
   const auto rates = meter.Take(1, 100, now_);
   EXPECT_EQ(rates.tokens_per_s, 0);

@@ -300,7 +300,9 @@ TEST_F(CublasLtTest, AFunctionThatIsMissingIsNamed) {
 }
 
 // Errors for wrong calls of ours.
-TEST_F(CublasLtTest, TheEmulatedOneRefuses) {
+using CublasLtDeathTest = CublasLtTest;
+
+TEST_F(CublasLtDeathTest, TheEmulatedOneRefuses) {
   cublasLtHandle_t handle;
   cublasLtCreate(&handle);
   cublasLtMatmulDesc_t desc;

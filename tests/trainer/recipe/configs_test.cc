@@ -23,6 +23,7 @@ TEST(Configs, EveryRecipeLoads) {
   for (const char* directory : {"configs", "tools/bench"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
       if (entry.path().extension() != ".yaml") continue;
+      if (entry.path().parent_path() == "configs/hardware") continue;  // No recipes.
       SCOPED_TRACE(entry.path());
       try {
         LoadRecipe({entry.path()});

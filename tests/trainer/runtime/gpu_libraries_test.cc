@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/kept_environment.h"
+
 namespace fsdp {
 namespace {
 
@@ -51,6 +53,7 @@ TEST(GpuLibraries, SaysWhatIsWrongAndWhereItLooked) {
 // Libraries that pip puts there are found, behind those that a user names and those that the loader
 // knows.
 TEST(GpuLibraries, LooksIntoPythonsPackages) {
+  const testing::KeptEnvironment kept;
   const std::string environment = ::testing::TempDir() + "/venv";
   const std::string packages = environment + "/lib/python3.12/site-packages/nvidia/";
   fs::create_directories(packages + "nccl/lib");

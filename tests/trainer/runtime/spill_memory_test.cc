@@ -62,7 +62,7 @@ TEST(SpillMemory, NeedsADirectory) {
 }
 
 // On streams its tensors are ordered as any others are.
-TEST(SpillMemory, IsUnderTheStreamChecker) {
+TEST(SpillMemoryDeathTest, IsUnderTheStreamChecker) {
   const auto checker = std::make_shared<StreamChecker>();
   CpuDevice device({.checker = checker});
   SpillMemory spill(::testing::TempDir(), "state", kSpan);

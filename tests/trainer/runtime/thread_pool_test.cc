@@ -39,7 +39,7 @@ TEST(ThreadPoolPart, HoldsForLargeRanges) {
   EXPECT_EQ(ThreadPool::Part(n, 64, 64, 63), std::make_pair(n / 64 * 63, n));
 }
 
-TEST(ThreadPoolPart, GrainIsPositive) {
+TEST(ThreadPoolDeathTest, GrainIsPositive) {
   EXPECT_DEATH(ThreadPool::Part(10, 0, 2, 0), "broken invariant");
 }
 
@@ -153,7 +153,7 @@ TEST_P(ThreadPoolTest, FirstErrorInOrderOfTasksWins) {
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Bool()));
 
-TEST(ThreadPool, NeedsAThread) { EXPECT_DEATH(ThreadPool(0, false), "broken invariant"); }
+TEST(ThreadPoolDeathTest, NeedsAThread) { EXPECT_DEATH(ThreadPool(0, false), "broken invariant"); }
 
 TEST(ThreadPool, StartsAndStops) {
   for (int i = 0; i < 200; ++i) ThreadPool pool(1 + i % 4, i % 2 == 0);

@@ -28,7 +28,6 @@ INSTANTIATE_TEST_SUITE_P(Devices, CheckedStreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, BufferSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, StreamFailureSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, DroppingSuite, kDevices, DeviceName);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoingOnSuite);
 
 TEST(CpuDevice, EnqueueReturnsWhileTheKernelIsHeld) {
   CpuDevice device;

@@ -25,7 +25,6 @@ INSTANTIATE_TEST_SUITE_P(Gpu, CheckedStreamSuite, kGpu, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Gpu, BufferSuite, kGpu, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Gpu, StreamFailureSuite, kGpu, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Gpu, GoingOnSuite, kGpu, DeviceName);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DroppingSuite);
 
 }  // namespace
 }  // namespace fsdp

@@ -25,10 +25,6 @@ const auto kDevices = ::testing::Values(
 INSTANTIATE_TEST_SUITE_P(Devices, StreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, CheckedStreamSuite, kDevices, DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, BufferSuite, kDevices, DeviceName);
-// No kernel runs, none fails.
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StreamFailureSuite);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DroppingSuite);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoingOnSuite);
 
 // All numbers below are sums of powers of two: exact.
 double End(Stream& stream) {

@@ -1,0 +1,24 @@
+#ifndef FSDP_TRAIN_TESTS_TESTING_ERROR_OF_H_
+#define FSDP_TRAIN_TESTS_TESTING_ERROR_OF_H_
+
+#include <string>
+#include <utility>
+
+#include "trainer/core/errors.h"
+
+namespace fsdp::testing {
+
+// What the error says that the call throws, or `otherwise`. Other errors are the caller's.
+template <typename Error = CheckpointError, typename Call>
+std::string ErrorOf(const Call& call, std::string otherwise = "") {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return otherwise;
+}
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_TESTING_ERROR_OF_H_
