@@ -212,7 +212,7 @@ TEST(Report, DrawsRunsAndNamesThePage) {
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
   EXPECT_EQ(outcome.out.find(first + "/report.html: "), 0u) << outcome.out;
   const std::string page = ReadFile(first + "/report.html");
-  for (const char* text : {"id=\"loss\"", "Time by phase", "Operations of traced steps",
+  for (const char* text : {R"("id": "loss")", "Time by phase", "Operations of traced steps",
                            "linear_backward", "optimizer.lr", ">done<"}) {
     EXPECT_NE(page.find(text), std::string::npos) << text;
   }

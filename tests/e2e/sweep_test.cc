@@ -50,7 +50,7 @@ TEST(Sweep, LeavesTablePageAndTheObjectsOfSingleRuns) {
   EXPECT_EQ(last, Json::parse(alone.out)) << alone.Text();
   const std::string csv = FileOf(out + "/sweep.csv");
   EXPECT_TRUE(csv.starts_with("world_size,train.activation_checkpointing,step_time_s,")) << csv;
-  EXPECT_NE(FileOf(out + "/sweep.html").find("<svg"), std::string::npos);
+  EXPECT_NE(FileOf(out + "/sweep.html").find(R"("id": "step_time_s")"), std::string::npos);
 }
 
 TEST(Picture, ASimulatedStepIsDrawnBesideARealOne) {
@@ -63,9 +63,12 @@ TEST(Picture, ASimulatedStepIsDrawnBesideARealOne) {
   const Outcome alone = Call({"report", out});
   ASSERT_EQ(alone.code, 0) << alone.Text();
   const std::string page = FileOf(out + "/report.html");
-  for (const char* part : {">host<", ">compute<", "url(#hatched)", "memory, up to"}) {
+  for (const char* part : {">host<", ">compute<", "fill=\"url(#hatched)\"", "memory, up to"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
+  // A rule of CSS outranks an attribute: none may take the fill of the bars.
+  EXPECT_EQ(page.find("\nsvg path {"), std::string::npos);
+  EXPECT_EQ(page.find("\npath {"), std::string::npos);
   ASSERT_EQ(job.Train({"log.trace_steps=[1]"}).code, 0);
   const std::string both = job.dir() / "both.html";
   const Outcome beside = Call({"report", job.run_dir(), out, "--out", both});

@@ -17,8 +17,8 @@
 #include "trainer/engine/plan.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
-#include "trainer/observe/report/page.h"
 #include "trainer/observe/report/plot.h"
+#include "trainer/observe/report/report.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/simulate/estimate.h"
@@ -245,7 +245,7 @@ std::optional<size_t> AlongX(const Sweep& sweep) {
   return std::nullopt;
 }
 
-Plot PlotOf(const Sweep& sweep, const std::vector<Row>& rows, const Column& column, double& max_x) {
+Plot PlotOf(const Sweep& sweep, const std::vector<Row>& rows, const Column& column) {
   const std::optional<size_t> along = AlongX(sweep);
   Plot plot{.id = column.name, .title = column.name, .unit = "", .curves = {}, .may_be_log = false};
   for (size_t n = 0; n < rows.size(); ++n) {
@@ -266,7 +266,7 @@ Plot PlotOf(const Sweep& sweep, const std::vector<Row>& rows, const Column& colu
       curve = plot.curves.end() - 1;
     }
     const double x = along ? *NumberOf(row.values[*along]) : static_cast<double>(n + 1);
-    max_x = std::max(max_x, x);
+    plot.max_x = std::max(plot.max_x, x);
     curve->points.push_back({x, column.value(row)});
   }
   for (Curve& curve : plot.curves) {
@@ -280,13 +280,10 @@ std::string HtmlOf(const Sweep& sweep, const std::vector<Row>& rows) {
   const std::optional<size_t> along = AlongX(sweep);
   std::string body = "<h1>Simulated steps</h1>\n<p>x: " +
                      (along ? EscapeHtml(sweep.keys[*along].key) : "the table's rows, from 1") +
-                     "</p>\n<div class=\"plots\">\n";
-  for (const Column& column : kColumns) {
-    double max_x = 1;
-    const Plot plot = PlotOf(sweep, rows, column, max_x);
-    body += PlotToHtml(plot, max_x);
-  }
-  body += "</div>\n<table>\n";
+                     "</p>\n";
+  Plots plots{.plots = {}, .x = along ? sweep.keys[*along].key : "row", .runs = {}, .targets = ""};
+  for (const Column& column : kColumns) plots.plots.push_back(PlotOf(sweep, rows, column));
+  body += PlotsToHtml(plots) + "<table>\n";
   const auto cells = Cells(sweep, rows);
   for (size_t n = 0; n < cells.size(); ++n) {
     const std::string tag = n == 0 ? "th" : "td";

@@ -1,8 +1,8 @@
-// Hover, curves on and off, linear and logarithmic axes, curves over steps, tokens (or samples) or time. Without it the page shows the same curves.
+// Draws the plots of a page (plot.h): hover, curves on and off, linear and logarithmic axes, curves over steps, tokens
+// (or samples) or time.
 "use strict";
 (() => {
-  const SIZE = 1000;
-  document.documentElement.classList.add("js");
+  const SIZE = 1000;  // In the SVG's own coordinates, which are stretched to the area.
 
   function label(v) {
     const a = Math.abs(v);
@@ -31,7 +31,7 @@
     return out;
   }
   function logTicks(low, high, count) {
-    const decades = Math.log10(high / low);
+    const decades = Math.log10(high) - Math.log10(low);
     if (decades < 0.7) return ticks(low, high, count);
     const out = [], stride = Math.max(1, Math.ceil(decades / count));
     for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += stride) {
@@ -57,8 +57,8 @@
     }
     if (!(low <= high)) return {low: 0, high: 1, log: false};
     if (log) {
-      const pad = (high / low) ** 0.04 * 1.001;
-      return {low: low / pad, high: high * pad, log: true};
+      const pad = Math.exp(0.04 * (Math.log(high) - Math.log(low))) * 1.001;
+      return {low: Math.max(low / pad, 1e-307), high: Math.min(high * pad, 1e307), log: true};
     }
     if (fromZero && low > 0 && low < 0.4 * high) low = 0;
     let pad = 0.04 * (high - low);
@@ -67,10 +67,17 @@
     return {low: low === 0 ? 0 : low - pad, high: high + pad, log: false};
   }
   const at = (axis, y) => axis.log
-    ? (y > 0 ? Math.log(y / axis.low) / Math.log(axis.high / axis.low) : NaN)
+    ? (y > 0 ? (Math.log(y) - Math.log(axis.low)) / (Math.log(axis.high) - Math.log(axis.low)) : NaN)
     : (y - axis.low) / (axis.high - axis.low);
 
-  const {plots: all, runs, targets} = JSON.parse(document.getElementById("data").textContent);
+  // Whether the axis begins as a logarithmic one: a linear one would squeeze most values into its lowest twentieth.
+  function beginsLogarithmic(data) {
+    const values = data.curves.filter(hasValues).flatMap((c) => c.y).sort((a, b) => a - b);
+    return data.may_be_log && values.length >= 3 && values[0] > 0 &&
+      values.at(-1) > 20 * values[Math.floor(values.length * 3 / 4)];
+  }
+
+  const {x: counted, plots: all, runs, targets} = JSON.parse(document.getElementById("data").textContent);
   // Where steps lie: `table` has what a run had at some of them, and nothing at step 0.
   function place(table, step) {
     const {x, y} = table;
@@ -92,63 +99,40 @@
     Object.assign(over, {axis, unit, max: most > 0 ? most / scale : 1,
       words: axis === "step" ? "Over steps." : axis === "tokens" ? "Over " + targets + "."
         : "Over the time that is recorded, in " + unit + "."});
-    for (const {data} of plots) {
-      for (const c of data.curves) {
+    for (const {curves} of all) {
+      for (const c of curves) {
         c.at = axis === "step" ? c.x : c.x.map((step) => place(runs[c.run][axis], step) / scale);
       }
     }
   }
   const end = (plot) => over.axis === "step" ? plot.data.max : over.max;
 
-  function drawSteps(plot) {
-    const xs = plot.figure.querySelector(".xs");
-    xs.textContent = "";
-    for (const tick of ticks(0, end(plot), 4)) {
-      const span = document.createElement("span");
-      span.textContent = label(tick);
-      span.style.left = 100 * tick / end(plot) + "%";
-      xs.append(span);
-    }
-    for (const g of plot.figure.querySelectorAll("g[data-curve]")) {
-      const c = plot.data.curves[Number(g.dataset.curve)];
-      if (hasValues(c)) continue;
-      const foot = c.style === "marks" ? "V0" : "V955";
-      g.querySelector(".stroke").setAttribute("d", c.at.filter(Number.isFinite)
-        .map((x) => `M${(SIZE * x / end(plot)).toFixed(1)} ${SIZE}${foot}`).join(""));
-    }
+  function drawTicks(box, values, side, place) {
+    box.textContent = "";
+    for (const tick of values) add(box, "span", "", label(tick)).style[side] = 100 * place(tick) + "%";
   }
-
   function draw(plot) {
-    const {figure, data, hidden, log} = plot;
-    const axis = plot.axis = axisOf(data.curves.filter((_, i) => !hidden.has(i)), log, data.from_zero);
-    const ys = figure.querySelector(".ys");
-    ys.textContent = "";
-    let grid = "";
-    for (const tick of axis.log ? logTicks(axis.low, axis.high, 5) : ticks(axis.low, axis.high, 5)) {
-      const y = at(axis, tick), span = document.createElement("span");
-      span.textContent = label(Math.abs(tick) < 1e-12 * axis.high ? 0 : tick);
-      span.style.bottom = 100 * y + "%";
-      ys.append(span);
-      grid += `M0 ${(SIZE * (1 - y)).toFixed(1)}H${SIZE}`;
-    }
-    figure.querySelector("path.grid").setAttribute("d", grid);
-    for (const g of figure.querySelectorAll("g[data-curve]")) {
-      const i = Number(g.dataset.curve), c = data.curves[i];
-      g.style.display = hidden.has(i) ? "none" : "";
-      if (!hasValues(c)) continue;
+    const {data, hidden, log} = plot;
+    const axis = axisOf(data.curves.filter((_, i) => !hidden.has(i)), log, data.from_zero);
+    const left = (x) => (SIZE * x / end(plot)).toFixed(1), top = (y) => (SIZE * (1 - at(axis, y))).toFixed(1);
+    const rows = (axis.log ? logTicks : ticks)(axis.low, axis.high, 5);
+    drawTicks(plot.ys, rows, "bottom", (y) => at(axis, y));
+    drawTicks(plot.xs, ticks(0, end(plot), 4), "left", (x) => x / end(plot));
+    plot.svg.querySelector(".grid").setAttribute("d", rows.map((y) => `M0 ${top(y)}H${SIZE}`).join(""));
+    data.curves.forEach((c, i) => {
       let line = "", dots = "", open = false;
-      for (let k = 0; k < c.x.length; ++k) {
-        const y = at(axis, c.y[k]);
-        if (!Number.isFinite(y) || !Number.isFinite(c.at[k])) { open = false; continue; }
-        const point = `${(SIZE * c.at[k] / end(plot)).toFixed(1)} ${(SIZE * (1 - y)).toFixed(1)}`;
-        line += (open ? "L" : "M") + point;
-        dots += "M" + point + "h0";
-        open = true;
-      }
+      c.at.forEach((x, k) => {
+        if (!Number.isFinite(x) || (hasValues(c) && !Number.isFinite(at(axis, c.y[k])))) { open = false; return; }
+        const point = hasValues(c) ? `${left(x)} ${top(c.y[k])}` : `${left(x)} ${SIZE}`;
+        line += (open ? "L" : "M") + point + (hasValues(c) ? "" : c.style === "marks" ? "V0" : "V955");
+        dots += `M${point}h0`;
+        open = hasValues(c);
+      });
+      const g = plot.svg.children[i + 1];  // Behind the grid.
+      g.style.display = hidden.has(i) ? "none" : "";
       g.querySelector(".stroke").setAttribute("d", line);
-      const dot = g.querySelector(".dot");
-      if (dot) dot.setAttribute("d", dots);
-    }
+      g.querySelector(".dot")?.setAttribute("d", dots);
+    });
   }
 
   function nearest(xs, x) {
@@ -161,13 +145,9 @@
   }
 
   function hover(plot) {
-    const area = plot.figure.querySelector(".area");
-    const cursor = document.createElement("div"), tip = document.createElement("div");
-    cursor.className = "cursor";
-    tip.className = "tip";
+    const area = plot.area;
+    const cursor = add(area, "div", "cursor"), tip = add(cursor, "div", "tip");
     cursor.hidden = true;
-    cursor.append(tip);
-    area.append(cursor);
     const show = (event) => {
       const box = area.getBoundingClientRect();
       const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
@@ -178,16 +158,12 @@
       const away = ({c, k}) => Math.abs(c.at[k] - share * end(plot));
       const best = shown.reduce((a, b) => away(b) < away(a) ? b : a);
       const step = best.c.x[best.k], here = best.c.at[best.k];
-      tip.textContent = "step " + step + (over.axis === "step" ? "" : ", " + exact(here) + " " + over.unit);
+      tip.textContent = counted + " " + step + (over.axis === "step" ? "" : ", " + exact(here) + " " + over.unit);
       for (const {c, k} of shown) {
-        const row = document.createElement("div"), mark = document.createElement("i");
-        const value = document.createElement("b");
-        row.className = c.colour;
-        mark.className = "swatch";
+        const row = add(tip, "div", c.colour), mark = add(row, "i", "swatch");
         if (c.style === "faint") mark.style.opacity = .45;
-        value.textContent = exact(c.y[k]);
-        row.append(mark, c.name + (c.x[k] === step ? "" : " (step " + c.x[k] + ")"), value);
-        tip.append(row);
+        row.append(c.name + (c.x[k] === step ? "" : ` (${counted} ${c.x[k]})`));
+        add(row, "b", "", exact(c.y[k]));
       }
       cursor.hidden = false;
       cursor.style.left = 100 * here / end(plot) + "%";
@@ -201,42 +177,75 @@
     area.addEventListener("pointerleave", () => { cursor.hidden = true; });
   }
 
-  const plots = [];
-  for (const data of all) {
-    const figure = document.getElementById(data.id);
-    if (!figure) continue;
-    const button = figure.querySelector(".log");
-    const plot = {figure, data, hidden: new Set(), log: button?.getAttribute("aria-pressed") === "true"};
-    if (button) {
-      button.hidden = false;
+  function add(parent, tag, className, text = "") {
+    const element = document.createElement(tag);
+    element.className = className;
+    element.textContent = text;
+    parent.append(element);
+    return element;
+  }
+  function addButton(parent, className, text, pressed) {
+    const button = add(parent, "button", className, text);
+    button.type = "button";
+    button.setAttribute("aria-pressed", pressed);
+    return button;
+  }
+
+  function build(data) {
+    const figure = add(document.getElementById("plots"), "figure", "plot");
+    figure.id = data.id;
+    const plot = {data, hidden: new Set(), log: beginsLogarithmic(data)};
+    const caption = add(figure, "figcaption", "");
+    add(caption, "b", "", data.title);
+    add(caption, "span", "unit", data.unit);
+    if (data.may_be_log) {
+      const button = addButton(caption, "log", "log", plot.log);
       button.addEventListener("click", () => {
         plot.log = !plot.log;
         button.setAttribute("aria-pressed", plot.log);
         draw(plot);
       });
     }
-    for (const entry of figure.querySelectorAll(".legend button")) {
+    const legend = add(figure, "div", "legend"), frame = add(figure, "div", "frame");
+    plot.ys = add(frame, "div", "ys");
+    plot.area = add(frame, "div", "area");
+    plot.xs = add(frame, "div", "xs");
+    // Round caps make a dot of a line without length, whatever the stretch. Classes are words of plot.cc.
+    const isDotted = (c) => c.style === "dots" || (hasValues(c) && c.x.length === 1);
+    plot.area.innerHTML = `<svg viewBox="0 0 ${SIZE} ${SIZE}" preserveAspectRatio="none" role="img"><path class="grid"/>`
+      + data.curves.map((c) => `<g class="${c.colour} ${c.style}"><path class="stroke"/>` +
+        (isDotted(c) ? '<path class="dot"/></g>' : "</g>")).join("") + "</svg>";
+    plot.svg = plot.area.firstChild;
+    plot.svg.setAttribute("aria-label", data.title);
+    data.curves.forEach((c, i) => {
+      const entry = addButton(legend, c.colour, "", true);
+      add(entry, "i", c.style);
+      entry.append(c.name);
       entry.addEventListener("click", () => {
-        const i = Number(entry.dataset.curve);
         if (!plot.hidden.delete(i)) plot.hidden.add(i);
         entry.setAttribute("aria-pressed", !plot.hidden.has(i));
         draw(plot);
       });
-    }
-    plots.push(plot);
+    });
     hover(plot);
+    return plot;
   }
-  choose("step");
+
+  function drawAll(chosen) {
+    choose(chosen);
+    plots.forEach(draw);
+  }
+  const plots = all.map(build);
+  drawAll("step");
   const axis = document.getElementById("axis");
-  axis.hidden = false;
-  for (const button of axis.querySelectorAll("button")) {
+  if (axis) axis.hidden = false;
+  for (const button of axis?.querySelectorAll("button") ?? []) {
     const chosen = button.dataset.axis;
     button.hidden = chosen !== "step" && runs.every((r) => !(r[chosen].y.at(-1) > 0));
     button.addEventListener("click", () => {
-      choose(chosen);
+      drawAll(chosen);
       document.getElementById("over").textContent = over.words;
       for (const b of axis.querySelectorAll("button")) b.setAttribute("aria-pressed", b === button);
-      for (const plot of plots) { drawSteps(plot); draw(plot); }
     });
   }
 })();

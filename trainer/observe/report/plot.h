@@ -1,5 +1,4 @@
-// One plot of the report: static SVG that fills whatever width it gets, and the same numbers as
-// JSON for page.js, which makes it answer to the pointer.
+// The plots of a page: data that page.js draws, and the numbers for a browser without scripts.
 #ifndef FSDP_TRAIN_TRAINER_OBSERVE_REPORT_PLOT_H_
 #define FSDP_TRAIN_TRAINER_OBSERVE_REPORT_PLOT_H_
 
@@ -10,6 +9,8 @@
 #include "trainer/observe/report/series.h"
 
 namespace fsdp {
+
+struct RunHistory;
 
 inline constexpr int kColours = 10;  // The page's palette has so many.
 
@@ -25,36 +26,35 @@ struct Curve {
 };
 
 struct Plot {
-  std::string id;     // Literal, as in HTML's id.
-  std::string title;  // Literals, HTML.
+  std::string id;  // Of HTML.
+  std::string title;
   std::string unit;
   std::vector<Curve> curves;
   bool may_be_log = true;
   bool from_zero = true;  // Where that costs little; false: the axis keeps to the values.
+  double max_x = 1;       // x from 0 to here.
 };
 
-// Round numbers in [low, high], ascending: about `count`, or on a logarithmic axis the decades,
-// with 2 and 5 where there are few. low < high; above 0 for logarithmic.
-std::vector<double> Ticks(double low, double high, int count);
-std::vector<double> LogTicks(double low, double high, int count);
+struct Plots {
+  std::vector<Plot> plots;  // Those without values are left out.
+  std::string x = "step";   // Name of the unit of x.
+  // {"tokens": {"x", "y"}, "time": {"x", "y"}} by run: where its steps lie by tokens and in
+  // seconds.
+  std::vector<std::string> runs;
+  std::string targets;  // "tokens", "samples" or both: what "tokens" counts.
+};
 
-// "0", "0.25", "1200", "12k", "3.4M", "4e-4".
-std::string TickLabel(double value);
+// The curves that a report shows. `labels` tell the runs apart.
+Plots PlotsOf(const std::vector<RunHistory>& runs, const std::vector<std::string>& labels);
 
-// Whether the axis begins as a logarithmic one: all values are above 0, and a linear one would
-// squeeze most of them into its lowest twentieth.
-bool BeginsLogarithmic(const Plot& plot);
-
-// A <figure>. x from 0 to `max_x` > 0. Curves' names are escaped here; empty without points.
-std::string PlotToHtml(const Plot& plot, double max_x);
-// {"id": .., "max": .., "from_zero": .., "curves": [{"name", "colour", "style", "run", "x": [..],
-// "y": [..]}, ..]}; no '<' in it.
-std::string PlotToJson(const Plot& plot, double max_x);
-// {"x": [..], "y": [..]}
-std::string PointsToJson(const std::vector<Point>& points, const char* format_y = "%.6g");
+// The place for the plots, a table inside <noscript>, the data as JSON, and the script: once a
+// page. With `runs` there is a choice of axes, whose name goes into the element "over". The JSON:
+// "x", "runs" and "targets" as above, "plots": [{"id", "title", "unit", "max", "may_be_log",
+// "from_zero", "curves": [{"name", "colour", "style", "run", "x": [..], "y": [..]},
+// ..]}, ..]. Names may hold any bytes.
+std::string PlotsToHtml(const Plots& plots);
 
 std::string EscapeHtml(std::string_view text);  // Any bytes; printable UTF-8 comes out.
-std::string EscapeScript(std::string json);     // JSON that may stand inside <script>.
 
 }  // namespace fsdp
 

@@ -13,7 +13,7 @@
 
 #include "trainer/observe/metrics.h"
 #include "trainer/observe/report/series.h"
-#include "trainer/observe/report/trace_times.h"
+#include "trainer/observe/report/traces.h"
 
 namespace fsdp {
 

@@ -1,4 +1,4 @@
-#include "trainer/observe/report/trace_times.h"
+#include "trainer/observe/report/traces.h"
 
 #include <gtest/gtest.h>
 
