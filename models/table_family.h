@@ -104,6 +104,11 @@ FieldRow<Config> DropoutRow(const char* name, double Config::*member, const std:
   return row;
 }
 
+// A field in config.json. ReadHfField() returns whether the key is there, and keeps the value's
+// type.
+bool ReadHfField(const std::string& key, HfObject& hf, FieldValue& value);
+void WriteHfField(const FieldValue& value, JsonTree& json);
+
 // A model of transformers that is one of the family.
 template <typename Config>
 struct HfRelative {
@@ -216,7 +221,9 @@ class TableFamily final : public ModelFamily {
     FSDP_CHECK(relative != table_.hf.end()) << model_type;
     Config config = relative->standard;
     for (const FieldRow<Config>& row : table_.rows) {
-      if (!row.hf_key.empty()) ReadKey(row, hf, config);
+      if (row.hf_key.empty()) continue;
+      FieldValue value = row.get(config);
+      if (ReadHfField(row.hf_key, hf, value)) row.set(config, value);
     }
     if (table_.read_hf != nullptr) table_.read_hf(*relative, hf, config);
     for (const HfFeature& feature : table_.hf_features) {
@@ -230,7 +237,7 @@ class TableFamily final : public ModelFamily {
                                       {"model_type", relative.model_type}});
     for (const FieldRow<Config>& row : table_.rows) {
       if (row.hf_key.empty()) continue;
-      std::visit([&](const auto& value) { WriteKey(value, json[row.hf_key]); }, row.get(Of(shape)));
+      WriteHfField(row.get(Of(shape)), json[row.hf_key]);
     }
     if (table_.write_hf != nullptr) table_.write_hf(relative, Of(shape), json);
     return json;
@@ -256,33 +263,6 @@ class TableFamily final : public ModelFamily {
                             "`: this one cannot be exported");
     }
     return table_.relative_of == nullptr ? table_.hf[0] : table_.relative_of(table_.hf, Of(shape));
-  }
-
-  static void ReadKey(const FieldRow<Config>& row, HfObject& hf, Config& config) {
-    const auto json = hf.Find(row.hf_key);
-    if (!json) return;
-    FieldValue value = row.get(config);
-    const auto read = [](const JsonValue& from, auto& to) {
-      using T = std::decay_t<decltype(to)>;
-      if constexpr (std::is_same_v<T, int64_t>) to = from.Integer();
-      if constexpr (std::is_same_v<T, double>) to = from.Number();
-      if constexpr (std::is_same_v<T, bool>) to = from.Boolean();
-    };
-    std::visit(
-        [&](auto& to) {
-          if constexpr (requires { to.emplace_back(); }) {
-            to.clear();
-            for (const JsonValue& element : json->Elements()) read(element, to.emplace_back());
-          } else {
-            read(*json, to);
-          }
-        },
-        value);
-    row.set(config, value);
-  }
-  template <typename T>
-  static void WriteKey(const T& value, JsonTree& json) {
-    if constexpr (!std::is_same_v<T, FieldMap>) json = value;
   }
 
   FieldValue Get(const ModelShape& shape, size_t field) const override {
