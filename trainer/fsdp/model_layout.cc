@@ -14,17 +14,21 @@
 namespace fsdp {
 namespace {
 
+bool AnyTrains(const std::vector<Parameter*>& parameters) {
+  return std::ranges::any_of(parameters, &Parameter::trainable);
+}
+
 // The first segment with a parameter to train; the last where there is none (evaluation alone).
 int FirstTrainable(const Model& model) {
   const std::vector<ModelSegment>& segments = model.segments();
   if (!model.tables().empty()) return 0;  // The first segment reads them.
-  const auto trains = [](const Parameter* p) { return p->trainable(); };
+
   for (const ModelSegment& segment : segments) {  // Its gradient is whole with the first segment's.
-    if (std::ranges::any_of(segment.reads, trains)) return 0;
+    if (AnyTrains(segment.reads)) return 0;
   }
-  const auto first = std::find_if(segments.begin(), segments.end() - 1, [&](const auto& segment) {
-    return std::ranges::any_of(segment.parameters, trains);
-  });
+  const auto first =
+      std::find_if(segments.begin(), segments.end() - 1,
+                   [](const ModelSegment& segment) { return AnyTrains(segment.parameters); });
   return static_cast<int>(first - segments.begin());
 }
 
@@ -162,14 +166,18 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   const bool offloads =
       options.activation_offload != ActivationOffload::kNone && mode == Mode::kTrain;
   const bool sums = options.batch_norm_sync && mesh.world_size() > 1 && mode == Mode::kTrain;
+  std::set<int> trained_units;  // Of the segments so far, which list what tied segments read.
   for (const ModelSegment& segment : model.segments()) {
     const int s = static_cast<int>(schedule.segments.size());
+    const int unit = layout.unit_of_segment[s];
     const bool trained = s >= schedule.backward_from && s < last;
+    if (AnyTrains(segment.parameters) || AnyTrains(segment.reads)) trained_units.insert(unit);
     schedule.segments.push_back(
-        {.unit = layout.unit_of_segment[s],
+        {.unit = unit,
          .recomputed = options.recompute == Recompute::kFull && segment.is_block,
          .read_in_backward = segment.read_in_backward,
          .reads_root = layout.reads_root[s],
+         .frozen = !trained_units.contains(unit),
          .offloaded = offloads && segment.is_block && trained,
          .batch_sums = sums ? segment.batch_norms : 0});
   }

@@ -88,6 +88,13 @@ class Builder {
     if (!HasOwnValue(unit)) return {Resource::kComputeShard, unit};
     return {Resource::kValue, unit, slot_of_[unit]};
   }
+  // What a run reads of the unit. Where nothing is gathered or cast, frozen parameters are read
+  // where they lie, which no update writes.
+  Use Read(int unit, const ScheduledRun& run) const {
+    const bool in_place = !HasOwnValue(unit) && !o_.units[unit].cast;
+    if (in_place && o_.segments[run.segment].frozen) return {Resource::kConstant, unit};
+    return Value(unit);
+  }
   Use Gradient(int unit) const {
     if (!HasOwnGradient(unit)) return {Resource::kGradientShard, unit};
     return {Resource::kGradient, unit, gradient_slot_of_[unit]};
@@ -191,9 +198,9 @@ class Builder {
                   .pass = run.pass,
                   .micro_batch = m,
                   .reads = {batch}};  // Blocks look at positions.
-    if (runs_.Reads(run)) action.reads.push_back(Value(u));
+    if (runs_.Reads(run)) action.reads.push_back(Read(u, run));
     const bool of_root = u != 0 && runs_.Reads(run, 0);
-    if (of_root) action.reads.push_back(Value(0));
+    if (of_root) action.reads.push_back(Read(0, run));
     const bool last = run.segment == segments_ - 1;
     if (gradient) action.writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) {

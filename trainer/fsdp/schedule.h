@@ -94,6 +94,7 @@ struct SegmentRow {
   bool recomputed = false;       // Run again before its backward.
   bool read_in_backward = true;  // Its backward reads parameters.
   bool reads_root = false;       // It reads shared parameters of the root.
+  bool frozen = false;           // Neither it nor its unit's earlier ones read what trains.
   bool offloaded = false;        // Its activations wait for backward in host memory.
   int batch_sums = 0;            // Sums a pass of batch norms over all ranks.
 };
