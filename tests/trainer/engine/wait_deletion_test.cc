@@ -198,6 +198,7 @@ bool TakesOtherBytes(const Schedule& schedule, const Layout& layout, size_t acti
     const std::vector<Use>& takes = actions[a].takes;
     return takes.empty() || takes[0].what != Resource::kValue ? -1 : takes[0].slot;
   };
+  if (actions[action].kind == ActionKind::kHostWait) ++action;  // It holds back the take behind it.
   if (slot_of(action) < 0) return false;
   size_t before = action;
   do {
