@@ -91,7 +91,7 @@ struct FsdpOptions {
   WrapPolicy auto_wrap;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;
-  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit. See host_limiter.h.
+  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit. See rate_limiter.h.
   int64_t reduce_buffers = 2;     // Gradient slots.
   int64_t communicators = 2;      // 1: gathers and reductions share the gather stream.
   Limiter limiter = Limiter::kDevice;

@@ -9,8 +9,8 @@
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
 #include "trainer/fsdp/batch_sums.h"
-#include "trainer/fsdp/host_limiter.h"
 #include "trainer/fsdp/host_updates.h"
+#include "trainer/fsdp/rate_limiter.h"
 #include "trainer/fsdp/schedule_check.h"
 #include "trainer/fsdp/scheduled_runs.h"
 #include "trainer/fsdp/table_actions.h"
@@ -26,7 +26,7 @@ int Slots(int64_t asked, int64_t units) {
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
+  Builder(const ScheduleOptions& options, ActionList& list, RateLimiter& limiter)
       : o_(options),
         list_(list),
         limiter_(limiter),
@@ -165,7 +165,7 @@ class Builder {
     const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
     if (!free) return -1;
     std::vector<int> awaited;
-    if (*free != HostLimiter::kLongAgo) awaited.push_back(*free);
+    if (*free != RateLimiter::kLongAgo) awaited.push_back(*free);
     return Add(ActionKind::kHostWait, stream, unit, micro_batch,
                {.writes = caching_ ? std::vector<Use>{} : memory}, awaited);
   }
@@ -436,7 +436,7 @@ class Builder {
 
   const ScheduleOptions& o_;
   ActionList& list_;
-  HostLimiter& limiter_;
+  RateLimiter& limiter_;
   HostUpdates updates_;
   TableActions tables_;
   const ScheduledRuns runs_;
@@ -471,7 +471,7 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
     FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
     ActionList list(/*one_queue=*/options.communicators == 1,
                     options.buffers == FsdpOptions::Buffers::kCaching);
-    HostLimiter limiter(options, most, outstanding);
+    RateLimiter limiter(options, most, outstanding);
     if (options.mode == Mode::kTrain) {
       Builder(options, list, limiter).AddStep();
       if (outstanding != limiter.outstanding()) {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "trainer/core/dtype.h"
-#include "trainer/fsdp/row_deal.h"
+#include "trainer/fsdp/row_placement.h"
 #include "trainer/nn/table.h"
 
 namespace fsdp {
 
-struct TableLayout : RowDeal {
+struct TableLayout : RowPlacement {
   std::vector<EmbeddingTable> tables;
   std::vector<int32_t> first_slot = {0};  // By table, and the end: where its ids begin in a sample.
   int64_t batch_rows = 1;                 // A micro-batch's rows.

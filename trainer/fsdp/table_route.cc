@@ -5,7 +5,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/round_up.h"
-#include "trainer/fsdp/carver.h"
+#include "trainer/fsdp/bump_allocator.h"
 #include "trainer/ops/row_order.h"
 
 namespace fsdp {
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kAbsent = ~uint64_t{0};
 
-// Bytes that Carver takes for so many.
+// Bytes that BumpAllocator takes for so many.
 int64_t Carved(int64_t elements, DType dtype) { return RoundUp(elements * SizeOf(dtype), 64); }
 
 // 1 / kRowKeyFactor modulo 2^64, by Newton's iteration: each doubles the bits that are right.
@@ -51,13 +51,13 @@ int64_t TableRouteBytes(const TableLayout& layout) {
 }
 
 TableRoute CarveTableRoute(const TableLayout& layout, const View& bytes) {
-  Carver carver(bytes);
+  BumpAllocator bump(bytes);
   TableRoute route;
-  route.rows = carver.Take(layout.step_ids(), DType::kInt64);
-  route.owners = carver.Take(layout.world + 1, DType::kInt32);
-  route.places = carver.Take(layout.step_ids(), DType::kInt32);
-  route.order = carver.Take(layout.step_ids(), DType::kInt32);
-  route.log2_rounds = carver.Take(1, DType::kInt32);
+  route.rows = bump.Take(layout.step_ids(), DType::kInt64);
+  route.owners = bump.Take(layout.world + 1, DType::kInt32);
+  route.places = bump.Take(layout.step_ids(), DType::kInt32);
+  route.order = bump.Take(layout.step_ids(), DType::kInt32);
+  route.log2_rounds = bump.Take(1, DType::kInt32);
   return route;
 }
 
