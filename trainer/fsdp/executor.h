@@ -14,9 +14,9 @@
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/traffic.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/executor_step.h"
-#include "trainer/fsdp/fill.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"

@@ -50,7 +50,7 @@ struct FsdpOptions {
     DType reduce_dtype = DType::kFloat32;
     DType master_dtype = DType::kFloat32;
     DType buffer_dtype = DType::kFloat32;
-    std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see keep_fp32.h.
+    std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see KeptInFp32().
     CastIn cast = CastIn::kOptimizer;         // Who casts the masters to param_dtype.
     LossScalerOptions scaler = {};
 

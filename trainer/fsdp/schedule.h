@@ -112,6 +112,7 @@ struct ScheduleOptions : FsdpOptions {
   bool tables = false;  // Embedding tables outside the units: table_actions.h.
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 
+  void Check() const;  // Throws std::invalid_argument for options out of range.
   bool Any(bool UnitRow::*has) const { return std::ranges::any_of(units, std::identity(), has); }
   // Whether a training step has work on the streams kLeave, kUpdate and kFetch.
   bool offloads() const {

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/fsdp/table_layout.h"
 #include "trainer/ops/row_order.h"
 
 namespace fsdp {
