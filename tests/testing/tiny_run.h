@@ -20,7 +20,7 @@
 #include "trainer/comm/traffic.h"
 #include "trainer/data/row_source.h"
 #include "trainer/engine/session.h"
-#include "trainer/fsdp/fill.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/nn/lora_options.h"
 #include "trainer/nn/parameter.h"
 

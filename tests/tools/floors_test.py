@@ -204,10 +204,10 @@ class Floors(unittest.TestCase):
                              ("trainer/fsdp/layout.h", "trainer/engine/session.h"),
                              ("tests/trainer/ops/cast_test.cc", "trainer/fsdp/schedule.h"),
                              ("trainer/recipe/load.cc", "trainer/runtime/stream.h"),  # No user of it.
-                             ("trainer/engine/plan.cc", "trainer/fsdp/carver.h"),  # Private.
-                             ("tests/trainer/fsdp/layout_test.cc", "trainer/fsdp/carver.h"),
+                             ("trainer/engine/plan.cc", "trainer/fsdp/bump_allocator.h"),  # Private.
+                             ("tests/trainer/fsdp/layout_test.cc", "trainer/fsdp/bump_allocator.h"),
                              ("trainer/loop/train.cc", "trainer/comm/gate.h"),  # For tests.
-                             ("trainer/bench/calibrate.cc", "trainer/fsdp/keep_fp32.h")):  # Another's.
+                             ("trainer/bench/calibrate.cc", "trainer/fsdp/step_times.h")):  # Another's.
             with self.subTest(user=user, header=header):
                 self.assertTrue((ROOT / header).exists())
                 self.assertIsNotNone(refused(user, header))

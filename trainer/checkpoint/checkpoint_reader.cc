@@ -156,14 +156,14 @@ void CheckpointReader::ReadRows(const StateFormat& want, int table, int position
   RequireDType(want.name, stored.name, stored.dtype, out.dtype);
   const int64_t row = stored.shape.NumElements() / stored.shape[0];
   const int64_t rows = out.NumElements() / row;
-  const RowDeal here = DealOf(want, world), there = DealOf(format, manifest_.world);
-  const RowDeal::Stretch own = here.RowsOf(table, position);
+  const RowPlacement here = DealOf(want, world), there = DealOf(format, manifest_.world);
+  const RowPlacement::Stretch own = here.RowsOf(table, position);
   RequireRange("ReadRows", stored.name, first, rows, own.count);
   if (rows == 0) return;
   const std::vector<Extent>& extents = extents_.at({want.name, stored.name});
   int64_t before = 0;  // Elements of the ranks before.
   for (int rank = 0; rank < there.world; ++rank) {
-    const RowDeal::Stretch source = there.RowsOf(table, rank);
+    const RowPlacement::Stretch source = there.RowsOf(table, rank);
     // The first of our rows that this rank had, and the distance between such rows.
     const int64_t step = world == there.world ? 1 : there.world / std::gcd(world, there.world);
     const auto row_of_all = [&](int64_t i) { return (own.begin + first + i) * world + position; };

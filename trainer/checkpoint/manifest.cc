@@ -275,7 +275,7 @@ void CheckSlices(const JsonValue& document, const Manifest& manifest) {
 // That each file has the rows that its rank was dealt.
 void CheckDeal(const JsonValue& document, const Manifest& manifest, const StateFormat& state,
                const Extents& extents) {
-  const RowDeal deal = DealOf(state, manifest.world);
+  const RowPlacement deal = DealOf(state, manifest.world);
   for (int t = 0; t < std::ssize(state.tensors); ++t) {
     const OwnTensor& table = state.tensors[t];
     const int64_t row = table.shape.NumElements() / table.shape[0];

@@ -39,7 +39,8 @@
 //
 // A model's buffers are the tensors of the state "buffers", fp32 or int64. Its embedding tables are
 // those of the states "rows" and "row_sums" of the grid "rows": tables [rows, width] and [rows], in
-// parts. The elements of a table count through rank by rank, in each by its rows (fsdp/row_deal.h).
+// parts. The elements of a table count through rank by rank, in each by its rows
+// (fsdp/row_placement.h).
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_MANIFEST_H_
 

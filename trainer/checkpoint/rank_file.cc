@@ -111,7 +111,7 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
 
 // This rank's rows of each table that it has some of; `slice` says which state it is.
 void RankFileWriter::AddRows(const StateFormat& state, Slice slice, const ShardPlace& place) {
-  const RowDeal deal = DealOf(state, place.world);
+  const RowPlacement deal = DealOf(state, place.world);
   for (int t = 0; t < std::ssize(state.tensors); ++t) {
     const OwnTensor& table = state.tensors[t];
     const int64_t row = table.shape.NumElements() / table.shape[0];

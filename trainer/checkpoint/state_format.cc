@@ -41,8 +41,8 @@ std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, si
   return states;
 }
 
-RowDeal DealOf(const StateFormat& state, int world) {
-  RowDeal deal{.world = world};
+RowPlacement DealOf(const StateFormat& state, int world) {
+  RowPlacement deal{.world = world};
   for (const OwnTensor& table : state.tensors) deal.AddTable(table.shape[0]);
   return deal;
 }

@@ -12,15 +12,15 @@
 #include "trainer/core/dtype.h"
 #include "trainer/core/view.h"
 #include "trainer/fsdp/layout.h"
-#include "trainer/fsdp/row_deal.h"
+#include "trainer/fsdp/row_placement.h"
 
 namespace fsdp {
 
 enum class Grid : uint8_t {
   kElement,  // One value per element of the flat parameter: weights, moments.
   kTensor,   // Own tensors: factors of a parameter, its scales, running statistics.
-  // Tables [rows, ...] whose rows are dealt over the ranks (fsdp/row_deal.h), in their order. Each
-  // rank writes its rows of each table; in files they follow those of the rank before.
+  // Tables [rows, ...] whose rows are dealt over the ranks (fsdp/row_placement.h), in their order.
+  // Each rank writes its rows of each table; in files they follow those of the rank before.
   kRows,
 };
 
@@ -57,7 +57,7 @@ struct StateFormat {
 };
 
 // How the rows of a kRows state are dealt over a world.
-RowDeal DealOf(const StateFormat& state, int world);
+RowPlacement DealOf(const StateFormat& state, int world);
 
 // fp32 per element.
 std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);

@@ -78,6 +78,12 @@ struct RunPlan {
 RunPlan PlanRun(Model& model, const SessionOptions& options, int world, int local_world,
                 const PlanTarget& target = {}, const MemoryLimits& limits = MemoryLimits());
 
+// PlanRun() without the schedule's hash. Empty where the run does not fit, which is found out as
+// early as possible.
+std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options, int world,
+                                    int local_world, const PlanTarget& target,
+                                    const MemoryLimits& limits = MemoryLimits());
+
 // A step's time on a described machine, from a simulation (simulate/).
 struct StepEstimate {
   double step_time_s = 0;

@@ -8,7 +8,6 @@
 
 #include "trainer/core/file_io.h"
 #include "trainer/engine/session.h"
-#include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/runtime/spill/spill_memory.h"
 

@@ -14,7 +14,6 @@
 
 #include "trainer/core/view.h"
 #include "trainer/fsdp/action.h"
-#include "trainer/fsdp/memory_ceiling.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/pooled_allocator.h"
 #include "trainer/runtime/caching_allocator.h"

@@ -210,7 +210,7 @@ void Executor::ResumeLossScaler(const LossScalerState& state) {
   SetLossScaler(compute(), state, memory_.scaler);
 }
 
-Located Executor::InMemory(const ShardPart& part, const Located& shard) {
+PlacedView Executor::InMemory(const ShardPart& part, const PlacedView& shard) {
   if (spilled().Holds(shard.view)) spilled().Read(host(), 0, part, shard.view);
   return spilled().In(0, part, shard);
 }
@@ -223,11 +223,11 @@ void Executor::CastShard(int flat, const View& from, const View& to) {
   }
 }
 
-void Executor::MoveBetweenSteps(int flat, const Located& from, const Located& to) {
+void Executor::MoveBetweenSteps(int flat, const PlacedView& from, const PlacedView& to) {
   for (const ShardPart& part : spilled().PartsOf(flat)) {
-    const Located there{to.view.Slice(part.begin, part.count), to.place, to.code};
+    const PlacedView there{to.view.Slice(part.begin, part.count), to.place, to.code};
     const bool on_host = there.place != MemoryPlace::kDevice;
-    const Located source = InMemory(part, from);
+    const PlacedView source = InMemory(part, from);
     moves_({*memory_.units, StreamId::kCompute, spill()}, on_host ? host() : compute(), source,
            there);
   }
@@ -246,7 +246,7 @@ void Executor::MastersWritten() {
 void Executor::BindShard(int f) {
   if (memory_.storage.Declared(Resource::kValue, f).home != Home::kSame) return;
   const StorageRow& copy = memory_.storage.Declared(Resource::kComputeShard, f);
-  const Located shard = At({Resource::kComputeShard}, f);
+  const PlacedView shard = At({Resource::kComputeShard}, f);
   View& value = memory_.in_use[f];
   if (shard.Is(MemoryPlace::kDevice, {layout_.flat_parameters[f].dtypes.compute})) {
     value = shard.view;

@@ -14,9 +14,9 @@
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/traffic.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/executor_step.h"
-#include "trainer/fsdp/fill.h"
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_buffers.h"
@@ -124,23 +124,23 @@ class Executor final : public SegmentHooks {
   void JoinOthers();  // The compute stream waits for offload streams.
   void HoldOthers();  // All other streams wait for the compute stream's present work.
   // Between steps: the part of the shard, or the memory that host() reads the part into.
-  Located InMemory(const ShardPart& part, const Located& shard);
+  PlacedView InMemory(const ShardPart& part, const PlacedView& shard);
   void Signal(size_t index);
   void Execute(const Action& action);
   void WriteInputs();
-  void MoveBetweenSteps(int flat, const Located& from, const Located& to);
+  void MoveBetweenSteps(int flat, const PlacedView& from, const PlacedView& to);
   void Bind(int unit, bool value, bool gradient);
   void BindShard(int flat);  // Where nothing is gathered: binds what the model computes with.
 
   // Where a flat parameter's part of a use lies. An evaluation that was given weights uses those.
-  Located At(const Use& use, int flat) const;
+  PlacedView At(const Use& use, int flat) const;
   // The same for one part; from a whole value, this rank's shard or part.
-  Located At(const Use& use, const ShardPart& part, ShardExtent extent) const;
+  PlacedView At(const Use& use, const ShardPart& part, ShardExtent extent) const;
   ShardExtent ExtentOf(const Use& use, int flat) const;
   // The part of the flat parameter that a use concerns; empty where it concerns another one's.
   std::optional<ShardPart> StretchOf(const Use& use, int flat) const;
   std::span<const int> FlatsOf(const Action& action) const;
-  void MoveTo(StreamId stream, const Located& from, const Located& to);
+  void MoveTo(StreamId stream, const PlacedView& from, const PlacedView& to);
 
   // Each function enqueues one kind of action: executor_actions.cc, executor_reduce.cc.
   void Begin(Stream& stream);
@@ -151,10 +151,10 @@ class Executor final : public SegmentHooks {
   void Gather(const Action& action);
   void FillAll(const Action& action, float value);
   void Reduce(const Action& action);
-  void ReduceInHops(StreamId stream, int flat, Located value, const Located& shard);
+  void ReduceInHops(StreamId stream, int flat, PlacedView value, const PlacedView& shard);
   void AllReduce(const Action& action, Resource wire, Scratch scratch);  // In place.
   void AllReduce(const Action& action, const View& data, DType dtype, Scratch scratch);
-  void ExchangeSums(const Action& action, int flat, const Located& shard);
+  void ExchangeSums(const Action& action, int flat, const PlacedView& shard);
   void SumSquares(const Action& action);
   void ReduceScalars(const Action& action);
   void Clip(Stream& stream);

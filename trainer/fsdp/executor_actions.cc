@@ -106,7 +106,7 @@ void Executor::Load(const Action& action) {
   Copy(stream, batch.host_bytes, batch.device_bytes);
 }
 
-Located Executor::At(const Use& use, int flat) const {
+PlacedView Executor::At(const Use& use, int flat) const {
   const bool computed_with = use.what == Resource::kMaster || use.what == Resource::kConstant ||
                              use.what == Resource::kComputeShard;
   if (!computed_with || step_->weights == nullptr || layout_.flat_parameters[flat].frozen) {
@@ -120,7 +120,7 @@ ShardExtent Executor::ExtentOf(const Use& use, int flat) const {
   return slot ? ShardExtent::kShard : memory_.storage.At(use.what, flat).extent;
 }
 
-Located Executor::At(const Use& use, const ShardPart& part, ShardExtent extent) const {
+PlacedView Executor::At(const Use& use, const ShardPart& part, ShardExtent extent) const {
   if (use.what == Resource::kSpillCopy) {
     return {spilled().CopyIn(use.slot, part), MemoryPlace::kPinned};
   }
@@ -129,7 +129,7 @@ Located Executor::At(const Use& use, const ShardPart& part, ShardExtent extent) 
     const Use thing{train ? Resource::kMaster : Resource::kComputeShard, use.of};
     return spilled().In(use.slot, part, At(thing, part.flat));
   }
-  Located found = At(use, part.flat);
+  PlacedView found = At(use, part.flat);
   const bool whole = ExtentOf(use, part.flat) == ShardExtent::kWhole;
   if (extent == ShardExtent::kPart) {
     const int64_t size = layout_.flat_parameters[part.flat].size / mesh().secondary_size();
@@ -158,7 +158,7 @@ std::span<const int> Executor::FlatsOf(const Action& action) const {
   return layout_.TrainableFlatParameters(action.unit);
 }
 
-void Executor::MoveTo(StreamId id, const Located& from, const Located& to) {
+void Executor::MoveTo(StreamId id, const PlacedView& from, const PlacedView& to) {
   moves_({*memory_.units, id, spill()}, stream(id), from, to);
 }
 
@@ -179,8 +179,8 @@ void Executor::MoveSpilled(const Action& action) {
   const ShardPart& part = spilled().Part(in_memory.of, in_memory.part);
   for (const View& shard : spilled().Of(part.flat)) {
     if (step_->weights && (*step_->weights)[part.flat].data != shard.data) continue;
-    const Located disk{shard.Slice(part.begin, part.count), MemoryPlace::kDisk};
-    const Located slot = spilled().In(in_memory.slot, part, {shard, MemoryPlace::kDisk});
+    const PlacedView disk{shard.Slice(part.begin, part.count), MemoryPlace::kDisk};
+    const PlacedView slot = spilled().In(in_memory.slot, part, {shard, MemoryPlace::kDisk});
     MoveTo(action.stream, reads ? disk : slot, reads ? slot : disk);
   }
 }
@@ -204,18 +204,18 @@ void Executor::Gather(const Action& action) {
   const Use to{Resource::kValue, action.unit};
   const int ranks = mesh().SizeOf(action.group());
   for (const int f : FlatsOf(action)) {
-    const Located value = At(to, f);
+    const PlacedView value = At(to, f);
     const int64_t size = value.view.NumElements() / ranks;
-    Located own = value;
+    PlacedView own = value;
     own.view = value.view.Slice(shard_rank_ % ranks * size, size);
-    Located part = action.reads.empty() ? own : At(action.reads.front(), f);
+    PlacedView part = action.reads.empty() ? own : At(action.reads.front(), f);
     // A shard that lies elsewhere, or in another form, is brought to its place first.
     if (!part.Is(value.place, {value.view.dtype, value.code})) {
       MoveTo(action.stream, part, own);
       part = own;
     }
     if (ranks == 1) continue;
-    Located sent = part, all = value;
+    PlacedView sent = part, all = value;
     const StorageRow& wire =
         memory_.storage.At(action.secondary() ? Resource::kValue : Resource::kGatherWire, f);
     const bool travels_so = value.Is(wire.place, wire.form) || options_.fake_all_gather;
@@ -315,6 +315,53 @@ void Executor::Update(const Action& action) {
       };
     }
     step_->optimize(stream, update);
+  }
+}
+
+// Embedding tables.
+
+void Executor::PrepareTables() {
+  if (!tables_) return;
+  const bool train = step_->mode == Mode::kTrain;
+  if (!train || tables_->routed_step != step_->number) {
+    Stream& data = stream(StreamId::kData);
+    data.Wait(tables_->stream().Record());  // It reads the route that is there.
+    tables_->Route(data, step_->load, running_->options.micro_batches);
+    tables_->stream().Wait(data.Record());
+    tables_->Agree(tables_->stream());
+  }
+  tables_->TakeRounds(steps_);
+  tables_->routed_step = train && step_->load_next ? step_->number + 1 : 0;
+}
+
+void Executor::RunTables(const Action& action) {
+  Stream& stream = this->stream(action.stream);
+  switch (action.kind) {
+    case ActionKind::kTableTurn:
+      return tables_->Turn(stream);
+    case ActionKind::kTableFetch:
+      return tables_->Fetch(stream);
+    case ActionKind::kTableRoute:
+      return tables_->Route(stream, step_->load_next, running_->options.micro_batches);
+    case ActionKind::kTableAgree:
+      return tables_->Agree(stream);
+    case ActionKind::kTableClear:
+      return tables_->Clear(stream);
+    case ActionKind::kTableCheck:
+      return tables_->Check(
+          stream, scales_loss() ? std::optional(memory_.scaler.Slice(0, 1)) : std::nullopt,
+          scalar(scales_loss() ? kFound : kLoss), memory_.squares);
+    case ActionKind::kTableSend:
+      return tables_->Send(stream);
+    default:
+      FSDP_CHECK(action.kind == ActionKind::kTableUpdate) << ToString(action);
+      stream.Wait(tables_->TakeCopied());
+      tables_->Update(stream, [&](RowUpdate update) {
+        update.coefficient = scalar(kCoefficient);
+        update.mean_scale = scalar(kMeanScale);
+        if (scales_loss()) update.loss_scale = scalar(kLossScale);
+        step_->update_rows(stream, update);
+      });
   }
 }
 

@@ -133,9 +133,9 @@ const View& ExecutorMemory::Shard(Resource what, int flat) const {
   return row.home == Home::kSame ? Shard(row.same, flat) : shards_[static_cast<int>(what)][flat];
 }
 
-Located ExecutorMemory::At(const Use& use, int flat) const {
+PlacedView ExecutorMemory::At(const Use& use, int flat) const {
   const StorageRow& row = storage.Declared(use.what, flat);
-  Located found{View(), row.place, row.form.code};
+  PlacedView found{View(), row.place, row.form.code};
   const auto carve = [&](const View& bytes) {
     if (bytes.data == nullptr) return;
     found.view = {bytes.data + row.offset, row.form.dtype, Shape{row.elements}};

@@ -77,7 +77,7 @@ struct ExecutorMemory {
 
   // Where a flat parameter's memory of a use lies: the whole, or the use's part. Empty where there
   // is none now.
-  Located At(const Use& use, int flat) const;
+  PlacedView At(const Use& use, int flat) const;
   // A shard that lives as long as the run, or the one whose memory it shares.
   const View& Shard(Resource what, int flat) const;
   // Sets where the action's unit has the memory that the action takes; Give() unsets it.

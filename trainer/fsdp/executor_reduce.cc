@@ -13,8 +13,8 @@ void Executor::Reduce(const Action& action) {
   if (action.reads.empty()) return AllReduce(action, Resource::kWire, Scratch::kWire);
   Stream& stream = this->stream(action.stream);
   for (const int f : FlatsOf(action)) {
-    Located full = At(action.reads.front(), f);
-    const Located sum = At(action.writes.front(), f);
+    PlacedView full = At(action.reads.front(), f);
+    const PlacedView sum = At(action.writes.front(), f);
     if (!memory_.quantized[f].hops.empty()) {
       ReduceInHops(action.stream, f, full, sum);
       continue;
@@ -25,8 +25,8 @@ void Executor::Reduce(const Action& action) {
     const ScratchBytes bytes(*memory_.units, Scratch::kWire, travels_so ? 0 : wire.bytes(),
                              action.stream);
     if (!travels_so) {
-      const Located sent{View(bytes.view().data, wire.form.dtype, full.view.shape), wire.place,
-                         wire.form.code};
+      const PlacedView sent{View(bytes.view().data, wire.form.dtype, full.view.shape), wire.place,
+                            wire.form.code};
       MoveTo(action.stream, full, sent);
       full = sent;
     }
@@ -40,7 +40,7 @@ void Executor::Reduce(const Action& action) {
 
 void Executor::AllReduce(const Action& action, Resource wire, Scratch scratch) {
   for (const int f : FlatsOf(action)) {
-    const Located data = At(action.writes.front(), f);
+    const PlacedView data = At(action.writes.front(), f);
     if (memory_.quantized[f].replicas) {
       ExchangeSums(action, f, data);
     } else {
@@ -106,7 +106,7 @@ void Executor::SumOverRanks(const View& values) {
 }
 
 // Every hop quantises what is there, and adds what arrives of each rank in their order.
-void Executor::ReduceInHops(StreamId id, int f, Located value, const Located& shard) {
+void Executor::ReduceInHops(StreamId id, int f, PlacedView value, const PlacedView& shard) {
   Stream& stream = this->stream(id);
   const auto& hops = memory_.quantized[f].hops;
   const StorageRow& wire = memory_.storage.At(Resource::kWire, f);
@@ -128,14 +128,14 @@ void Executor::ReduceInHops(StreamId id, int f, Located value, const Located& sh
     }
     value = &hop == &hops.back()
                 ? shard
-                : Located{View(sums.view().data, between.form.dtype, Shape{between.elements}),
-                          between.place};
+                : PlacedView{View(sums.view().data, between.form.dtype, Shape{between.elements}),
+                             between.place};
     MoveTo(id, {come, comes.place, comes.form.code, &hop.arrived}, value);
   }
 }
 
 // A part of the sum is made by each copy, and what all copies take for it is what arrives.
-void Executor::ExchangeSums(const Action& action, int f, const Located& shard) {
+void Executor::ExchangeSums(const Action& action, int f, const PlacedView& shard) {
   Stream& stream = this->stream(action.stream);
   const QuantizedTables::Replicas& parts = *memory_.quantized[f].replicas;
   const StorageRow& wire = memory_.storage.At(Resource::kReplicaWire, f);
@@ -147,8 +147,8 @@ void Executor::ExchangeSums(const Action& action, int f, const Located& shard) {
   const View sent(packed.view().data, DType::kUInt8, Shape{bytes});
   const View come(arrived.view().data, DType::kUInt8, Shape{ranks, bytes / ranks});
   const View own = sent.Slice(mesh().coordinate().replicate * come.shape[1], come.shape[1]);
-  const Located all{sent, wire.place, wire.form.code, &parts.shard};
-  const Located part{shard.view.Slice(parts.begin, parts.own.sizes.n), shard.place, shard.code};
+  const PlacedView all{sent, wire.place, wire.form.code, &parts.shard};
+  const PlacedView part{shard.view.Slice(parts.begin, parts.own.sizes.n), shard.place, shard.code};
   Communicator* const over = communicators_.Over(action.group());
   MoveTo(action.stream, shard, all);
   if (options_.fake_reduce) {

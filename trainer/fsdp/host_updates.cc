@@ -12,9 +12,9 @@ constexpr int64_t kUpdateSlots = 2;
 // One is being updated, one written back, beside those that are read ahead.
 constexpr int64_t kSpillSlotsInUse = 2;
 
-int Slots(int64_t asked, int64_t most) { return static_cast<int>(std::min(asked, most)); }
-
 }  // namespace
+
+int Slots(int64_t asked, int64_t most) { return static_cast<int>(std::min(asked, most)); }
 
 std::vector<int> OrderOfUpdates(const ScheduleOptions& options, const std::set<int>& units) {
   std::set<int> left = units;

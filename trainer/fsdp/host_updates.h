@@ -5,6 +5,7 @@
 #define FSDP_TRAIN_TRAINER_FSDP_HOST_UPDATES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "trainer/fsdp/schedule.h"
 
 namespace fsdp {
+
+// As many slots as are asked for, `most` at most.
+int Slots(int64_t asked, int64_t most);
 
 // The units in the order in which the next forward reads them.
 std::vector<int> OrderOfUpdates(const ScheduleOptions& options, const std::set<int>& units);

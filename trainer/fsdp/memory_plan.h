@@ -8,19 +8,36 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "trainer/fsdp/memory_ceiling.h"
+#include "trainer/core/errors.h"
 #include "trainer/runtime/allocator.h"
 #include "trainer/runtime/caching_allocator.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
+
+// Limits of memory above which a plan is not wanted: planning then stops at once.
+struct MemoryCeiling {
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+  int64_t device = kNone;
+  int64_t host = kNone;  // All places of host memory together. A disk has no ceiling.
+  int64_t all = kNone;   // Device and host, where they are one memory.
+
+  // Throws MemoryError where so many bytes at a time exceed a limit.
+  void Check(int64_t on_device, int64_t on_host) const {
+    if (on_device > device || on_host > host || on_device + on_host > all) {
+      throw MemoryError("does not fit: a step takes more than is wanted");
+    }
+  }
+};
 
 // kPersistent: memory that lives as long as the run. The other phases are the memory that one
 // micro-batch allocates and frees. They follow one another on one stream, so they share their place

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "trainer/core/round_up.h"
-#include "trainer/fsdp/carver.h"
+#include "trainer/fsdp/bump_allocator.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/running_statistics.h"
@@ -30,7 +30,7 @@ std::vector<ModelBuffer*> NamedBuffers(const Model& model) {
   return buffers;
 }
 
-// With what a Carver leaves between them.
+// With what a BumpAllocator leaves between them.
 int64_t Elements(const std::vector<ModelBuffer*>& buffers, DType dtype) {
   int64_t elements = 0;
   const int64_t line = 64 / SizeOf(dtype);
@@ -66,10 +66,10 @@ View ModelBuffers::Place(PhasedAllocator& allocator, int64_t scalars) {
 }
 
 void ModelBuffers::Carve(Values& values) const {
-  Carver statistics(values.statistics), counts(values.counts);
+  BumpAllocator statistics(values.statistics), counts(values.counts);
   for (const ModelBuffer* buffer : buffers_) {
-    Carver& carver = buffer->dtype() == DType::kFloat32 ? statistics : counts;
-    const View part = carver.Take(buffer->shape().NumElements(), buffer->dtype());
+    BumpAllocator& bump = buffer->dtype() == DType::kFloat32 ? statistics : counts;
+    const View part = bump.Take(buffer->shape().NumElements(), buffer->dtype());
     values.parts.push_back(part.Reshape(buffer->shape()));
   }
 }

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "trainer/fsdp/fill.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/nn/buffer.h"

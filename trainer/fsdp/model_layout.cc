@@ -1,30 +1,48 @@
 #include "trainer/fsdp/model_layout.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
-#include "trainer/fsdp/keep_fp32.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
 namespace {
 
+bool Matches(const std::string& glob, const std::string& name) {
+  return fnmatch(glob.c_str(), name.c_str(), 0) == 0;
+}
+
+// The first glob that matches.
+std::optional<size_t> GlobOf(const std::vector<std::string>& globs, const std::string& name) {
+  for (size_t i = 0; i < globs.size(); ++i) {
+    if (Matches(globs[i], name)) return i;
+  }
+  return std::nullopt;
+}
+
+bool AnyTrains(const std::vector<Parameter*>& parameters) {
+  return std::ranges::any_of(parameters, &Parameter::trainable);
+}
+
 // The first segment with a parameter to train; the last where there is none (evaluation alone).
 int FirstTrainable(const Model& model) {
   const std::vector<ModelSegment>& segments = model.segments();
   if (!model.tables().empty()) return 0;  // The first segment reads them.
-  const auto trains = [](const Parameter* p) { return p->trainable(); };
-  for (const ModelSegment& segment : segments) {  // Its gradient is whole with the first segment's.
-    if (std::ranges::any_of(segment.reads, trains)) return 0;
+  // A gradient of several segments is whole with the first segment's.
+  for (const ModelSegment& segment : segments) {
+    if (AnyTrains(segment.reads)) return 0;
   }
-  const auto first = std::find_if(segments.begin(), segments.end() - 1, [&](const auto& segment) {
-    return std::ranges::any_of(segment.parameters, trains);
-  });
+  const auto first =
+      std::find_if(segments.begin(), segments.end() - 1,
+                   [](const ModelSegment& segment) { return AnyTrains(segment.parameters); });
   return static_cast<int>(first - segments.begin());
 }
 
@@ -162,14 +180,18 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   const bool offloads =
       options.activation_offload != ActivationOffload::kNone && mode == Mode::kTrain;
   const bool sums = options.batch_norm_sync && mesh.world_size() > 1 && mode == Mode::kTrain;
+  std::set<int> trained_units;  // Of the segments so far, which list what tied segments read.
   for (const ModelSegment& segment : model.segments()) {
     const int s = static_cast<int>(schedule.segments.size());
+    const int unit = layout.unit_of_segment[s];
     const bool trained = s >= schedule.backward_from && s < last;
+    if (AnyTrains(segment.parameters) || AnyTrains(segment.reads)) trained_units.insert(unit);
     schedule.segments.push_back(
-        {.unit = layout.unit_of_segment[s],
+        {.unit = unit,
          .recomputed = options.recompute == Recompute::kFull && segment.is_block,
          .read_in_backward = segment.read_in_backward,
          .reads_root = layout.reads_root[s],
+         .frozen = !trained_units.contains(unit),
          .offloaded = offloads && segment.is_block && trained,
          .batch_sums = sums ? segment.batch_norms : 0});
   }
@@ -177,6 +199,42 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.tables = !model.tables().empty();
   schedule.poison = options.poison;
   return MakeSchedule(schedule);
+}
+
+bool KeptInFp32(const std::vector<std::string>& globs, const Parameter& parameter) {
+  return std::any_of(
+      parameter.slices().begin(), parameter.slices().end(),
+      [&](const ParameterSlice& slice) { return GlobOf(globs, slice.name).has_value(); });
+}
+
+std::vector<KeepMistake> KeepMistakes(const std::vector<std::string>& globs, const Model& model) {
+  std::vector<KeepMistake> mistakes;
+  std::vector<bool> matched(globs.size());
+  std::string some_name;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* parameter : segment.parameters) {
+      std::optional<size_t> first;
+      std::string kept, others;
+      for (const ParameterSlice& slice : parameter->slices()) {
+        some_name = slice.name;
+        for (size_t i = 0; i < globs.size(); ++i) {
+          if (Matches(globs[i], slice.name)) matched[i] = true;
+        }
+        const std::optional<size_t> glob = GlobOf(globs, slice.name);
+        if (glob && !first) first = glob;
+        (glob ? kept : others) += " " + slice.name;
+      }
+      if (!first || others.empty()) continue;
+      mistakes.push_back({*first, "one matrix holds slices that `" + globs[*first] +
+                                      "` matches and others, and has one dtype. It matches:" +
+                                      kept + "; not:" + others});
+    }
+  }
+  for (size_t i = 0; i < globs.size(); ++i) {
+    if (matched[i]) continue;
+    mistakes.push_back({i, "`" + globs[i] + "` matches no parameter; a name is " + some_name});
+  }
+  return mistakes;
 }
 
 }  // namespace fsdp

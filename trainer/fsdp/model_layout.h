@@ -3,10 +3,12 @@
 #ifndef FSDP_TRAIN_TRAINER_FSDP_MODEL_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_MODEL_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "trainer/comm/mesh.h"
@@ -36,6 +38,22 @@ Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<in
 // The schedule of `mode`, the same for all ranks of the mesh. In kEval there is one micro-batch.
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
                      Mode mode);
+
+// Parameters that stay fp32 in a mixed-precision run, by name: their masters, gathered values,
+// gradients and wire data. They are flat parameters of their own in their unit.
+//
+// Globs match the names of slices (those of the Hugging Face file): `*` stands for any run of
+// characters, `?` for one, `[...]` for one of a set. A parameter is kept if a glob matches one of
+// its slices.
+bool KeptInFp32(const std::vector<std::string>& globs, const Parameter& parameter);
+
+// The fault of globs[glob]: it matches no parameter, or it matches slices of a matrix that has
+// other slices which no glob matches.
+struct KeepMistake {
+  size_t glob = 0;
+  std::string message;
+};
+std::vector<KeepMistake> KeepMistakes(const std::vector<std::string>& globs, const Model& model);
 
 }  // namespace fsdp
 

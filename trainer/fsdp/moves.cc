@@ -15,18 +15,18 @@ namespace {
 constexpr MemoryPlace kDevice = MemoryPlace::kDevice, kPinned = MemoryPlace::kPinned,
                       kDisk = MemoryPlace::kDisk;
 
-void CopyMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+void CopyMove(const MoveContext&, Stream& stream, const PlacedView& from, const PlacedView& to) {
   Copy(stream, from.view, to.view);
 }
 
-void CastMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+void CastMove(const MoveContext&, Stream& stream, const PlacedView& from, const PlacedView& to) {
   Cast(stream, from.view, to.view);
 }
 
 // A piece after the other, each through memory that `scratch` names: `step(from, piece, to)`.
 template <typename Step>
-void InPieces(const MoveContext& context, Scratch scratch, const Located& source,
-              const Located& target, const Step& step) {
+void InPieces(const MoveContext& context, Scratch scratch, const PlacedView& source,
+              const PlacedView& target, const Step& step) {
   const View &from = source.view, &to = target.view;
   const int64_t n = from.NumElements();
   const ScratchBytes bytes(context.memory, scratch,
@@ -39,8 +39,8 @@ void InPieces(const MoveContext& context, Scratch scratch, const Located& source
   }
 }
 
-void CastOnTheWay(const MoveContext& context, Stream& stream, const Located& from,
-                  const Located& to) {
+void CastOnTheWay(const MoveContext& context, Stream& stream, const PlacedView& from,
+                  const PlacedView& to) {
   InPieces(context, Scratch::kFetch, from, to,
            [&](const View& part, const View& piece, const View& there) {
              Copy(stream, part, piece);
@@ -48,7 +48,8 @@ void CastOnTheWay(const MoveContext& context, Stream& stream, const Located& fro
            });
 }
 
-void ToDisk(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
+void ToDisk(const MoveContext& context, Stream& stream, const PlacedView& from,
+            const PlacedView& to) {
   InPieces(context, Scratch::kLeaving, from, to,
            [&](const View& part, const View& piece, const View& there) {
              Copy(stream, part, piece);
@@ -56,7 +57,8 @@ void ToDisk(const MoveContext& context, Stream& stream, const Located& from, con
            });
 }
 
-void FromDisk(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
+void FromDisk(const MoveContext& context, Stream& stream, const PlacedView& from,
+              const PlacedView& to) {
   InPieces(context, Scratch::kComing, from, to,
            [&](const View& part, const View& piece, const View& there) {
              ReadSpilled(stream, context.disk, part, piece);
@@ -64,23 +66,27 @@ void FromDisk(const MoveContext& context, Stream& stream, const Located& from, c
            });
 }
 
-void Write(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
+void Write(const MoveContext& context, Stream& stream, const PlacedView& from,
+           const PlacedView& to) {
   WriteSpilled(stream, context.disk, from.view, to.view);
 }
 
-void Read(const MoveContext& context, Stream& stream, const Located& from, const Located& to) {
+void Read(const MoveContext& context, Stream& stream, const PlacedView& from,
+          const PlacedView& to) {
   ReadSpilled(stream, context.disk, from.view, to.view);
 }
 
-void QuantizeMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+void QuantizeMove(const MoveContext&, Stream& stream, const PlacedView& from,
+                  const PlacedView& to) {
   Quantize(stream, from.view, *to.table, to.view);
 }
 
-void DequantizeMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+void DequantizeMove(const MoveContext&, Stream& stream, const PlacedView& from,
+                    const PlacedView& to) {
   Dequantize(stream, from.view, *from.table, to.view);
 }
 
-void SumMove(const MoveContext&, Stream& stream, const Located& from, const Located& to) {
+void SumMove(const MoveContext&, Stream& stream, const PlacedView& from, const PlacedView& to) {
   DequantizeSum(stream, from.view, *from.table, to.view);
 }
 
@@ -104,8 +110,8 @@ Moves::Moves() {
 
 void Moves::Set(const Ends& ends, Move move) { moves_[ends] = std::move(move); }
 
-void Moves::operator()(const MoveContext& context, Stream& stream, const Located& from,
-                       const Located& to) const {
+void Moves::operator()(const MoveContext& context, Stream& stream, const PlacedView& from,
+                       const PlacedView& to) const {
   const auto move =
       moves_.find({from.place, to.place, from.code, to.code, from.view.dtype != to.view.dtype});
   if (move == moves_.end()) {

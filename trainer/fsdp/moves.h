@@ -17,7 +17,7 @@
 namespace fsdp {
 
 // Elements, with their place and form.
-struct Located {
+struct PlacedView {
   View view;
   MemoryPlace place = MemoryPlace::kDevice;
   int code = 0;
@@ -37,8 +37,8 @@ class Moves {
  public:
   // Enqueues the move on a stream: the device's if one end lies on the device, otherwise the
   // host's. Both views have the same number of elements and do not overlap.
-  using Move = std::function<void(const MoveContext& context, Stream& stream, const Located& from,
-                                  const Located& to)>;
+  using Move = std::function<void(const MoveContext& context, Stream& stream,
+                                  const PlacedView& from, const PlacedView& to)>;
 
   // Begins with copies and casts between the device, pinned memory and a disk. Casts on the way
   // from the host go through Scratch::kFetch piece by piece. Moves between device and disk go
@@ -57,8 +57,8 @@ class Moves {
   void Set(const Ends& ends, Move move);
 
   // Throws std::logic_error where there is no such move.
-  void operator()(const MoveContext& context, Stream& stream, const Located& from,
-                  const Located& to) const;
+  void operator()(const MoveContext& context, Stream& stream, const PlacedView& from,
+                  const PlacedView& to) const;
 
  private:
   std::map<Ends, Move> moves_;

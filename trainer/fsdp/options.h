@@ -50,7 +50,7 @@ struct FsdpOptions {
     DType reduce_dtype = DType::kFloat32;
     DType master_dtype = DType::kFloat32;
     DType buffer_dtype = DType::kFloat32;
-    std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see keep_fp32.h.
+    std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see KeptInFp32().
     CastIn cast = CastIn::kOptimizer;         // Who casts the masters to param_dtype.
     LossScalerOptions scaler = {};
 
@@ -91,7 +91,7 @@ struct FsdpOptions {
   WrapPolicy auto_wrap;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;
-  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit. See host_limiter.h.
+  int64_t limit_all_gathers = 2;  // Gather slots; 0: one for each unit. See rate_limiter.h.
   int64_t reduce_buffers = 2;     // Gradient slots.
   int64_t communicators = 2;      // 1: gathers and reductions share the gather stream.
   Limiter limiter = Limiter::kDevice;

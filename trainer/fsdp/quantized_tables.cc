@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "trainer/fsdp/quantized_gather.h"
-#include "trainer/fsdp/quantized_reduce.h"
+#include "trainer/fsdp/quantized_collectives.h"
 #include "trainer/fsdp/unit_memory.h"
 
 namespace fsdp {

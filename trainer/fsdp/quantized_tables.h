@@ -20,13 +20,13 @@ namespace fsdp {
 
 // A flat parameter's tables; empty for data that does not travel so.
 struct QuantizedTables {
-  // quantized_gather.h
+  // QuantizedGather (quantized_collectives.h).
   struct Gather {
     QuantizedTable own, all;
   };
   Gather gather;
 
-  // quantized_reduce.h: the data quantised in each hop, and the data that arrives from each rank.
+  // QuantizedReduce: the data quantised in each hop, and the data that arrives from each rank.
   struct Hop {
     Group group = Group::kInside;
     QuantizedTable sent, arrived;

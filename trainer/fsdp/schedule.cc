@@ -1,32 +1,24 @@
 #include "trainer/fsdp/schedule.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
-#include "trainer/fsdp/batch_sums.h"
-#include "trainer/fsdp/host_limiter.h"
 #include "trainer/fsdp/host_updates.h"
-#include "trainer/fsdp/schedule_check.h"
+#include "trainer/fsdp/rate_limiter.h"
 #include "trainer/fsdp/scheduled_runs.h"
 #include "trainer/fsdp/table_actions.h"
 
 namespace fsdp {
 namespace {
 
-int Slots(int64_t asked, int64_t units) {
-  const int64_t slots = std::min(asked, units);
-  return static_cast<int>(slots);
-}
-
 // Walks the step in the order of the model's code and adds what surrounds each run.
 class Builder {
  public:
-  Builder(const ScheduleOptions& options, ActionList& list, HostLimiter& limiter)
+  Builder(const ScheduleOptions& options, ActionList& list, RateLimiter& limiter)
       : o_(options),
         list_(list),
         limiter_(limiter),
@@ -87,6 +79,13 @@ class Builder {
   Use Value(int unit) const {
     if (!HasOwnValue(unit)) return {Resource::kComputeShard, unit};
     return {Resource::kValue, unit, slot_of_[unit]};
+  }
+  // What a run reads of the unit. Where nothing is gathered or cast, frozen parameters are read
+  // where they lie, which no update writes.
+  Use Read(int unit, const ScheduledRun& run) const {
+    const bool in_place = !HasOwnValue(unit) && !o_.units[unit].cast;
+    if (in_place && o_.segments[run.segment].frozen) return {Resource::kConstant, unit};
+    return Value(unit);
   }
   Use Gradient(int unit) const {
     if (!HasOwnGradient(unit)) return {Resource::kGradientShard, unit};
@@ -158,14 +157,14 @@ class Builder {
     const std::optional<int> free = limiter_.BeforeGather(slot_of_[unit]);
     if (!free) return -1;
     std::vector<int> awaited;
-    if (*free != HostLimiter::kLongAgo) awaited.push_back(*free);
+    if (*free != RateLimiter::kLongAgo) awaited.push_back(*free);
     return Add(ActionKind::kHostWait, stream, unit, micro_batch,
                {.writes = caching_ ? std::vector<Use>{} : memory}, awaited);
   }
 
-  void PrefetchForBackward(size_t r, const std::vector<int>& pacing) {
+  void Prefetch(size_t r, const std::vector<int>& pacing) {
     const int next = runs_.NextUnit(r);
-    if (next >= 0) Gather(next, runs_[r].micro_batch, /*backward=*/true, pacing);
+    if (next >= 0) Gather(next, runs_[r].micro_batch, runs_[r].backward(), pacing);
   }
 
   void AddRun(size_t r) {
@@ -178,10 +177,7 @@ class Builder {
     }
     if (runs_.Reads(run)) FSDP_CHECK(Gather(u, m, run.backward())) << "no slot for unit " << u;
     const bool pre = o_.backward_prefetch == BackwardPrefetch::kPre;
-    if (run.backward() ? pre : o_.forward_prefetch) {
-      const int next = runs_.NextUnit(r);
-      if (next >= 0) Gather(next, m, run.backward());
-    }
+    if (run.backward() ? pre : o_.forward_prefetch) Prefetch(r, {});
 
     const bool backward = run.pass == Pass::kBackward, gradient = backward && Trains(u);
     if (gradient) TakeGradient(u, m);
@@ -191,9 +187,9 @@ class Builder {
                   .pass = run.pass,
                   .micro_batch = m,
                   .reads = {batch}};  // Blocks look at positions.
-    if (runs_.Reads(run)) action.reads.push_back(Value(u));
+    if (runs_.Reads(run)) action.reads.push_back(Read(u, run));
     const bool of_root = u != 0 && runs_.Reads(run, 0);
-    if (of_root) action.reads.push_back(Value(0));
+    if (of_root) action.reads.push_back(Read(0, run));
     const bool last = run.segment == segments_ - 1;
     if (gradient) action.writes.push_back(Gradient(u));
     if (last && (backward || o_.mode != Mode::kTrain)) {
@@ -202,7 +198,7 @@ class Builder {
     UseActivations(run, action);
     tables_.Before(run, action);
     const int index = list_.Add(std::move(action));
-    AddBatchSums(o_, run, list_);
+    AddBatchSums(run);
     tables_.Behind(run);
     if (run.pass == Pass::kForward) LeaveActivations(run.segment, m);
     const bool ends =
@@ -211,12 +207,26 @@ class Builder {
     LetGo(r, u);
     if (of_root || r + 1 == runs_.size()) LetGo(r, 0);
     if (!run.backward()) return;
-    if (pre) PrefetchForBackward(r, {});
-    if (o_.backward_prefetch == BackwardPrefetch::kPost) PrefetchForBackward(r, {index});
+    if (pre) Prefetch(r, {});
+    if (o_.backward_prefetch == BackwardPrefetch::kPost) Prefetch(r, {index});
     std::vector<int> pacing{index};
     const int reduced = Reduce(r);
     if (reduced >= 0) pacing.push_back(reduced);
-    if (o_.backward_prefetch == BackwardPrefetch::kNone) PrefetchForBackward(r, pacing);
+    if (o_.backward_prefetch == BackwardPrefetch::kNone) Prefetch(r, pacing);
+  }
+
+  // Sums over ranks of a run's batch norms (train.batch_norm: sync), done where the model's code
+  // asks for them; the compute stream waits for each. The list fixes their number and their order
+  // on the stream of reductions. A recompute takes forward's sums.
+  void AddBatchSums(const ScheduledRun& run) {
+    const bool none = run.pass == Pass::kRecompute;
+    for (int i = 0; !none && i < o_.segments[run.segment].batch_sums; ++i) {
+      list_.Add({.kind = ActionKind::kSumBatch,
+                 .stream = StreamId::kReduce,
+                 .segment = run.segment,
+                 .pass = run.pass,
+                 .micro_batch = run.micro_batch});
+    }
   }
 
   // Behind run r, its visit's last: what of unit u nobody reads before it is gathered again.
@@ -429,7 +439,7 @@ class Builder {
 
   const ScheduleOptions& o_;
   ActionList& list_;
-  HostLimiter& limiter_;
+  RateLimiter& limiter_;
   HostUpdates updates_;
   TableActions tables_;
   const ScheduledRuns runs_;
@@ -455,7 +465,7 @@ class Builder {
 }  // namespace
 
 Schedule MakeSchedule(const ScheduleOptions& options) {
-  CheckScheduleOptions(options);
+  options.Check();
   const int most = Slots(options.limit_all_gathers, std::ssize(options.units) - 1);
   // Frees that are outstanding when a step begins: as many as when the step before began, once
   // there have been a few.
@@ -464,7 +474,7 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
     FSDP_CHECK_LE(steps, kFewSteps) << "frees pile up: " << outstanding;
     ActionList list(/*one_queue=*/options.communicators == 1,
                     options.buffers == FsdpOptions::Buffers::kCaching);
-    HostLimiter limiter(options, most, outstanding);
+    RateLimiter limiter(options, most, outstanding);
     if (options.mode == Mode::kTrain) {
       Builder(options, list, limiter).AddStep();
       if (outstanding != limiter.outstanding()) {

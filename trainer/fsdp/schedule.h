@@ -94,6 +94,7 @@ struct SegmentRow {
   bool recomputed = false;       // Run again before its backward.
   bool read_in_backward = true;  // Its backward reads parameters.
   bool reads_root = false;       // It reads shared parameters of the root.
+  bool frozen = false;           // Neither it nor its unit's earlier ones read what trains.
   bool offloaded = false;        // Its activations wait for backward in host memory.
   int batch_sums = 0;            // Sums a pass of batch norms over all ranks.
 };
@@ -111,6 +112,7 @@ struct ScheduleOptions : FsdpOptions {
   bool tables = false;  // Embedding tables outside the units: table_actions.h.
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 
+  void Check() const;  // Throws std::invalid_argument for options out of range.
   bool Any(bool UnitRow::*has) const { return std::ranges::any_of(units, std::identity(), has); }
   // Whether a training step has work on the streams kLeave, kUpdate and kFetch.
   bool offloads() const {

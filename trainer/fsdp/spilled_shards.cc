@@ -70,7 +70,7 @@ View SpilledShards::In(int slot, const ShardPart& part, const View& shard) const
   return {at, shard.dtype, Shape{part.count}};
 }
 
-Located SpilledShards::In(int slot, const ShardPart& part, const Located& shard) const {
+PlacedView SpilledShards::In(int slot, const ShardPart& part, const PlacedView& shard) const {
   return {In(slot, part, shard.view), Holds(shard.view) ? MemoryPlace::kPinned : shard.place,
           shard.code};
 }

@@ -43,7 +43,7 @@ class SpilledShards {
 
   // The part of the shard: in the slot if the shard is spilled.
   View In(int slot, const ShardPart& part, const View& shard) const;
-  Located In(int slot, const ShardPart& part, const Located& shard) const;
+  PlacedView In(int slot, const ShardPart& part, const PlacedView& shard) const;
   // The part's copy for the device; empty where that is the master.
   View CopyIn(int slot, const ShardPart& part) const;
 

@@ -4,8 +4,7 @@
 #include <set>
 
 #include "trainer/core/round_up.h"
-#include "trainer/fsdp/quantized_gather.h"
-#include "trainer/fsdp/quantized_reduce.h"
+#include "trainer/fsdp/quantized_collectives.h"
 
 namespace fsdp {
 namespace {

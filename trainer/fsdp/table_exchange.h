@@ -25,10 +25,8 @@
 #include "trainer/autograd/table_vectors.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/core/batch.h"
-#include "trainer/fsdp/fill.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/fsdp/memory_plan.h"
-#include "trainer/fsdp/shard_update.h"
-#include "trainer/fsdp/table_layout.h"
 #include "trainer/fsdp/table_route.h"
 #include "trainer/runtime/device.h"
 

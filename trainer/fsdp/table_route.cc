@@ -1,11 +1,15 @@
 #include "trainer/fsdp/table_route.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "trainer/core/check.h"
 #include "trainer/core/round_up.h"
-#include "trainer/fsdp/carver.h"
+#include "trainer/fsdp/bump_allocator.h"
 #include "trainer/ops/table_rows.h"
 
 namespace fsdp {
@@ -13,7 +17,7 @@ namespace {
 
 constexpr uint64_t kAbsent = ~uint64_t{0};
 
-// Bytes that Carver takes for so many.
+// Bytes that BumpAllocator takes for so many.
 int64_t Carved(int64_t elements, DType dtype) { return RoundUp(elements * SizeOf(dtype), 64); }
 
 // 1 / kRowKeyFactor modulo 2^64, by Newton's iteration: each doubles the bits that are right.
@@ -51,13 +55,13 @@ int64_t TableRouteBytes(const TableLayout& layout) {
 }
 
 TableRoute CarveTableRoute(const TableLayout& layout, const View& bytes) {
-  Carver carver(bytes);
+  BumpAllocator bump(bytes);
   TableRoute route;
-  route.rows = carver.Take(layout.step_ids(), DType::kInt64);
-  route.owners = carver.Take(layout.world + 1, DType::kInt32);
-  route.places = carver.Take(layout.step_ids(), DType::kInt32);
-  route.order = carver.Take(layout.step_ids(), DType::kInt32);
-  route.log2_rounds = carver.Take(1, DType::kInt32);
+  route.rows = bump.Take(layout.step_ids(), DType::kInt64);
+  route.owners = bump.Take(layout.world + 1, DType::kInt32);
+  route.places = bump.Take(layout.step_ids(), DType::kInt32);
+  route.order = bump.Take(layout.step_ids(), DType::kInt32);
+  route.log2_rounds = bump.Take(1, DType::kInt32);
   return route;
 }
 
@@ -141,6 +145,33 @@ int TableRouteMaker::Log2Rounds() const {
     }
   }
   return log2;
+}
+
+int64_t TableLayout::round_rows() const {
+  const double asked = std::ceil(tables.front().capacity * static_cast<double>(step_ids()) / world);
+  if (asked >= static_cast<double>(step_ids())) return step_ids();
+  return std::min(std::max(static_cast<int64_t>(asked), kLeastRows), step_ids());
+}
+
+TableLayout MakeTableLayout(const std::vector<EmbeddingTable>& tables, int world,
+                            int64_t batch_rows, int64_t micro_batches) {
+  TableLayout layout;
+  layout.world = world;
+  layout.tables = tables;
+  layout.batch_rows = batch_rows;
+  layout.micro_batches = micro_batches;
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  int64_t slots = 0;
+  for (const EmbeddingTable& table : tables) {
+    layout.AddTable(table.rows);
+    slots += table.bag;
+    layout.first_slot.push_back(static_cast<int32_t>(std::min(slots, kMost)));
+  }
+  if (slots > kMost / batch_rows / micro_batches) {
+    throw std::invalid_argument("[MakeTableLayout] a step of a rank has " + std::to_string(slots) +
+                                " ids a sample, which is more than 2^31 - 1 ids");
+  }
+  return layout;
 }
 
 }  // namespace fsdp

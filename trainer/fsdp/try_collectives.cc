@@ -5,9 +5,8 @@
 #include "trainer/fsdp/executor_memory.h"
 #include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/fsdp/quantized_gather.h"
-#include "trainer/fsdp/quantized_reduce.h"
-#include "trainer/fsdp/table_layout.h"
+#include "trainer/fsdp/quantized_collectives.h"
+#include "trainer/fsdp/table_route.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {

@@ -9,7 +9,6 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/process_limits.h"
 #include "trainer/core/units.h"
-#include "trainer/fsdp/keep_fp32.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/nn/lora.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/fsdp/shard_update.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/optim/update_rule.h"
 
 namespace fsdp {

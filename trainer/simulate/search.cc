@@ -8,7 +8,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
-#include "trainer/engine/plan_that_fits.h"
+#include "trainer/engine/plan.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"

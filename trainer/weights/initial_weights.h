@@ -9,7 +9,7 @@
 
 #include "models/family.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/fsdp/fill.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {

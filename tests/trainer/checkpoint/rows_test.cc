@@ -15,7 +15,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/fsdp/row_deal.h"
+#include "trainer/fsdp/row_placement.h"
 
 namespace fsdp {
 namespace {
@@ -81,7 +81,7 @@ class RankRows {
 
   RankStates dense_;
   const ShardPlace place_;
-  RowDeal deal_;
+  RowPlacement deal_;
   std::vector<uint16_t> values_;
   std::vector<float> sums_;
   std::vector<CheckpointState> states_;

@@ -9,7 +9,7 @@
 #include "models/llama/config.h"
 #include "models/shape.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/fsdp/keep_fp32.h"
+#include "trainer/fsdp/model_layout.h"
 
 namespace fsdp::testing {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/ops/quantize_model.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/fsdp/quantized_gather.h"
+#include "trainer/fsdp/quantized_collectives.h"
 #include "trainer/fsdp/try_collectives.h"
 
 namespace fsdp {

@@ -1,7 +1,5 @@
 // Reductions of quantised gradients: each rank ends with what a model of blocks, hops and orders
 // says, to the bit, and counts are what was planned.
-#include "trainer/fsdp/quantized_reduce.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/quantized_collectives.h"
 #include "trainer/fsdp/try_collectives.h"
 
 namespace fsdp {

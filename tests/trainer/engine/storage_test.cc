@@ -107,7 +107,8 @@ TEST(Storage, IsAsThePageDrawsIt) {
 
 // Bytes, each one's complement: nobody can take them for numbers.
 std::atomic<int> g_complements = 0;
-void Complement(const MoveContext&, Stream& stream, const Located& source, const Located& target) {
+void Complement(const MoveContext&, Stream& stream, const PlacedView& source,
+                const PlacedView& target) {
   const View &from = source.view, &to = target.view;
   Operation operation{"complement", {from}, {to}, {}};
   const auto flip = [](ThreadPool&, const View& bytes, const View& there) {

@@ -428,6 +428,22 @@ TEST(Schedule, FrozenUnitsAreGatheredAndNothingElse) {
   }
 }
 
+// With one shard a run waits for the root's return only if it reads what returns: a frozen
+// embedding beside a head that trains does not.
+TEST(Schedule, FrozenSegmentsWaitForNoReturn) {
+  for (const bool frozen : {false, true}) {
+    ScheduleOptions o = OfBlocks(1, 1);
+    o.sharding_strategy = Strategy::kNoShard;
+    SetAll(o.units, &UnitRow::on_host);
+    o.segments[0].frozen = frozen;
+    const Schedule s = MakeSchedule(o);
+    const int returned = Find(s, [](const Action& a) { return Is(a, "return") && a.unit == 0; });
+    const std::vector<Wait>& waits = s.actions[FindRun(s, 0, Pass::kForward)].waits;
+    const auto is_for_it = [&](const Wait& w) { return w.step_before && w.action == returned; };
+    EXPECT_EQ(std::ranges::any_of(waits, is_for_it), !frozen) << s.ToString();
+  }
+}
+
 // Four ranks in two groups.
 ScheduleOptions Hybrid(Strategy strategy) {
   ScheduleOptions o = OfBlocks(3, 2);

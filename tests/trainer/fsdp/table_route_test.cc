@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/fsdp/table_layout.h"
 #include "trainer/ops/table_rows.h"
 
 namespace fsdp {
@@ -30,7 +29,7 @@ std::vector<EmbeddingTable> Tables(double capacity = 2) {
   return tables;
 }
 
-// A multiple of 64 bytes where a Carver may begin.
+// A multiple of 64 bytes where a BumpAllocator may begin.
 class Bytes {
  public:
   explicit Bytes(int64_t n) : memory_(static_cast<size_t>(n + 64)) {

@@ -14,7 +14,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/fsdp/row_deal.h"
+#include "trainer/fsdp/row_placement.h"
 #include "trainer/weights/hf_tensors.h"
 
 namespace fsdp {
@@ -35,7 +35,7 @@ std::string SaveTables(const std::string& checkpoints) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kWorld; ++rank) {
     ranks.emplace_back([&, rank] {
-      RowDeal deal{.world = kWorld};
+      RowPlacement deal{.world = kWorld};
       for (const EmbeddingTable& table : model.tables()) deal.AddTable(table.rows);
       std::vector<std::vector<float>> shards, rows;
       CheckpointState master{.name = "master", .shards = {}};

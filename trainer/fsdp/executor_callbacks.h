@@ -1,14 +1,27 @@
-// The updates that the executor asks of an optimizer.
+// What the executor asks of others: initial values, and updates of an optimizer.
 // Tests: tests/trainer/engine/bitwise_test.cc
-#ifndef FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
-#define FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
+#ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_CALLBACKS_H_
+#define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_CALLBACKS_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "trainer/core/view.h"
 
 namespace fsdp {
+
+class ModelBuffer;
+class Parameter;
+struct EmbeddingTable;
+
+// The sources of initial values for Executor::Initialize(). Each writes elements [begin, begin + n)
+// of its tensor to `values`, n elements of host memory, on any thread.
+using FillParameter = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
+// `values` has the buffer's dtype.
+using FillBuffer = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
+using FillRows = std::function<void(const EmbeddingTable&, int64_t begin, std::span<float> values)>;
 
 // The update of a trainable flat parameter's shard, or of a part of the shard.
 struct ShardUpdate {
@@ -37,4 +50,4 @@ struct RowUpdate {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_FSDP_SHARD_UPDATE_H_
+#endif  // FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_CALLBACKS_H_

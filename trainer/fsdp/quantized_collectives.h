@@ -1,6 +1,10 @@
-// Reductions of gradients in blocks that share a scale (qgZ of ZeRO++, Wang et al. 2023,
-// arXiv:2306.10209, section 3.3): which elements of a flat parameter travel, and in what order.
+// Flat parameters that travel in blocks that share a scale: which elements travel, and in what
+// order (ZeRO++, Wang et al. 2023, arXiv:2306.10209). Matrices of at least min_size elements are
+// quantised, the rest travels as it is. Blocks end with the parameter or the shard.
 //
+// Gathers of weights (qwZ, section 3.1): a shard travels in the flat parameter's `compute`.
+//
+// Reductions of gradients (qgZ, section 3.3):
 //   A rank's gradient is quantised and goes, in an all-to-all, to the ranks of its host. The rank
 //   of index l on the host sums the shards of all ranks of index l, in fp32 and in the order of
 //   ranks. Sums of hosts are quantised again and go, in a second all-to-all, to the ranks of these
@@ -8,16 +12,28 @@
 //   once with one hop. Between copies each rank sums a part of the shard and gives it, quantised,
 //   to all others and itself: copies have the same bits.
 // Tests: tests/trainer/engine/quantized_reduce_test.cc
-#ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_REDUCE_H_
-#define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_REDUCE_H_
+#ifndef FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_COLLECTIVES_H_
+#define FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_COLLECTIVES_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "trainer/fsdp/layout.h"
 #include "trainer/fsdp/options.h"
 #include "trainer/ops/quantized_layout.h"
 
 namespace fsdp {
+
+struct QuantizedGather {
+  QuantizedLayout own, all;  // This rank's shard; and every rank's, one behind the other.
+};
+
+// `shard`: this rank's. `quantize.gather` is not kNone.
+QuantizedGather LayOutGather(const FlatParameter& flat, int shard,
+                             const FsdpOptions::Quantize& quantize);
+
+// Bytes of the quantised value over all ranks; 0 where the flat parameter travels as it is.
+int64_t QuantizedBytes(const FlatParameter& flat, const FsdpOptions::Quantize& quantize);
 
 // Whether any of the flat parameter's gradient is quantised. False with one shard.
 bool ReducesQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quantize);
@@ -47,4 +63,4 @@ int64_t QuantizedReplicaBytes(const FlatParameter& flat, int replicas,
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_REDUCE_H_
+#endif  // FSDP_TRAIN_TRAINER_FSDP_QUANTIZED_COLLECTIVES_H_

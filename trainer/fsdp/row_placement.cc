@@ -1,10 +1,10 @@
-#include "trainer/fsdp/row_deal.h"
+#include "trainer/fsdp/row_placement.h"
 
 #include <algorithm>
 
 namespace fsdp {
 
-std::optional<RowDeal::Row> RowDeal::At(int position, int64_t own_row) const {
+std::optional<RowPlacement::Row> RowPlacement::At(int position, int64_t own_row) const {
   const int64_t row = own_row * world + position;
   if (row >= total_rows()) return std::nullopt;
   const auto behind = std::upper_bound(first_row.begin(), first_row.end(), row);
@@ -12,7 +12,7 @@ std::optional<RowDeal::Row> RowDeal::At(int position, int64_t own_row) const {
   return Row{table, row - first_row[table]};
 }
 
-RowDeal::Stretch RowDeal::RowsOf(int table, int position) const {
+RowPlacement::Stretch RowPlacement::RowsOf(int table, int position) const {
   // The first own row that is not before row `row` of all.
   const auto from = [&](int64_t row) {
     return row <= position ? 0 : (row - position + world - 1) / world;

@@ -1,12 +1,17 @@
-#include "trainer/fsdp/schedule_check.h"
-
+// The options that a schedule may have, and a schedule as text.
+// Tests: tests/trainer/fsdp/schedule_test.cc
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
+#include "trainer/core/philox.h"
+#include "trainer/fsdp/schedule.h"
+
 namespace fsdp {
 
-void CheckScheduleOptions(const ScheduleOptions& o) {
+void ScheduleOptions::Check() const {
+  const ScheduleOptions& o = *this;
   const auto require = [](bool ok, const std::string& what) {
     if (!ok) throw std::invalid_argument("[MakeSchedule] " + what);
   };
@@ -41,5 +46,20 @@ void CheckScheduleOptions(const ScheduleOptions& o) {
     require(!unit.cast || !unit.on_host, "units on the host are cast where they are fetched");
   }
 }
+
+std::string Schedule::ToString() const {
+  std::ostringstream out;
+  out << "gather slots " << gather_slots << ", gradient slots " << gradient_slots;
+  if (shard_slots > 0) out << ", shard slots " << shard_slots;
+  if (update_slots > 0) out << ", update slots " << update_slots;
+  if (spill_slots > 0) out << ", spill slots " << spill_slots;
+  out << "\n";
+  for (size_t i = 0; i < actions.size(); ++i) {
+    out << i << " " << fsdp::ToString(actions[i]) << "\n";
+  }
+  return out.str();
+}
+
+uint64_t Schedule::Hash() const { return HashBytes(ToString()); }
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // Tests: tests/trainer/fsdp/executor_test.cc
-#ifndef FSDP_TRAIN_TRAINER_FSDP_CARVER_H_
-#define FSDP_TRAIN_TRAINER_FSDP_CARVER_H_
+#ifndef FSDP_TRAIN_TRAINER_FSDP_BUMP_ALLOCATOR_H_
+#define FSDP_TRAIN_TRAINER_FSDP_BUMP_ALLOCATOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace fsdp {
 
 // Cuts views from bytes, one behind the other, each at a multiple of 64 bytes.
-class Carver {
+class BumpAllocator {
  public:
-  explicit Carver(const View& bytes) : next_(bytes.data) {}
+  explicit BumpAllocator(const View& bytes) : next_(bytes.data) {}
   View Take(int64_t elements, DType dtype) {
     const View view(next_, dtype, Shape{elements});
     next_ += RoundUp(view.bytes(), 64);
@@ -26,4 +26,4 @@ class Carver {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_FSDP_CARVER_H_
+#endif  // FSDP_TRAIN_TRAINER_FSDP_BUMP_ALLOCATOR_H_

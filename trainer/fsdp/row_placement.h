@@ -4,8 +4,8 @@
 // as that rank's row g / W. This spreads frequent rows and small tables over all ranks. Each rank
 // has ceil(rows / W) rows, the last of which may be no table's.
 // Tests: tests/trainer/fsdp/table_route_test.cc
-#ifndef FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
-#define FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
+#ifndef FSDP_TRAIN_TRAINER_FSDP_ROW_PLACEMENT_H_
+#define FSDP_TRAIN_TRAINER_FSDP_ROW_PLACEMENT_H_
 
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-struct RowDeal {
+struct RowPlacement {
   int world = 1;
   std::vector<int64_t> first_row = {0};  // Where each table's rows begin, and the end of all.
 
@@ -37,4 +37,4 @@ struct RowDeal {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_FSDP_ROW_DEAL_H_
+#endif  // FSDP_TRAIN_TRAINER_FSDP_ROW_PLACEMENT_H_

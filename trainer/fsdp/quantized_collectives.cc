@@ -1,17 +1,46 @@
-#include "trainer/fsdp/quantized_reduce.h"
+#include "trainer/fsdp/quantized_collectives.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "trainer/fsdp/quantized_pieces.h"
-
 namespace fsdp {
 namespace {
 
+using Gather = FsdpOptions::Quantize::Gather;
 using Reduce = FsdpOptions::Quantize::Reduce;
 
-QuantizedOptions OptionsOf(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+// The pieces of elements [begin, end) of the flat parameter.
+std::vector<QuantizedPiece> QuantizedPieces(const FlatParameter& flat, int64_t begin, int64_t end,
+                                            int64_t min_size) {
+  std::vector<QuantizedPiece> pieces;
+  for (const Piece& piece : PiecesBetween(flat, begin, end)) {
+    const Placement& parameter = *piece.parameter;
+    const bool quantized = parameter.shape.rank() > 1 && parameter.size() >= min_size;
+    pieces.push_back({piece.at, piece.at + piece.count, piece.begin, quantized});
+  }
+  return pieces;
+}
+
+std::vector<QuantizedPiece> ShardPieces(const FlatParameter& flat, int shard, int64_t min_size) {
+  const int64_t begin = flat.ShardBegin(shard);
+  return QuantizedPieces(flat, begin, begin + flat.shard_size, min_size);
+}
+
+QuantizedOptions GatherOptions(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+  return {quantize.gather == Gather::kInt8 ? QuantizedForm::kInt8 : QuantizedForm::kFp8,
+          static_cast<int>(quantize.block), flat.dtypes.compute};
+}
+
+QuantizedLayout LayOutAll(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+  std::vector<std::vector<QuantizedPiece>> shards;
+  for (int64_t s = 0; s * flat.shard_size < flat.size; ++s) {
+    shards.push_back(ShardPieces(flat, static_cast<int>(s), quantize.min_size));
+  }
+  return LayOutQuantizedShards(shards, flat.shard_size, GatherOptions(flat, quantize));
+}
+
+QuantizedOptions ReduceOptions(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
   return {quantize.reduce == Reduce::kInt8 ? QuantizedForm::kInt8 : QuantizedForm::kInt4,
           static_cast<int>(quantize.block), flat.dtypes.reduce};
 }
@@ -50,7 +79,7 @@ int64_t ReplicaStride(const FlatParameter& flat, int replicas,
     for (int r = 0; r < replicas; ++r) {
       const QuantizedPart part = ReplicaPart(flat, s, r, replicas, quantize);
       const QuantizedLayout layout =
-          LayOutQuantized(part.pieces, part.n, OptionsOf(flat, quantize));
+          LayOutQuantized(part.pieces, part.n, ReduceOptions(flat, quantize));
       largest = std::max(largest, layout.sizes.bytes);
     }
   }
@@ -66,10 +95,25 @@ QuantizedLayout LayOutSent(const FlatParameter& flat, int inside,
       parts.push_back(ShardOf(flat, s, s, quantize));
     }
   }
-  return LayOutQuantizedParts(parts, OptionsOf(flat, quantize));
+  return LayOutQuantizedParts(parts, ReduceOptions(flat, quantize));
 }
 
 }  // namespace
+
+QuantizedGather LayOutGather(const FlatParameter& flat, int shard,
+                             const FsdpOptions::Quantize& quantize) {
+  QuantizedLayout all = LayOutAll(flat, quantize);
+  const int64_t stride = all.sizes.bytes / (flat.size / flat.shard_size);
+  return {LayOutQuantized(ShardPieces(flat, shard, quantize.min_size), flat.shard_size,
+                          GatherOptions(flat, quantize), stride),
+          std::move(all)};
+}
+
+int64_t QuantizedBytes(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
+  if (!flat.dtypes.quantized || quantize.gather == Gather::kNone) return 0;
+  const QuantizedSizes sizes = LayOutAll(flat, quantize).sizes;
+  return sizes.quantized > 0 ? sizes.bytes : 0;
+}
 
 bool ReducesQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quantize) {
   if (!flat.dtypes.quantized || quantize.reduce == Reduce::kNone || flat.frozen) return false;
@@ -80,7 +124,7 @@ bool ReducesQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& qu
 
 QuantizedReduce LayOutReduce(const FlatParameter& flat, int shard, int inside,
                              const FsdpOptions::Quantize& quantize) {
-  const QuantizedOptions options = OptionsOf(flat, quantize);
+  const QuantizedOptions options = ReduceOptions(flat, quantize);
   QuantizedReduce reduce{.sent = LayOutSent(flat, inside, quantize), .inside = {}, .own = {}};
   const int64_t stride = reduce.sent.sizes.bytes / ShardsOf(flat);
   std::vector<QuantizedPart> parts;
@@ -98,7 +142,7 @@ int64_t QuantizedReduceBytes(const FlatParameter& flat, const FsdpOptions::Quant
 
 QuantizedReplicas LayOutReplicas(const FlatParameter& flat, int shard, int replica, int replicas,
                                  const FsdpOptions::Quantize& quantize) {
-  const QuantizedOptions options = OptionsOf(flat, quantize);
+  const QuantizedOptions options = ReduceOptions(flat, quantize);
   const int64_t stride = ReplicaStride(flat, replicas, quantize);
   std::vector<QuantizedPart> parts;
   for (int r = 0; r < replicas; ++r) {

@@ -4,8 +4,8 @@
 // as limit_all_gathers, the gather waits for the free of its own slot. With a caching allocator the
 // limiter is a window over frees: once so many are outstanding, each gather waits for the oldest,
 // across steps as within them.
-#ifndef FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
-#define FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
+#ifndef FSDP_TRAIN_TRAINER_FSDP_RATE_LIMITER_H_
+#define FSDP_TRAIN_TRAINER_FSDP_RATE_LIMITER_H_
 
 #include <deque>
 #include <map>
@@ -16,12 +16,12 @@
 namespace fsdp {
 
 // Actions are indices in a list.
-class HostLimiter {
+class RateLimiter {
  public:
   static constexpr int kLongAgo = -1;
 
   // `most`: 0 for no limit. `outstanding`: frees of steps before the list.
-  HostLimiter(const ScheduleOptions& options, int most, int outstanding = 0)
+  RateLimiter(const ScheduleOptions& options, int most, int outstanding = 0)
       : off_(options.limiter == FsdpOptions::Limiter::kDevice || most == 0),
         slots_(options.buffers == FsdpOptions::Buffers::kSlots),
         follows_steps_(options.mode == Mode::kTrain),
@@ -63,4 +63,4 @@ class HostLimiter {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_FSDP_HOST_LIMITER_H_
+#endif  // FSDP_TRAIN_TRAINER_FSDP_RATE_LIMITER_H_

@@ -1,6 +1,6 @@
 // Schedules under `limiter: host` and `buffers: caching`, followed by the rules of the paper's
 // runtime: a queue of the frees that are outstanding.
-#include "trainer/fsdp/host_limiter.h"
+#include "trainer/fsdp/rate_limiter.h"
 
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ At TargetOf(const Action& a, int step) {
 }
 
 // A queue of frees: at each gather, where it holds as many as the limit, the oldest is waited for.
-TEST(HostLimiter, WithCachingItIsAWindowOverFrees) {
+TEST(RateLimiter, WithCachingItIsAWindowOverFrees) {
   for (const ScheduleOptions& o : Settings(kCaching)) {
     const Schedule s = MakeSchedule(o);
     const int most =
@@ -98,7 +98,7 @@ TEST(HostLimiter, WithCachingItIsAWindowOverFrees) {
 }
 
 // The free of the gather that had the slot before, which no gather then waits for.
-TEST(HostLimiter, WithSlotsItIsTheSlotsFree) {
+TEST(RateLimiter, WithSlotsItIsTheSlotsFree) {
   int needed = 0;  // Others wait for updates, too, which are behind all frees.
   for (const ScheduleOptions& o : Settings(kSlots)) {
     const Schedule s = MakeSchedule(o);
@@ -132,7 +132,7 @@ TEST(HostLimiter, WithSlotsItIsTheSlotsFree) {
   EXPECT_GT(needed, 1000);
 }
 
-TEST(HostLimiter, CountsFreesAlone) {
+TEST(RateLimiter, CountsFreesAlone) {
   for (const FsdpOptions::Buffers buffers : {kSlots, kCaching}) {
     ScheduleOptions o = Blocks(5, buffers);
     EXPECT_GT(Count(MakeSchedule(o), ActionKind::kHostWait), 0);
@@ -148,7 +148,7 @@ TEST(HostLimiter, CountsFreesAlone) {
   }
 }
 
-TEST(HostLimiter, AnEvaluationBeginsWithNothingOutstanding) {
+TEST(RateLimiter, AnEvaluationBeginsWithNothingOutstanding) {
   ScheduleOptions o = Blocks(5, kCaching);
   o.mode = Mode::kEval;
   const Schedule s = MakeSchedule(o);
