@@ -15,8 +15,8 @@
 #include "trainer/engine/gemm_algorithms.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/convolution_choice.h"
+#include "trainer/loop/gemm_choice.h"
 #include "trainer/loop/gpu_transport.h"
-#include "trainer/loop/products.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
 

@@ -19,8 +19,8 @@
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/decompress.h"
-#include "trainer/data/text/text_check.h"
 #include "trainer/data/text/text_chunks.h"
+#include "trainer/data/text/text_source.h"
 #include "trainer/data/tokens/token_file.h"
 #include "trainer/data/whole_output.h"
 

@@ -24,9 +24,9 @@
 #include "tests/testing/hard_text.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/text/text_cache.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/tokens/token_file_source.h"
+#include "trainer/data/text/token_cache.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/data/tokens/token_file.h"
 #include "trainer/data/whole_output.h"
 
 namespace fsdp {
