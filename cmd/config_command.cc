@@ -11,6 +11,7 @@
 #include "trainer/loop/process.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
@@ -19,17 +20,13 @@ namespace fsdp {
 namespace {
 
 std::string DescribeSource(const SourceRecipe& source, bool is_fed_tokens) {
-  if (source.source == SourceRecipe::Source::kSynthetic) {
-    return is_fed_tokens ? "synthetic tokens" : "synthetic samples";
-  }
-  if (source.planted) return Grouped(*source.planted) + " planted clicks";
+  const DataSource& row = RowOf(source);
+  if (row.gives.empty()) return source.source + (is_fed_tokens ? " tokens" : " samples");
+  if (std::string own = row.describe ? row.describe(source) : ""; !own.empty()) return own;
   std::string text;
   for (const std::string& path : source.paths) text += (text.empty() ? "" : ", ") + path;
-  if (source.source == SourceRecipe::Source::kTokens) return "tokens from " + text;
-  if (source.source == SourceRecipe::Source::kImages) return "images from " + text;
-  if (source.source == SourceRecipe::Source::kClicks) return "clicks from " + text;
-  const std::string what =
-      source.IsPerLine() ? std::string(NounOf(source)) + "s" : std::string("text");
+  if (row.tokenizer != DataSource::Tokenizer::kNeeded) return source.source + " from " + text;
+  const std::string what = row.is_whole ? std::string(row.noun) + "s" : source.source;
   return what + " in " + source.tokenizer + " from " + text;
 }
 

@@ -23,8 +23,7 @@
 #include "trainer/core/read_file.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/tokenizers/whole_vocabulary.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/generate/chat_format.h"
 #include "trainer/generate/generator.h"
 #include "trainer/generate/sliding_rows.h"
@@ -190,21 +189,21 @@ std::vector<Prompt> PromptsOf(
 std::shared_ptr<const Tokenizer> TokenizerFor(const GenerateFlags& flags,
                                               const StoredModel& stored) {
   const auto size = static_cast<int32_t>(VocabSize(stored.shape));
-  if (!flags.tokenizer.empty()) return WholeVocabulary(OpenTokenizer(flags.tokenizer), size);
+  if (!flags.tokenizer.empty()) return PaddedVocabulary(OpenTokenizer(flags.tokenizer), size);
   const bool ids_alone =
       flags.prompts.empty() && flags.prompt_files.empty() && !flags.prompt_ids.empty();
   if (stored.tokenizer.name.empty()) {
-    if (ids_alone) return WholeVocabulary(nullptr, size);
+    if (ids_alone) return PaddedVocabulary(nullptr, size);
     throw ConfigError(stored.directory +
                       ": names no tokenizer; give --tokenizer (bytes, a tokenizer.json or a "
                       "SentencePiece model), or the prompt by --prompt-ids");
   }
   try {
-    return WholeVocabulary(OpenRunTokenizer(stored.tokenizer), size);
+    return PaddedVocabulary(OpenRunTokenizer(stored.tokenizer), size);
   } catch (const DataError& error) {
     if (!ids_alone) throw DataError(std::string(error.what()) + "; --tokenizer names another");
     std::fprintf(stderr, "warning: %s\n", Printable(error.what()).c_str());
-    return WholeVocabulary(nullptr, size);
+    return PaddedVocabulary(nullptr, size);
   }
 }
 

@@ -11,17 +11,17 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/data/text/token_cache.h"
 #include "trainer/data/text/tokenize.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/tokens/kept_tokens.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 namespace {
 
 void ListCache(const std::string& cache) {
-  const std::vector<KeptTokens> all = ListKeptTokens(cache);
+  const std::vector<TokenSet> all = ListTokenSets(cache);
   if (all.empty()) std::printf("%s: no tokens\n", PrintableName(cache).c_str());
-  for (const KeptTokens& kept : all) {
+  for (const TokenSet& kept : all) {
     const std::string what = kept.tokens == 0 ? "not finished"
                                               : HumanCount(static_cast<double>(kept.tokens)) +
                                                     " tokens of " + kept.inputs;
@@ -34,8 +34,8 @@ void ListCache(const std::string& cache) {
 void CleanCache(const std::string& cache) {
   int64_t bytes = 0;
   int sets = 0;
-  for (const KeptTokens& kept : ListKeptTokens(cache)) {
-    if (!RemoveKeptTokens(kept)) {
+  for (const TokenSet& kept : ListTokenSets(cache)) {
+    if (!RemoveTokenSet(kept)) {
       std::printf("%s: left, it is being written\n", PrintableName(kept.directory).c_str());
       continue;
     }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "trainer/autograd/tape.h"
-#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/clicks/click_store.h"
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/vector_layers.h"

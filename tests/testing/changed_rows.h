@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "trainer/data/row_source.h"
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/synthetic/synthetic.h"
 
 namespace fsdp::testing {
 

@@ -11,7 +11,7 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/core/batch.h"
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trainer/autograd/tape.h"
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/nn/layer_tools.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/model.h"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "trainer/engine/gemm_algorithms.h"
-#include "trainer/loop/products.h"
+#include "trainer/loop/gemm_choice.h"
 #include "trainer/ops/cuda/cublaslt.h"
 
 namespace fsdp {

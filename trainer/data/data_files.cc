@@ -2,18 +2,24 @@
 
 #include <fcntl.h>
 #include <glob.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "trainer/core/errors.h"
@@ -22,6 +28,105 @@
 #include "trainer/data/decompress.h"
 
 namespace fsdp {
+
+namespace internal {
+
+// In a list that the signal handler walks without a lock: ranges are added, never freed, and used
+// again. An unused one is empty.
+struct GuardedRange {
+  std::atomic<uintptr_t> begin = 0, end = 0;
+  std::atomic<bool> lost = false;
+  GuardedRange* next = nullptr;
+};
+
+}  // namespace internal
+
+// A mapped page raises SIGBUS when its file has lost it, by becoming shorter or by an error of the
+// disk or network. In a guarded range the handler replaces that page and all later ones by zeros,
+// remembers that, and the reader goes on: no thread dies, and the owner can ask afterwards whether
+// the bytes were real. Elsewhere the signal keeps its earlier effect.
+// Reading by pread(2) instead would need a descriptor for each of thousands of files.
+
+class MappingGuard {
+ public:
+  // Guards one mapping, page-aligned, that outlives this. Any thread may read the mapping.
+  MappingGuard(const void* begin, size_t bytes);
+  ~MappingGuard();
+  MappingGuard(const MappingGuard&) = delete;
+  MappingGuard& operator=(const MappingGuard&) = delete;
+
+  // Whether any of it has been replaced by zeros. The answer covers the bytes that the thread read
+  // before the call.
+  bool lost() const;
+
+ private:
+  internal::GuardedRange* range_;
+};
+
+namespace {
+
+using internal::GuardedRange;
+
+std::mutex mutex;  // For Add and Remove.
+std::atomic<GuardedRange*> ranges = nullptr;
+struct sigaction before;  // The earlier signal action.
+
+void OnBusError(int, siginfo_t* info, void*) {
+  const int saved = errno;
+  const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (GuardedRange* range = ranges.load(); range != nullptr; range = range->next) {
+    const uintptr_t begin = range->begin.load(), end = range->end.load();
+    if (at < begin || at >= end) continue;
+    // First: another thread may read the zeros as soon as they are there.
+    range->lost.store(true);
+    const uintptr_t page = at & ~(static_cast<uintptr_t>(::getpagesize()) - 1);
+    // The call itself: ThreadSanitizer's mmap() would take it for a write to what others read.
+    const long zeros = ::syscall(SYS_mmap, page, end - page, PROT_READ,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (zeros == -1) break;
+    errno = saved;
+    return;  // The faulting access runs again.
+  }
+  ::sigaction(SIGBUS, &before, nullptr);  // And again, this time as without us.
+  errno = saved;
+}
+
+void InstallOnce() {
+  static const bool installed = [] {
+    struct sigaction action = {};
+    action.sa_sigaction = OnBusError;
+    action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+    ::sigemptyset(&action.sa_mask);
+    return ::sigaction(SIGBUS, &action, &before) == 0;
+  }();
+  (void)installed;
+}
+
+}  // namespace
+
+MappingGuard::MappingGuard(const void* begin, size_t bytes) {
+  InstallOnce();
+  const std::lock_guard lock(mutex);
+  range_ = ranges.load();
+  while (range_ != nullptr && range_->end.load() != 0) range_ = range_->next;
+  if (range_ == nullptr) {
+    range_ = new GuardedRange;
+    range_->next = ranges.load();
+    ranges.store(range_);
+  }
+  range_->lost.store(false);
+  range_->begin.store(reinterpret_cast<uintptr_t>(begin));
+  range_->end.store(reinterpret_cast<uintptr_t>(begin) + bytes);
+}
+
+MappingGuard::~MappingGuard() {
+  const std::lock_guard lock(mutex);
+  range_->end.store(0);
+  range_->begin.store(0);
+}
+
+bool MappingGuard::lost() const { return range_->lost.load(); }
+
 namespace {
 
 [[noreturn]] void Fail(const std::string& path, const std::string& what) {
@@ -231,6 +336,70 @@ DataFile DescribeFile(const FileContents& file) {
   }
   file.CheckIntact();
   return {file.path(), std::ssize(contents), hash};
+}
+
+namespace {
+
+bool SameContents(const DataFile& a, const DataFile& b) {
+  return a.bytes == b.bytes && a.hash == b.hash;
+}
+
+std::string Contents(const DataFile& file) {
+  char hash[17];
+  std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(file.hash));
+  return std::to_string(file.bytes) + " bytes with hash " + hash;
+}
+
+// Takes from `list` the first that `is`.
+template <typename Is>
+bool Take(std::vector<DataFile>& list, const Is& is, DataFile* taken = nullptr) {
+  const auto found = std::find_if(list.begin(), list.end(), is);
+  if (found == list.end()) return false;
+  if (taken != nullptr) *taken = *found;
+  list.erase(found);
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> DataChanges(const std::vector<DataFile>& before,
+                                     const std::vector<DataFile>& now) {
+  if (std::equal(before.begin(), before.end(), now.begin(), now.end(), SameContents)) return {};
+  // Files that only one list has. A changed file is in both lists, most likely under one path.
+  std::vector<DataFile> gone, come = now;
+  for (const DataFile& file : before) {
+    if (!Take(come, [&](const DataFile& f) { return SameContents(f, file); })) gone.push_back(file);
+  }
+  std::vector<std::string> changes;
+  std::vector<DataFile> moved;
+  const auto pair = [&](const DataFile& was, const DataFile& is) {
+    changes.push_back(is.path + ": has " + Contents(is) + ", but the run was trained on " +
+                      Contents(was) + (was.path == is.path ? "" : " (" + was.path + ")"));
+  };
+  DataFile is;
+  for (const DataFile& was : gone) {
+    const auto same_path = [&](const DataFile& f) { return f.path == was.path; };
+    Take(come, same_path, &is) ? pair(was, is) : moved.push_back(was);
+  }
+  for (const DataFile& was : moved) {
+    if (Take(
+            come, [](const DataFile&) { return true; }, &is)) {
+      pair(was, is);
+    } else {
+      changes.push_back(was.path + ": the run was trained on it, " + Contents(was) +
+                        ", and it is missing");
+    }
+  }
+  for (const DataFile& file : come) {
+    changes.push_back(file.path + ": the run was not trained on it, " + Contents(file));
+  }
+  if (changes.empty()) {  // The same files.
+    const auto [was, is_now] =
+        std::mismatch(before.begin(), before.end(), now.begin(), SameContents);
+    changes.push_back(is_now->path + ": the files are in another order: here the run had " +
+                      was->path);
+  }
+  return changes;
 }
 
 }  // namespace fsdp

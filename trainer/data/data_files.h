@@ -1,9 +1,11 @@
 // Files as bytes in memory, and the lists of files that recipes name.
+// Tests: tests/trainer/data/data_files_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_DATA_FILES_H_
 #define FSDP_TRAIN_TRAINER_DATA_DATA_FILES_H_
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/data/mapping_guard.h"
-
 namespace fsdp {
+
+class MappingGuard;
 
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
 // address space, and ranks of a host share its pages. If the file becomes shorter meanwhile, the
@@ -97,6 +99,11 @@ inline constexpr int64_t kHashedWhole = int64_t{1} << 30;  // Bytes.
 // between the stretches goes unseen. Throws as FileContents::CheckIntact() does. Reads at memory
 // speed where the file lies in the page cache.
 DataFile DescribeFile(const FileContents& file);
+
+// A sentence for each file of two lists that is not the same, with sizes and hashes of both; empty
+// where the lists hold the same contents in the same order, whatever the paths: data may move.
+std::vector<std::string> DataChanges(const std::vector<DataFile>& before,
+                                     const std::vector<DataFile>& now);
 
 }  // namespace fsdp
 

@@ -70,25 +70,25 @@ void CheckStep(int64_t step) {
 
 }  // namespace
 
-Deal::Deal(const DealOptions& options) : options_(options) {
+BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
   if (options.global_batch_size < 1 || options.micro_batch_size < 1 || options.data_ranks < 1) {
-    throw std::invalid_argument("[Deal] want all >= 1: global_batch_size " +
+    throw std::invalid_argument("[BatchPlan] want all >= 1: global_batch_size " +
                                 std::to_string(options.global_batch_size) + ", micro_batch_size " +
                                 std::to_string(options.micro_batch_size) + ", data_ranks " +
                                 std::to_string(options.data_ranks));
   }
 }
 
-int64_t Deal::MicroBatches() const {
+int64_t BatchPlan::MicroBatches() const {
   const int64_t at_once = options_.micro_batch_size * options_.data_ranks;
   return (options_.global_batch_size + at_once - 1) / at_once;
 }
 
-int64_t Deal::PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const {
+int64_t BatchPlan::PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const {
   if (micro_index < 0 || micro_index >= MicroBatches() || data_rank < 0 ||
       data_rank >= options_.data_ranks || row < 0 || row >= options_.micro_batch_size) {
     throw std::invalid_argument(
-        "[Deal::PlaceOf] row " + std::to_string(row) + " of " +
+        "[BatchPlan::PlaceOf] row " + std::to_string(row) + " of " +
         std::to_string(options_.micro_batch_size) + ", micro-batch " + std::to_string(micro_index) +
         " of " + std::to_string(MicroBatches()) + ", data rank " + std::to_string(data_rank) +
         " of " + std::to_string(options_.data_ranks));
@@ -277,32 +277,32 @@ void FillBatch(const RowSource& source, int64_t rows, uint64_t seed, const Sampl
 
 }  // namespace
 
-TrainLoader::TrainLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options,
+TrainLoader::TrainLoader(std::shared_ptr<const RowSource> rows, const BatchPlanOptions& options,
                          uint64_t seed)
-    : deal_(options), rows_(std::move(rows)), seed_(seed) {}
+    : plan_(options), rows_(std::move(rows)), seed_(seed) {}
 
 TrainLoader::TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle,
                          uint64_t seed)
     : TrainLoader(std::make_shared<Samples>(std::move(sources), options, shuffle, seed),
-                  options.deal(), seed) {}
+                  options.batch_plan(), seed) {}
 
 int64_t TrainLoader::SampleOf(int64_t step, int64_t micro_index, int64_t data_rank,
                               int64_t row) const {
   CheckStep(step);
-  const int64_t place = deal_.PlaceOf(micro_index, data_rank, row);
-  const int64_t global = deal_.options().global_batch_size;
+  const int64_t place = plan_.PlaceOf(micro_index, data_rank, row);
+  const int64_t global = plan_.options().global_batch_size;
   return place < global ? (step - 1) * global + place : kNoSample;
 }
 
 void TrainLoader::MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank,
                              const Batch& out) const {
   const auto sample_of = [&](int64_t row) { return SampleOf(step, micro_index, data_rank, row); };
-  FillBatch(*rows_, deal_.options().micro_batch_size, seed_, sample_of, threads_.get(), out);
+  FillBatch(*rows_, plan_.options().micro_batch_size, seed_, sample_of, threads_.get(), out);
 }
 
 int64_t TrainLoader::TargetsOfStep(int64_t step) const {
   CheckStep(step);
-  const int64_t global = deal_.options().global_batch_size;
+  const int64_t global = plan_.options().global_batch_size;
   const int64_t targets = rows_->Targets((step - 1) * global, step * global);
   if (targets == 0) {
     throw DataError("data: " + rows_->WhyNoTargets("step " + std::to_string(step)));
@@ -310,9 +310,9 @@ int64_t TrainLoader::TargetsOfStep(int64_t step) const {
   return targets;
 }
 
-EvalLoader::EvalLoader(std::shared_ptr<const RowSource> source, const DealOptions& options,
+EvalLoader::EvalLoader(std::shared_ptr<const RowSource> source, const BatchPlanOptions& options,
                        int64_t batches)
-    : deal_(options), rows_(std::move(source)) {
+    : plan_(options), rows_(std::move(source)) {
   if (batches < 1) {
     throw std::invalid_argument("[EvalLoader] " + std::to_string(batches) + " batches, want >= 1");
   }
@@ -331,9 +331,9 @@ EvalLoader::EvalLoader(std::shared_ptr<const RowSource> source, const DealOption
 EvalLoader::EvalLoader(WeightedSources sources, const LoaderOptions& options, int64_t batches)
     : EvalLoader(
           std::make_shared<Samples>(std::move(sources), options, /*shuffle=*/false, /*seed=*/0),
-          options.deal(), batches) {}
+          options.batch_plan(), batches) {}
 
-int64_t EvalLoader::Batches() const { return (count_ - 1) / deal_.options().global_batch_size + 1; }
+int64_t EvalLoader::Batches() const { return (count_ - 1) / plan_.options().global_batch_size + 1; }
 
 void EvalLoader::CheckBatch(int64_t batch) const {
   if (batch < 0 || batch >= Batches()) {
@@ -345,8 +345,8 @@ void EvalLoader::CheckBatch(int64_t batch) const {
 int64_t EvalLoader::SampleOf(int64_t batch, int64_t micro_index, int64_t data_rank,
                              int64_t row) const {
   CheckBatch(batch);
-  const int64_t place = deal_.PlaceOf(micro_index, data_rank, row);
-  const int64_t global = deal_.options().global_batch_size;
+  const int64_t place = plan_.PlaceOf(micro_index, data_rank, row);
+  const int64_t global = plan_.options().global_batch_size;
   const int64_t sample = batch * global + place;
   return place < global && sample < count_ ? sample : kNoSample;
 }
@@ -354,12 +354,12 @@ int64_t EvalLoader::SampleOf(int64_t batch, int64_t micro_index, int64_t data_ra
 void EvalLoader::MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank,
                             const Batch& out) const {
   const auto sample_of = [&](int64_t row) { return SampleOf(batch, micro_index, data_rank, row); };
-  FillBatch(*rows_, deal_.options().micro_batch_size, /*seed=*/0, sample_of, threads_.get(), out);
+  FillBatch(*rows_, plan_.options().micro_batch_size, /*seed=*/0, sample_of, threads_.get(), out);
 }
 
 int64_t EvalLoader::TargetsOfBatch(int64_t batch) const {
   CheckBatch(batch);
-  const int64_t global = deal_.options().global_batch_size;
+  const int64_t global = plan_.options().global_batch_size;
   return rows_->Targets(batch * global, std::min(count_, (batch + 1) * global));
 }
 

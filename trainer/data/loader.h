@@ -26,17 +26,17 @@
 
 #include "trainer/core/batch.h"
 #include "trainer/data/mixture.h"
+#include "trainer/data/permutation.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/row_threads.h"
-#include "trainer/data/sample_index.h"
 #include "trainer/data/samples/packed_rows.h"
 #include "trainer/data/samples/packing.h"
-#include "trainer/data/samples/sample_source.h"
+#include "trainer/data/samples/sample_store.h"
 #include "trainer/data/tokens/token_source.h"
 
 namespace fsdp {
 
-struct DealOptions {
+struct BatchPlanOptions {
   int64_t global_batch_size = 0;  // Samples of an optimizer step, over all ranks.
   int64_t micro_batch_size = 0;   // Rows of a Batch.
   int64_t data_ranks = 1;         // Data coordinates of the mesh, not the world size.
@@ -52,7 +52,7 @@ struct LoaderOptions {
   bool documents = false;         // For windows only. Every source then has an eot().
   Packing packing = Packing::kWindows;
 
-  DealOptions deal() const { return {global_batch_size, micro_batch_size, data_ranks}; }
+  BatchPlanOptions batch_plan() const { return {global_batch_size, micro_batch_size, data_ranks}; }
 };
 
 struct WeightedSource {
@@ -65,9 +65,9 @@ struct WeightedSource {
 using WeightedSources = std::vector<WeightedSource>;
 
 // The deal above, without data.
-class Deal {
+class BatchPlan {
  public:
-  explicit Deal(const DealOptions& options);  // Throws std::invalid_argument.
+  explicit BatchPlan(const BatchPlanOptions& options);  // Throws std::invalid_argument.
 
   // Micro-batches of every rank: ceil(global_batch_size / (micro_batch_size * data_ranks)).
   int64_t MicroBatches() const;
@@ -75,10 +75,10 @@ class Deal {
   // argument out of range.
   int64_t PlaceOf(int64_t micro_index, int64_t data_rank, int64_t row) const;
 
-  const DealOptions& options() const { return options_; }
+  const BatchPlanOptions& options() const { return options_; }
 
  private:
-  DealOptions options_;
+  BatchPlanOptions options_;
 };
 
 // Samples of a mixture, with which both loaders fill rows. Each source has the order of a
@@ -131,7 +131,8 @@ class Samples final : public RowSource {
 class TrainLoader {
  public:
   // `seed`: of the samples' keys. Throws std::invalid_argument for options that make no sense.
-  TrainLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options, uint64_t seed);
+  TrainLoader(std::shared_ptr<const RowSource> rows, const BatchPlanOptions& options,
+              uint64_t seed);
   // A loader of token sequences. Also throws DataError for too little data.
   TrainLoader(WeightedSources sources, const LoaderOptions& options, bool shuffle, uint64_t seed);
   TrainLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options, bool shuffle,
@@ -141,7 +142,7 @@ class TrainLoader {
   // Threads for all batches to come. Other loaders may have the same ones.
   void FillWith(std::shared_ptr<RowThreads> threads) { threads_ = std::move(threads); }
 
-  int64_t MicroBatches() const { return deal_.MicroBatches(); }
+  int64_t MicroBatches() const { return plan_.MicroBatches(); }
   // The global sample in a row, or kNoSample.
   int64_t SampleOf(int64_t step, int64_t micro_index, int64_t data_rank, int64_t row) const;
   // Fills `out`. May block on the disk. Throws DataError as the source does, std::invalid_argument
@@ -155,7 +156,7 @@ class TrainLoader {
   const RowSource& rows() const { return *rows_; }
 
  private:
-  Deal deal_;
+  BatchPlan plan_;
   std::shared_ptr<const RowSource> rows_;
   std::shared_ptr<RowThreads> threads_;
   uint64_t seed_;
@@ -167,7 +168,8 @@ class TrainLoader {
 class EvalLoader {
  public:
   // `batches` >= 1. Throws as TrainLoader does, and DataError for less than a sample.
-  EvalLoader(std::shared_ptr<const RowSource> rows, const DealOptions& options, int64_t batches);
+  EvalLoader(std::shared_ptr<const RowSource> rows, const BatchPlanOptions& options,
+             int64_t batches);
   EvalLoader(WeightedSources sources, const LoaderOptions& options, int64_t batches);
   EvalLoader(std::shared_ptr<const TokenSource> source, const LoaderOptions& options,
              int64_t batches)
@@ -176,7 +178,7 @@ class EvalLoader {
   void FillWith(std::shared_ptr<RowThreads> threads) { threads_ = std::move(threads); }
 
   int64_t Batches() const;
-  int64_t MicroBatches() const { return deal_.MicroBatches(); }
+  int64_t MicroBatches() const { return plan_.MicroBatches(); }
   // `batch` in [0, Batches()). Otherwise as in TrainLoader.
   int64_t SampleOf(int64_t batch, int64_t micro_index, int64_t data_rank, int64_t row) const;
   void MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank, const Batch& out) const;
@@ -186,7 +188,7 @@ class EvalLoader {
  private:
   void CheckBatch(int64_t batch) const;
 
-  Deal deal_;
+  BatchPlan plan_;
   std::shared_ptr<const RowSource> rows_;
   std::shared_ptr<RowThreads> threads_;
   int64_t count_;

@@ -6,8 +6,8 @@
 #include "trainer/comm/store/together.h"
 #include "trainer/loop/attention_choice.h"
 #include "trainer/loop/convolution_choice.h"
+#include "trainer/loop/gemm_choice.h"
 #include "trainer/loop/gpu_transport.h"
-#include "trainer/loop/products.h"
 
 namespace fsdp {
 

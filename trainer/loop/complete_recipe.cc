@@ -9,9 +9,10 @@
 
 #include "models/shape.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/data/tokens/token_manifest.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
@@ -57,7 +58,7 @@ void PinInitialWeights(const Run& run, Recipe& recipe) {
 std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
   std::vector<std::pair<SourceRecipe*, std::string>> open;
   const auto visit = [&](SourceRecipe& source, const std::string& key) {
-    if (source.source != SourceRecipe::Source::kText && !source.IsPerLine()) return;
+    if (RowOf(source).tokenizer != DataSource::Tokenizer::kNeeded) return;
     if (recipe.places.count(key + ".tokenizer") == 0) open.emplace_back(&source, key);
   };
   VisitSources(recipe.data.train, "data.train", visit);
@@ -103,7 +104,7 @@ std::vector<Vocabulary> VocabulariesOf(const DataRecipe& data) {
         opened[*name] = {*name, tokenizer->vocab_size(), tokenizer->hash()};
       }
       all.push_back(opened[*name]);
-    } else if (keyed.source->source == SourceRecipe::Source::kTokens) {
+    } else if (RowOf(*keyed.source).tokenizer == DataSource::Tokenizer::kMadeBy) {
       const std::optional<TokenManifest> manifest = ManifestOf(*keyed.source);
       if (manifest) {
         all.push_back({manifest->tokenizer, manifest->vocab_size, manifest->tokenizer_hash});

@@ -21,6 +21,7 @@
 #include "trainer/loop/run_data.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/ops/cpu/isa.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
@@ -83,7 +84,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   disk_bytes_ = facts.disk_bytes;
   const std::span<const SourceRecipe> sources = recipe_.data.TrainSources();
   const bool talks = std::any_of(sources.begin(), sources.end(), [](const SourceRecipe& source) {
-    return source.source == SourceRecipe::Source::kChat;
+    return RowOf(source).chat_template != nullptr;
   });
   if (facts.data->tokenizer && facts.data->samples) speech_ = talks ? Speech::kChat : Speech::kText;
   if (!first()) return;
@@ -203,9 +204,10 @@ void Recorder::SayHowMuchData(const RunData& data) {
   for (size_t i = 0; i < counts.size(); ++i) {
     const auto source = static_cast<int64_t>(i);
     const SourceRecipe& recipe = recipe_.data.TrainSources()[i];
-    if (recipe.source == SourceRecipe::Source::kSynthetic) continue;
+    const DataSource& row = RowOf(recipe);
+    if (row.gives.empty()) continue;
     uses.push_back({counts[i], samples.Rows(source), samples.Tokens(source),
-                    samples.WholeSamples(source), std::string(NounOf(recipe))});
+                    samples.WholeSamples(source), std::string(row.noun)});
   }
   if (!uses.empty()) console_.Line("data: " + HowMuchData(uses, recipe_.data.seq_len));
 }

@@ -17,7 +17,7 @@
 #include "trainer/fsdp/executor_step.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/run_directory.h"
-#include "trainer/loop/run_words.h"
+#include "trainer/loop/run_messages.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/observe/console.h"
 #include "trainer/observe/log.h"

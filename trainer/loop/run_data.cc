@@ -12,32 +12,21 @@
 #include <variant>
 
 #include "models/shape.h"
-#include "trainer/core/cache_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/chat/chat_template.h"
-#include "trainer/data/chat/jinja/date.h"
 #include "trainer/data/pairs/pair_rows.h"
 #include "trainer/data/pairs/span_corruption.h"
 #include "trainer/data/samples/document_store.h"
 #include "trainer/data/samples/fitted_samples.h"
 #include "trainer/data/samples/line_samples.h"
-#include "trainer/data/synthetic/synthetic_source.h"
-#include "trainer/data/text/text_cache.h"
-#include "trainer/data/text/text_check.h"
 #include "trainer/data/text/text_source.h"
-#include "trainer/data/text/tokenize.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/tokens/token_file_source.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/data/tokens/token_source.h"
-#include "trainer/loop/click_data.h"
-#include "trainer/loop/drawn_data.h"
-#include "trainer/loop/image_data.h"
-#include "trainer/loop/pair_data.h"
-#include "trainer/loop/run_words.h"
+#include "trainer/loop/run_messages.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/data_source.h"
 
 namespace fsdp {
 namespace {
@@ -49,25 +38,31 @@ class Opener {
       : recipe_(recipe), shape_(shape), progress_(progress), data_(data) {}
 
   // Reads the source's files and adds them to `files`; null: it does neither.
-  std::shared_ptr<const TokenSource> Open(const SourceRecipe& recipe, const std::string& key,
+  std::shared_ptr<const TokenSource> Open(const SourceRecipe& source, const std::string& key,
                                           uint64_t seed, std::vector<DataFile>* files) {
-    std::shared_ptr<const TokenSource> source = OpenFiles(recipe, key, seed);
-    if (recipe.eot) source = WithEot(std::move(source), static_cast<int32_t>(*recipe.eot));
-    RequireEot(source->eot().has_value(), recipe_.data.WantsEot(), key, source->Describe());
-    if (files != nullptr) Describe(recipe, *source, *files);
-    CheckTokens(*source, static_cast<int32_t>(VocabSize(shape_)));
-    return source;
+    const DataSource& row = RowOf(source);
+    if (!row.tokens) throw std::invalid_argument("[Open] of what is no sequence of tokens");
+    std::shared_ptr<const TokenSource> tokens = row.tokens(ToOpen(source, key, seed));
+    if (source.eot) tokens = WithEot(std::move(tokens), static_cast<int32_t>(*source.eot));
+    RequireEot(recipe_, key, tokens->eot().has_value(), recipe_.data.WantsEot(),
+               tokens->Describe());
+    if (files != nullptr) {
+      for (DataFile& file : tokens->Files()) files->push_back(std::move(file));
+      if (row.tokenizer == DataSource::Tokenizer::kNeeded) DescribeTokenizer(source, *files);
+    }
+    CheckTokens(*tokens, static_cast<int32_t>(VocabSize(shape_)));
+    return tokens;
   }
 
   // Its samples that stay whole, and in words what does not fit.
-  std::shared_ptr<const FittedSamples> OpenWhole(const SourceRecipe& recipe, const std::string& key,
+  std::shared_ptr<const FittedSamples> OpenWhole(const SourceRecipe& source, const std::string& key,
                                                  uint64_t seed, std::vector<DataFile>& files) {
     const DataRecipe& data = recipe_.data;
     std::shared_ptr<const SampleStore> store;
-    if (recipe.IsPerLine()) {
-      store = OpenLines(recipe, key, files);
+    if (RowOf(source).is_whole) {
+      store = OpenLines(source, key, files);
     } else {
-      store = std::make_shared<DocumentStore>(Open(recipe, key, seed, &files));
+      store = std::make_shared<DocumentStore>(Open(source, key, seed, &files));
     }
     auto whole = std::make_shared<FittedSamples>(store, data.seq_len, data.too_long);
     for (const std::string& line : WhatIsLeftOut(store->Describe(), whole->counts(), data)) {
@@ -77,11 +72,11 @@ class Opener {
   }
 
   // OpenWhole() for an encoder and a decoder.
-  PairRows::Fitted OpenPairs(const SourceRecipe& recipe, const std::string& key,
+  PairRows::Fitted OpenPairs(const SourceRecipe& source, const std::string& key,
                              std::vector<DataFile>& files) {
     const DataRecipe& data = recipe_.data;
     PairRows::Fitted fitted =
-        PairRows::Fit(OpenLines(recipe, key, files), Lengths(), data.too_long);
+        PairRows::Fit(OpenLines(source, key, files), Lengths(), data.too_long);
     if (fitted.longer > 0 && progress_.remark) {
       progress_.remark("data.too_long: " + std::to_string(fitted.longer) + " of the pairs of " +
                        fitted.store->Describe() +
@@ -97,18 +92,18 @@ class Opener {
 
   // The tokens that stand in the places of `count` spans. Throws ConfigError where there are too
   // few.
-  std::vector<int32_t> Sentinels(const SourceRecipe& recipe, const std::string& key,
+  std::vector<int32_t> Sentinels(const SourceRecipe& source, const std::string& key,
                                  int64_t count) {
     std::vector<int32_t> sentinels;
-    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
+    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(source, key);
     for (int64_t i = 0; i < count; ++i) {
       const std::string name = "<extra_id_" + std::to_string(i) + ">";
-      if (tokenizer != nullptr && recipe.tokenizer == "bytes") {
+      if (tokenizer != nullptr && source.tokenizer == "bytes") {
         sentinels.push_back(static_cast<int32_t>(VocabSize(shape_) - 1 - i));
       } else if (const auto id = tokenizer ? tokenizer->IdOf(name) : std::nullopt) {
         sentinels.push_back(*id);
       } else {
-        const std::string who = tokenizer ? recipe.tokenizer + " has no token `" + name + "`"
+        const std::string who = tokenizer ? source.tokenizer + " has no token `" + name + "`"
                                           : "nobody says which tokens are sentinels";
         throw ConfigError(recipe_.Mistake(
             key + ".tokenizer", who + ": a sample loses " + Counted(count, "span") +
@@ -121,99 +116,55 @@ class Opener {
 
   // Opens a source without its tokens where they would have to be made first: then it checks files
   // and tokenizer alone.
-  void Check(const SourceRecipe& recipe, const std::string& key, uint64_t seed) {
+  void Check(const SourceRecipe& source, const std::string& key, uint64_t seed) {
     if (recipe_.data.objective == DataRecipe::Objective::kSpanCorruption) {
-      Sentinels(recipe, key, LongestText(recipe_.data.spans(), recipe_.data.seq_len)->spans);
+      Sentinels(source, key, LongestText(recipe_.data.spans(), recipe_.data.seq_len)->spans);
     }
-    if (recipe.IsPerLine()) {
-      EncoderFor(recipe, key);
-      CheckFormats(ExpandLinePaths(recipe.paths, PathsOf(key)));
-      return;
+    const DataSource& row = RowOf(source);
+    if (row.is_whole) {
+      const SourceToOpen open = ToOpen(source, key, 0);
+      row.lines(open);
+      CheckFormats(ExpandLinePaths(source.paths, open.Where("paths")));
+    } else if (!row.look || !row.look(ToOpen(source, key, seed))) {
+      Open(source, key, seed, nullptr);
     }
-    if (recipe.source != SourceRecipe::Source::kText || recipe.tokenizer == "bytes") {
-      Open(recipe, key, seed, nullptr);
-      return;
-    }
-    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
-    const std::vector<std::string> files = ExpandTextPaths(recipe.paths, PathsOf(key));
-    CheckFormats(files);
-    RequireEot(recipe.eot || tokenizer->eot(), recipe_.data.WantsEot(), key, files[0]);
   }
 
  private:
-  void Describe(const SourceRecipe& recipe, const TokenSource& source,
-                std::vector<DataFile>& files) const {
-    for (DataFile& file : source.Files()) files.push_back(std::move(file));
-    if (recipe.source == SourceRecipe::Source::kText) DescribeTokenizer(recipe, files);
+  SourceToOpen ToOpen(const SourceRecipe& source, const std::string& key, uint64_t seed) {
+    return {recipe_,
+            source,
+            key,
+            seed,
+            static_cast<int32_t>(VocabSize(shape_)),
+            TokenizerFor(source, key),
+            progress_};
   }
 
   // The same text in other tokens is other data.
-  void DescribeTokenizer(const SourceRecipe& recipe, std::vector<DataFile>& files) const {
-    if (recipe.tokenizer == "bytes") return;
-    DataFile file = DescribeFile(FileContents(recipe.tokenizer));
+  void DescribeTokenizer(const SourceRecipe& source, std::vector<DataFile>& files) const {
+    if (source.tokenizer == "bytes") return;
+    DataFile file = DescribeFile(FileContents(source.tokenizer));
     file.hash = data_.tokenizer->hash();
     files.push_back(std::move(file));
   }
 
-  void RequireEot(bool has_one, const std::string& wants, const std::string& key,
-                  const std::string& what) const {
-    if (wants.empty() || has_one) return;
-    throw ConfigError(recipe_.Mistake(
-        key + ".eot",
-        wants + " needs an end-of-text token, and " + what + " names none: give " + key + ".eot"));
-  }
-
-  // The key, for messages about a path that leads nowhere.
-  std::string PathsOf(const std::string& key) const {
-    std::string where = recipe_.Mistake(key + ".paths", "");
-    where.resize(where.size() - 2);
-    return where;
-  }
-
-  struct Encoder {
-    std::shared_ptr<const LineEncoder> lines;
-    std::optional<DataFile> chat_template;
-  };
-  Encoder EncoderFor(const SourceRecipe& recipe, const std::string& key) {
-    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
-    if (recipe.source == SourceRecipe::Source::kPairs) {
-      const std::optional<int32_t> eot =
-          recipe.eot ? static_cast<int32_t>(*recipe.eot) : tokenizer->eot();
-      RequireEot(eot.has_value(), "source `pairs`", key, recipe.tokenizer);
-      const PairFields fields{recipe.prompt, recipe.completion};
-      const bool apart = recipe_.data.objective == DataRecipe::Objective::kSeq2Seq;
-      return {apart ? PairsApart(tokenizer, fields, *eot) : Pairs(tokenizer, fields, *eot),
-              std::nullopt};
-    }
-    ChatOptions options;
-    options.train_on = recipe.train_on;
-    if (recipe.date) options.date = ParseJinjaDate(*recipe.date);
-    try {
-      ChatTemplate chat = ChatTemplate::Open(recipe.tokenizer, recipe.chat_template.value_or(""));
-      const DataFile file{chat.name(), chat.bytes(), chat.hash()};
-      return {Conversations(tokenizer, std::move(chat), options), file};
-    } catch (const DataError& error) {
-      throw DataError(recipe_.Mistake(key + ".template", error.what()));
-    }
-  }
-
-  std::shared_ptr<const SampleFile> OpenLines(const SourceRecipe& recipe, const std::string& key,
+  std::shared_ptr<const SampleFile> OpenLines(const SourceRecipe& source, const std::string& key,
                                               std::vector<DataFile>& files) {
-    const Encoder encoder = EncoderFor(recipe, key);
-    ExpandLinePaths(recipe.paths, PathsOf(key));
+    const SourceToOpen open = ToOpen(source, key, 0);
+    const DataSource::Lines lines = RowOf(source).lines(open);
+    ExpandLinePaths(source.paths, open.Where("paths"));
     LineOptions options;
-    options.files = recipe.paths;
-    options.tokenizer = recipe.tokenizer;
+    options.files = source.paths;
+    options.tokenizer = source.tokenizer;
     options.allow_invalid_text = recipe_.data.allow_invalid_text;
     options.keep = {progress_.say, progress_.stop, recipe_.run.timeout_s};
-    auto samples = OpenLineSamples(TokenCache(), *encoder.lines, options);
+    auto samples = OpenLineSamples(open.TokenCache(), *lines.encoder, options);
     for (const DataFile& file : samples->inputs()) files.push_back(file);
-    DescribeTokenizer(recipe, files);
-    if (encoder.chat_template) files.push_back(*encoder.chat_template);
+    DescribeTokenizer(source, files);
+    if (lines.file) files.push_back(*lines.file);
     return samples;
   }
-
-  std::string TokenCache() const { return recipe_.data.cache.value_or(CacheDirectory("tokens")); }
 
   // One for the run: the recipe has seen to it that all sources name the same.
   std::shared_ptr<const Tokenizer> TokenizerFor(const SourceRecipe& recipe,
@@ -234,59 +185,6 @@ class Opener {
                                   " tokens, but model.vocab_size is " + std::to_string(vocab)));
     }
     return data_.tokenizer;
-  }
-
-  std::shared_ptr<const TokenSource> OpenFiles(const SourceRecipe& recipe, const std::string& key,
-                                               uint64_t seed) {
-    const std::shared_ptr<const Tokenizer> tokenizer = TokenizerFor(recipe, key);
-    const std::string where = PathsOf(key);
-    switch (recipe.source) {
-      case SourceRecipe::Source::kText: {
-        ExpandTextPaths(recipe.paths, where);
-        if (recipe.tokenizer == "bytes") return OpenBytes(recipe);
-        TokenizeOptions options;
-        options.files = recipe.paths;
-        options.column = recipe.column;
-        options.allow_invalid_text = recipe_.data.allow_invalid_text;
-        if (recipe.eot) options.eot = static_cast<int32_t>(*recipe.eot);
-        options.stop = progress_.stop;
-        options.silence_s = recipe_.run.timeout_s;
-        return OpenTextTokens(TokenCache(), tokenizer, recipe.tokenizer, std::move(options),
-                              progress_.say);
-      }
-      case SourceRecipe::Source::kTokens: {
-        ExpandPaths(recipe.paths, where);
-        std::optional<TokenDType> dtype;
-        if (recipe.dtype) {
-          dtype = *recipe.dtype == SourceRecipe::RawDType::kUint16 ? TokenDType::kUint16
-                                                                   : TokenDType::kUint32;
-        }
-        const auto tokens = std::make_shared<TokenFileSource>(recipe.paths, dtype);
-        if (!tokens->eot() && tokenizer && tokenizer->eot()) {
-          return WithEot(tokens, *tokenizer->eot());
-        }
-        return tokens;
-      }
-      case SourceRecipe::Source::kSynthetic:
-        break;
-      case SourceRecipe::Source::kChat:
-      case SourceRecipe::Source::kPairs:
-      case SourceRecipe::Source::kImages:
-      case SourceRecipe::Source::kClicks:
-        throw std::invalid_argument("[OpenFiles] of what is no sequence of tokens");
-    }
-    SyntheticOptions options;
-    options.vocab_size = static_cast<int32_t>(VocabSize(shape_));
-    options.seed = seed;
-    return std::make_shared<SyntheticSource>(options);
-  }
-
-  std::shared_ptr<const TokenSource> OpenBytes(const SourceRecipe& recipe) {
-    auto source = std::make_shared<TextSource>(recipe.paths, recipe_.data.allow_invalid_text);
-    if (progress_.remark && !source->too_invalid().empty()) {
-      progress_.remark("data.allow_invalid_text: " + source->too_invalid() + ": kept as bytes");
-    }
-    return source;
   }
 
   const Recipe& recipe_;
@@ -347,107 +245,130 @@ OpenProgress ProgressFor(const Job& job) {
 
 namespace {
 
-RunData WithLoaders(RowLoaders loaders, DataFiles files) {
-  RunData data;
-  data.train = std::move(loaders.train);
-  for (auto& [name, loader] : loaders.valid) data.valid.push_back({name, std::move(loader)});
-  data.files = std::move(files);
-  return data;
+// Inputs and targets for an encoder and a decoder: texts that lose spans, or pairs.
+RowLoaders OpenPairs(const RunToOpen& run, Opener& opener) {
+  const DataRecipe& data = run.recipe.data;
+  const PairLengths lengths = opener.Lengths();
+  const auto shuffles = [&](const std::string* valid) { return !valid && data.shuffle; };
+  const auto seed = [&](const std::string* valid) { return valid ? 0 : run.seed; };
+  if (data.objective == DataRecipe::Objective::kSpanCorruption) {
+    using Part = SpanRows::Source;
+    const SpanLengths text = *LongestText(data.spans(), data.seq_len);
+    std::vector<int32_t> sentinels;  // The run has one tokenizer.
+    return OpenRows<Part>(
+        run, {.open =
+                  [&](const KeyedSource& keyed, size_t, std::vector<DataFile>& files) {
+                    auto tokens = opener.Open(*keyed.source, keyed.key, run.seed, &files);
+                    sentinels = opener.Sentinels(*keyed.source, keyed.key, text.spans);
+                    const int32_t eot = *tokens->eot();
+                    return Part{std::move(tokens), keyed.source->weight, eot};
+                  },
+              .hold_out =
+                  [](const Part& all, double share) {
+                    const TrainAndValid parts = SplitSource(all.tokens, share);
+                    return std::pair(Part{parts.train, all.weight, all.eot},
+                                     Part{parts.valid, all.weight, all.eot});
+                  },
+              .rows =
+                  [&](std::vector<Part> parts, const std::string* valid) {
+                    return std::make_shared<SpanRows>(std::move(parts), lengths, text, sentinels,
+                                                      shuffles(valid), seed(valid));
+                  }});
+  }
+  using Part = PairRows::Source;
+  return OpenRows<Part>(
+      run,
+      {.open =
+           [&](const KeyedSource& keyed, size_t, std::vector<DataFile>& files) {
+             return Part{opener.OpenPairs(*keyed.source, keyed.key, files), keyed.source->weight};
+           },
+       .hold_out =
+           [](const Part& all, double share) {
+             PairRows::Parts parts = PairRows::HoldOut(all.pairs, share);
+             return std::pair(Part{std::move(parts.train), all.weight},
+                              Part{std::move(parts.valid), all.weight});
+           },
+       .rows =
+           [&](std::vector<Part> parts, const std::string* valid) {
+             return std::make_shared<PairRows>(std::move(parts), lengths, shuffles(valid),
+                                               seed(valid));
+           }});
 }
 
-// Rows of a model that is fed no sequences of tokens: drawn, or made for an encoder and a decoder.
-RunData OpenOther(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
-                  const ValidRecipe& held_out, const OpenProgress& progress) {
-  const std::shared_ptr<Model> model = MakeModel(shape);
-  const BatchSpec spec = model->Inputs(recipe.data.seq_len);
-  if (ReadsClicks(recipe.data)) {
-    DataFiles files;
-    RowLoaders loaders =
-        OpenClickData(recipe, *model, data_ranks, seed, held_out, progress.remark, files);
-    return WithLoaders(std::move(loaders), std::move(files));
-  }
-  if (ReadsImages(recipe.data)) {
-    DataFiles files;
-    RowLoaders loaders = OpenImageData(recipe, spec, data_ranks, seed, held_out, files);
-    return WithLoaders(std::move(loaders), std::move(files));
-  }
-  if (recipe.data.objective == DataRecipe::Objective::kCausal) {
-    return WithLoaders(OpenDrawn(recipe, spec, data_ranks, seed, held_out), {});
-  }
-  RunData data;
-  Opener opener(recipe, shape, progress, data);
-  const PairOpeners openers{
-      [&](const SourceRecipe& source, const std::string& key, std::vector<DataFile>& files) {
-        return opener.Open(source, key, seed, &files);
-      },
-      [&](const SourceRecipe& source, const std::string& key, std::vector<DataFile>& files) {
-        return opener.OpenPairs(source, key, files);
-      },
-      [&](const SourceRecipe& source, const std::string& key, int64_t count) {
-        return opener.Sentinels(source, key, count);
-      }};
-  RowLoaders loaders =
-      OpenPairs(recipe, opener.Lengths(), openers, data_ranks, seed, held_out, data.files);
-  return WithLoaders(std::move(loaders), std::move(data.files));
-}
-
-RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
-                    const ValidRecipe& held_out, const OpenProgress& progress) {
-  if (!shape.family().Decoder(shape)) {
-    return OpenOther(recipe, shape, data_ranks, seed, held_out, progress);
-  }
-  RunData data;
-  Opener opener(recipe, shape, progress, data);
-  const auto* apart = std::get_if<HeldOut>(&held_out);          // Never trained on.
-  const auto* last = std::get_if<HeldOut>(&recipe.data.valid);  // Evaluated.
+// Sequences of tokens, which lie end to end or stay whole.
+RowLoaders OpenTokens(const RunToOpen& run, const ModelShape& shape, Opener& opener,
+                      std::shared_ptr<const Samples>& samples) {
+  const Recipe& recipe = run.recipe;
   const bool windows = recipe.data.packing == Packing::kWindows;
-  WeightedSources train, tails;
-  std::vector<std::pair<std::string, WeightedSources>> valid;
-  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
-    if (keyed.list == "data.valid") {
-      const uint64_t own = seed + 1 + valid.size();
-      WeightedSource& all = valid.emplace_back(keyed.source->name, WeightedSources(1)).second[0];
-      if (windows) {
-        all.source = opener.Open(*keyed.source, keyed.key, own, &data.files.valid);
-      } else {
-        all.whole = opener.OpenWhole(*keyed.source, keyed.key, own, data.files.valid);
-      }
-      continue;
-    }
-    const double weight = keyed.source->weight;
-    // Synthetic sources of one list are samples of one language, but not the same one.
-    const uint64_t salt = HashBytes("data.train.source", train.size());
-    const uint64_t own = train.empty() ? seed : seed ^ salt;
-    if (windows) {
-      const auto all = opener.Open(*keyed.source, keyed.key, own, &data.files.train);
-      train.push_back({apart ? SplitSource(all, apart->fraction).train : all, weight});
-      if (last) tails.push_back({SplitSource(all, last->fraction).valid, weight});
-      continue;
-    }
-    const std::shared_ptr<const FittedSamples> whole =
-        opener.OpenWhole(*keyed.source, keyed.key, own, data.files.train);
-    train.push_back({nullptr, weight, whole});
-    if (apart) train.back().whole = whole->HoldOut(apart->fraction).train;
-    if (last) tails.push_back({nullptr, weight, whole->HoldOut(last->fraction).valid});
-  }
-  if (last) valid.emplace_back("", std::move(tails));
-
   LoaderOptions options;
   options.seq_len = recipe.data.seq_len;
   options.global_batch_size = recipe.train.global_batch_size;
   options.micro_batch_size = recipe.train.micro_batch_size;
-  options.data_ranks = data_ranks;
+  options.data_ranks = run.data_ranks;
   options.vocab_size = static_cast<int32_t>(VocabSize(shape));
   options.documents = recipe.data.documents;
   options.packing = recipe.data.packing;
-  data.samples =
-      std::make_shared<const Samples>(std::move(train), options, recipe.data.shuffle, seed);
-  data.train = std::make_unique<TrainLoader>(data.samples, options.deal(), seed);
-  if (recipe.eval.every == 0) return data;
-  for (auto& [name, sources] : valid) {
-    data.valid.push_back(
-        {name, std::make_unique<EvalLoader>(std::move(sources), options, recipe.eval.steps)});
+  struct Part {
+    WeightedSource all;
+    std::shared_ptr<const FittedSamples> whole = nullptr;  // Null with windows.
+  };
+  const auto open = [&](const KeyedSource& keyed, size_t index, std::vector<DataFile>& files) {
+    const SourceRecipe& source = *keyed.source;
+    const uint64_t own = SeedOf(recipe, keyed, index, run.seed);
+    if (windows) return Part{{opener.Open(source, keyed.key, own, &files), source.weight}};
+    const auto whole = opener.OpenWhole(source, keyed.key, own, files);
+    return Part{{nullptr, source.weight, whole}, whole};
+  };
+  const auto hold_out = [&](const Part& part, double share) {
+    const double weight = part.all.weight;
+    if (windows) {
+      const TrainAndValid parts = SplitSource(part.all.source, share);
+      return std::pair(Part{{parts.train, weight}}, Part{{parts.valid, weight}});
+    }
+    const FittedSamples::Parts parts = part.whole->HoldOut(share);
+    return std::pair(Part{{nullptr, weight, parts.train}}, Part{{nullptr, weight, parts.valid}});
+  };
+  const auto rows = [&](std::vector<Part> parts, const std::string* valid) {
+    WeightedSources sources;
+    for (Part& part : parts) sources.push_back(std::move(part.all));
+    const bool trains = valid == nullptr;
+    auto all = std::make_shared<const Samples>(
+        std::move(sources), options, trains && recipe.data.shuffle, trains ? run.seed : 0);
+    if (trains) samples = all;
+    return all;
+  };
+  return OpenRows<Part>(run, {open, hold_out, rows});
+}
+
+// The sources of a run give one kind of samples.
+void RequireOneKind(const Recipe& recipe, const DataSource& main) {
+  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+    if (&RowOf(*keyed.source) == &main) continue;
+    const std::string name(main.name);
+    throw ConfigError(recipe.Mistake(std::vector<std::string>{keyed.key + ".source", keyed.key},
+                                     "`" + keyed.source->source + "` stands beside `" + name +
+                                         "`: the sources of a run are " + name +
+                                         ", or none of them is"));
   }
+}
+
+RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
+                    const ValidRecipe& held_out, const OpenProgress& progress) {
+  RunData data;
+  const RunToOpen run{recipe, data_ranks, seed, held_out, progress, data.files};
+  Opener opener(recipe, shape, progress, data);
+  RowLoaders loaders;
+  if (shape.family().Decoder(shape)) {
+    loaders = OpenTokens(run, shape, opener, data.samples);
+  } else if (recipe.data.objective != DataRecipe::Objective::kCausal) {
+    loaders = OpenPairs(run, opener);
+  } else {
+    const DataSource& main = MainRowOf(recipe.data);
+    RequireOneKind(recipe, main);
+    loaders = main.rows(run, *MakeModel(shape));
+  }
+  data.train = std::move(loaders.train);
+  for (auto& [name, loader] : loaders.valid) data.valid.push_back({name, std::move(loader)});
   return data;
 }
 
@@ -465,7 +386,7 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
 
 void CheckData(const Recipe& recipe, const ModelShape& shape) {
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
-  if (ReadsImages(recipe.data)) {
+  if (MainRowOf(recipe.data).checks_by_opening) {
     OpenData(recipe, shape, /*data_ranks=*/1, seed, recipe.data.valid);
     return;
   }

@@ -13,6 +13,7 @@
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/loop/job.h"
+#include "trainer/recipe/data_source.h"
 
 namespace fsdp {
 
@@ -41,11 +42,6 @@ struct RunData {
 // that says which tokens of data.train are never trained on: the recipe's, or in a resumed run that
 // of the recipe it began with. Tokenises text where that is still to be done: `progress` hears of
 // it, and can end it with Error(kStopped).
-struct OpenProgress {
-  std::function<void(const std::string&)> say;     // May be null.
-  std::function<void(const std::string&)> remark;  // Hears remarks that all ranks see. May be null.
-  std::function<bool()> stop;                      // May be null.
-};
 // Speaks on the job's console, whichever rank of the host tokenises, makes remarks on rank 0 alone,
 // and stops with the job.
 OpenProgress ProgressFor(const Job& job);

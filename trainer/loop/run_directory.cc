@@ -20,7 +20,7 @@
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
-#include "trainer/data/data_changes.h"
+#include "trainer/data/data_files.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/record_lines.h"
 #include "trainer/observe/tensorboard.h"

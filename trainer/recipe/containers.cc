@@ -177,8 +177,9 @@ class MapType final : public ValueType {
       if (entry == nullptr) continue;
       const bool is_map = entry->value->kind == YamlNode::Kind::kMap;
       reader.Saw(prefix + field.name, is_map ? entry->place : entry->value->place, is_map);
+      void* const part = field.part ? field.change_part(object) : object;
       field.type->Read(*entry->value, prefix + field.name, reader,
-                       const_cast<void*>(At(object, field)));
+                       static_cast<std::byte*>(part) + field.offset);
       if (field.then) field.then(*entry->value, object);
     }
     for (const YamlNode::Entry& entry : node.entries) {
@@ -197,7 +198,8 @@ class MapType final : public ValueType {
 
  private:
   static const void* At(const void* object, const AnyField& field) {
-    return static_cast<const std::byte*>(object) + field.offset;
+    const void* const part = field.part ? field.part(object) : object;
+    return static_cast<const std::byte*>(part) + field.offset;
   }
 
   const AnySection section_;

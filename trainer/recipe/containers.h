@@ -117,7 +117,10 @@ struct AnyField {
 
   std::string name, description;
   AnyType type;
-  size_t offset;  // Bytes from the object's begin to the member.
+  size_t offset;  // Bytes from the begin of the object, or of its part, to the member.
+  // The part of the object that has the member; null: the object itself.
+  const void* (*part)(const void* object) = nullptr;
+  void* (*change_part)(void* object) = nullptr;
   bool required = false;
   std::vector<std::string> aliases;  // Names in other programs, for hints.
   // Called when the key's node has been read, well or not.

@@ -1,25 +1,23 @@
 // Tests: tests/trainer/recipe/load_test.cc
 #include "models/field.h"
 #include "trainer/recipe/containers.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/sections.h"
 
 namespace fsdp::recipe {
 namespace {
 
-constexpr int64_t kMaxImageSide = int64_t{1} << 14;
-constexpr int64_t kMaxPlanted = int64_t{1} << 31;
-
 Section<SourceRecipe> SourceSection() {
   using R = SourceRecipe;
-  return {
-      Key("source", &R::source, OneOf<R::Source>(),
-          "text: files, tokenised when a run first reads them. tokens: files of token ids (llm.c "
-          ".bin, .npy or raw). synthetic: samples of the form that the model reads, drawn from "
-          "the seed, without files. chat: .jsonl whose lines have `messages` with `role` and "
-          "`content`, written out by a chat template. pairs: .jsonl whose lines have two text "
-          "fields, a prompt and its completion. images: images with labels, for a model that "
-          "classifies them. clicks: .csv with a label, columns of numbers and columns of ids, or "
-          "clicks that are drawn, for a model that predicts them."),
+  std::vector<std::string> names;
+  std::string descriptions;
+  for (const DataSource* row : DataSources()) {
+    names.emplace_back(row->name);
+    descriptions += (descriptions.empty() ? "" : " ") + names.back() + ": ";
+    descriptions += row->description;
+  }
+  Section<R> section = {
+      Key("source", &R::source, OneOfTexts(names), descriptions.c_str()),
       Key("paths", &R::paths, Paths(),
           "Files or globs, read in this order. A single one needs no list; a leading ~ is $HOME. "
           "synthetic and planted clicks take none, every other source at least one. For text, a "
@@ -32,61 +30,11 @@ Section<SourceRecipe> SourceSection() {
           "SentencePiece .model; each file is a document, in .jsonl each line. For tokens: the "
           "tokenizer that made the files, needed to show samples. Left out for text with "
           "model.init_from: the tokenizer beside those weights."),
-      Key("column", &R::column, Text(),
-          "text: the .jsonl field that holds a document. bytes does not read it."),
-      Key("dtype", &R::dtype, Nullable(OneOf<R::RawDType>()),
-          "tokens: the type of ids in raw files. null: every file has a header, llm.c's or "
-          "NumPy's."),
-      Key("eot", &R::eot, Nullable(Integer(0)),
-          "The token that ends every document. null: the tokenizer's own, or the one in a "
-          "tokens.json beside the files."),
-      Key("template", &R::chat_template, Nullable(Text()),
-          "chat: a file with the chat template, in the language of Jinja. null: the tokenizer's "
-          "own, from chat_template.jinja beside it or from its tokenizer_config.json."),
-      Key("train_on", &R::train_on, OneOf<TrainOn>(),
-          "chat: the tokens that the loss counts. assistant: everything the assistant says, with "
-          "each end of turn, except messages with `weight: 0`. last: the assistant's last "
-          "message. all: every token. The assistant's words are those that the template encloses "
-          "in {% generation %}; without that, those that the message adds after the generation "
-          "prompt."),
-      Key("date", &R::date, Nullable(Text()),
-          "chat: the day that the template's strftime_now returns, as in 2026-11-26. null: "
-          "strftime_now is not defined, and most templates then write a fixed day."),
-      Key("prompt", &R::prompt, Text(),
-          "pairs: the field with the prompt. The loss does not count it."),
-      Key("completion", &R::completion, Text(),
-          "pairs: the field with the text to learn. It directly follows the prompt and is ended "
-          "by the end-of-text token."),
-      Key("labels", &R::labels, Paths(),
-          "images: one file of labels for each IDX file of images, in the order of the paths."),
-      Key("size", &R::size, Nullable(Integer(1, kMaxImageSide)),
-          "images: pixels that an image's shorter side is resized to before crop `center` or "
-          "`random` cuts a square of model.image_size. null: model.image_size."),
-      Key("crop", &R::crop, OneOf<Crop>(),
-          "images: the part of an image that becomes the model's square. none: the whole image, "
-          "resized. center: a square from the middle. random: a square from a random place. "
-          "random_resized: a random box of 8 to 100 % of the image's area, with sides from 3 : 4 "
-          "to 4 : 3, resized. Evaluations take the middle."),
-      Key("flip", &R::flip, Boolean(),
-          "images: mirror half of the training images, drawn at random, left to right."),
-      Key("mean", &R::mean, ListOf(Number({.at_least = -1e6, .at_most = 1e6})),
-          "images: subtracted from the channels, which are bytes / 255. One number per channel, "
-          "or one for all."),
-      Key("std", &R::std, ListOf(Number({.at_least = 1e-6, .at_most = 1e6})),
-          "images: the difference is divided by this. One number per channel, or one for all."),
-      Key("label", &R::label, Text(), "clicks: the .csv column with the label, 0 or 1."),
-      Key("dense", &R::dense, ListOf(Text()),
-          "clicks: the columns of numbers, in the model's order. An empty cell is 0."),
-      Key("categorical", &R::categorical, ListOf(Text()),
-          "clicks: the columns of ids, one per table of the model. An id is a 64-bit number, "
-          "decimal or with 0x, for example a hash; its row is the remainder by the table's "
-          "number of rows. Several ids in a cell are separated by a vertical bar; an empty cell "
-          "has none."),
-      Key("planted", &R::planted, Nullable(Integer(1, kMaxPlanted)),
-          "clicks: draw this many clicks instead of reading paths. Their labels follow a known "
-          "function of first, second and third order in the columns, so an evaluation can say "
-          "how low the loss can get."),
   };
+  for (const DataSource* row : DataSources()) {
+    for (const SourceKey& key : row->keys) section.fields.push_back(key.field);
+  }
+  return section;
 }
 
 }  // namespace

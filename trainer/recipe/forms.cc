@@ -168,10 +168,7 @@ class ValidSourcesType final : public TypeOf<ValidRecipe> {
     if (std::get_if<Sources>(&value)) reader.ForgetBelow(key);
     const YamlNode::Entry* fraction = node.Find("fraction");
     bool names_source = false;
-    for (const char* name :
-         {"source",   "paths", "tokenizer", "column",     "dtype",  "eot",         "template",
-          "train_on", "date",  "prompt",    "completion", "labels", "size",        "crop",
-          "flip",     "mean",  "std",       "label",      "dense",  "categorical", "planted"}) {
+    for (const auto& [name, property] : schema_["properties"].Members()) {
       names_source |= node.Find(name) != nullptr;
     }
     if (fraction != nullptr && names_source) {
@@ -201,6 +198,7 @@ class ValidSourcesType final : public TypeOf<ValidRecipe> {
 
   const Type<HeldOut> held_out_;
   const Type<SourceRecipe> source_;
+  const Json schema_ = source_->Schema();
   const Type<Sources> list_;
 };
 

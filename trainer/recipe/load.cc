@@ -15,6 +15,7 @@
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/rules.h"
 #include "trainer/recipe/schema.h"
@@ -200,12 +201,13 @@ void FillShape(ModelRecipe& model, const DataRecipe& data) {
   }
 }
 
-// Fields whose names are not given.
-void FillPairFields(const RecipeReader& reader, DataRecipe& data) {
+// Keys of sources whose defaults depend on the objective.
+void FillSources(const RecipeReader& reader, DataRecipe& data) {
   const auto fill = [&](SourceRecipe& source, const std::string& key) {
-    if (source.source != SourceRecipe::Source::kPairs) return;
-    if (reader.places().count(key + ".prompt") == 0) source.prompt = "input";
-    if (reader.places().count(key + ".completion") == 0) source.completion = "target";
+    const auto given = [&](const char* name) {
+      return reader.places().count(key + "." + name) > 0;
+    };
+    if (const auto own = RowOf(source).fill) own(source, data.objective, given);
   };
   const auto fill_all = [&](auto& sources, const std::string& key) {
     if (auto* one = std::get_if<SourceRecipe>(&sources)) fill(*one, key);
@@ -285,12 +287,11 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts, const std::vector<std::
   if (!recipe.model.init_from) recipe::FillDropouts(recipe.model.fields);
   if (recipe.train.epochs && reader.places().count("train.steps") == 0) recipe.train.steps = 0;
   const std::vector<KeyedSource> sources_of_data = KeyedSources(recipe.data);
-  const auto is_whole = [](const KeyedSource& keyed) { return keyed.source->IsPerLine(); };
+  const auto is_whole = [](const KeyedSource& keyed) { return RowOf(*keyed.source).is_whole; };
   const bool causal = recipe.data.objective == DataRecipe::Objective::kCausal;
-  if (recipe.data.objective == DataRecipe::Objective::kSeq2Seq) {
-    FillPairFields(reader, recipe.data);
-  } else if (causal && reader.places().count("data.packing") == 0 &&
-             std::any_of(sources_of_data.begin(), sources_of_data.end(), is_whole)) {
+  FillSources(reader, recipe.data);
+  if (causal && reader.places().count("data.packing") == 0 &&
+      std::any_of(sources_of_data.begin(), sources_of_data.end(), is_whole)) {
     recipe.data.packing = Packing::kSamples;
   }
   if (recipe.fsdp.fake() && reader.places().count("checkpoint.every") == 0) {

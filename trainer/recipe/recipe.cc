@@ -9,10 +9,9 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/view.h"
-#include "trainer/data/clicks/click_batch.h"
-#include "trainer/data/images/image_batch.h"
 #include "trainer/data/pairs/pair_batch.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/model_fields.h"
 
 namespace fsdp {
@@ -89,31 +88,6 @@ std::vector<KeyedSource> KeyedSources(const DataRecipe& data) {
   add(data.ValidSources(), std::holds_alternative<std::vector<SourceRecipe>>(data.valid),
       "data.valid");
   return all;
-}
-
-std::string_view NounOf(const SourceRecipe& source) {
-  switch (source.source) {
-    case SourceRecipe::Source::kChat:
-      return "conversation";
-    case SourceRecipe::Source::kPairs:
-      return "pair";
-    default:
-      return "document";
-  }
-}
-
-const std::string* TokenizerOf(const SourceRecipe& source) {
-  const bool known =
-      source.source == SourceRecipe::Source::kText || source.IsPerLine() ||
-      (source.source == SourceRecipe::Source::kTokens && source.tokenizer != "bytes");
-  return known ? &source.tokenizer : nullptr;
-}
-
-const std::string* TokenizerOf(const DataRecipe& data) {
-  for (const SourceRecipe& source : data.TrainSources()) {
-    if (const std::string* tokenizer = TokenizerOf(source)) return tokenizer;
-  }
-  return nullptr;
 }
 
 namespace {
@@ -221,17 +195,17 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   for (const auto& [source, list, key] : KeyedSources(data)) {
     const std::string* tokenizer = TokenizerOf(*source);
     bytes |= tokenizer != nullptr && *tokenizer == "bytes";
-    if (source->source == SourceRecipe::Source::kImages ||
-        source->source == SourceRecipe::Source::kClicks) {
-      const std::string what(Name(source->source));
+    const DataSource& row = RowOf(*source);
+    if (row.tokens == nullptr && row.lines == nullptr) {
       conflicts.push_back({{key + ".source", key, "model.family", "model.preset"},
-                           "`" + what + "` gives " + what + ", but a `" +
-                               std::string(FamilyOf(shape)) + "` asks for tokens"});
+                           "`" + source->source + "` gives " + std::string(row.gives) +
+                               ", but a `" + std::string(FamilyOf(shape)) + "` asks for tokens"});
     }
-    if (source->source == SourceRecipe::Source::kSynthetic && decoder.vocab_size < 2) {
-      conflicts.push_back(
-          {{"model.vocab_size", "model.preset", "model.init_from", key},
-           "source `synthetic` draws from at least 2 tokens, got a vocabulary of " + vocabulary});
+    if (row.gives.empty() && decoder.vocab_size < 2) {
+      conflicts.push_back({{"model.vocab_size", "model.preset", "model.init_from", key},
+                           "source `" + source->source +
+                               "` draws from at least 2 tokens, got a vocabulary of " +
+                               vocabulary});
     }
     if (source->eot && *source->eot >= decoder.vocab_size) {
       conflicts.push_back({{key + ".eot", "model.vocab_size", "model.preset", "model.init_from"},
@@ -246,41 +220,6 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   }
 }
 
-// Conflicts of a source of images with a model that reads images (IsOfImages()).
-void AddImageConflicts(const SourceRecipe& source, const std::string& key, const BatchSpec& spec,
-                       std::vector<ShapeConflict>& conflicts) {
-  const Shape& pixels = spec.inputs[0].sample;
-  if (source.size && *source.size < pixels[0]) {
-    conflicts.push_back({{key + ".size", "model.image_size", "model.preset"},
-                         "a square of model.image_size, " + std::to_string(pixels[0]) +
-                             ", is cut out of images whose shorter side has " +
-                             std::to_string(*source.size) + " pixels"});
-  }
-  for (const auto& [name, values] : {std::pair("mean", &source.mean), {"std", &source.std}}) {
-    const auto n = std::ssize(*values);
-    if (n == 1 || n == pixels[2]) continue;
-    conflicts.push_back({{key + "." + name, key, "model.num_channels"},
-                         "has " + Counted(n, "number") + ", want one, or one for each of " +
-                             Counted(pixels[2], "channel")});
-  }
-}
-
-// Conflicts of a source of clicks with a model that reads clicks (IsOfClicks()).
-void AddClickConflicts(const SourceRecipe& source, const std::string& key, const Model& model,
-                       const BatchSpec& spec, std::vector<ShapeConflict>& conflicts) {
-  if (source.planted) return;
-  const auto compare = [&](const char* name, int64_t n, int64_t want, const char* of) {
-    if (n == want) return;
-    conflicts.push_back({{key + "." + name, key, "model.preset", "model.family"},
-                         "names " + Counted(n, "column") + ", but the model has " +
-                             std::to_string(want) + " " + of});
-  };
-  compare("dense", std::ssize(source.dense), spec.inputs[kDense].sample[0],
-          "columns of numbers (model.dense_columns)");
-  compare("categorical", std::ssize(source.categorical), std::ssize(model.tables()),
-          "tables of ids (model.table_rows)");
-}
-
 // Conflicts of the data with any other model.
 void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
                        std::vector<ShapeConflict>& conflicts) {
@@ -288,38 +227,34 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
   std::string asks;
   const std::shared_ptr<Model> model = MakeModel(shape);
   const BatchSpec spec = model->Inputs(recipe.data.seq_len);
-  const bool of_clicks = IsOfClicks(spec);
   const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;
-  const bool of_images = IsOfImages(spec);
   for (const BatchInput& input : spec.inputs) {
     if (input.role == BatchInput::Role::kWeight) continue;
     asks += (asks.empty() ? "`" : ", `") + input.name + "`";
   }
+  std::string reads, draws;  // The source that the model reads; one that draws for any model.
+  for (const DataSource* row : DataSources()) {
+    if (row->fits && row->fits(spec)) reads = row->name;
+    if (row->gives.empty()) draws = row->name;
+  }
   for (const auto& [source, list, key] : KeyedSources(recipe.data)) {
-    if (source->source == SourceRecipe::Source::kSynthetic || (of_pairs && made)) continue;
-    const bool images = source->source == SourceRecipe::Source::kImages;
-    const bool clicks = source->source == SourceRecipe::Source::kClicks;
-    if (clicks && of_clicks) {
-      AddClickConflicts(*source, key, *model, spec, conflicts);
+    const DataSource& row = RowOf(*source);
+    if (row.gives.empty() || (of_pairs && made)) continue;
+    if (row.fits && row.fits(spec)) {
+      if (row.check_model) row.check_model(*source, key, *model, spec, conflicts);
       continue;
     }
-    if (images && of_images) {
-      AddImageConflicts(*source, key, spec, conflicts);
-      continue;
+    std::string instead = ": `" + draws + "` draws whatever a model asks for";
+    if (of_pairs && row.fits == nullptr) {
+      instead =
+          ": data.objective makes pairs of them, `span_corruption` of text and tokens and "
+          "`seq2seq` of pairs";
+    } else if (!reads.empty()) {
+      instead = ": `" + reads + "` reads them, and `" + draws + "` draws them";
     }
-    conflicts.push_back(
-        {{key + ".source", key, "model.family", "model.preset"},
-         "`" + std::string(Name(source->source)) + "` gives " +
-             (images   ? "images"
-              : clicks ? "clicks"
-                       : "tokens") +
-             ", but " + a + " asks for " + asks +
-             (of_pairs && !images && !clicks
-                  ? ": data.objective makes pairs of them, `span_corruption` of text and "
-                    "tokens and `seq2seq` of pairs"
-              : of_images ? ": `images` reads them, and `synthetic` draws them"
-              : of_clicks ? ": `clicks` reads them, and `synthetic` draws them"
-                          : ": `synthetic` draws whatever a model asks for")});
+    conflicts.push_back({{key + ".source", key, "model.family", "model.preset"},
+                         "`" + source->source + "` gives " + std::string(row.gives) + ", but " + a +
+                             " asks for " + asks + instead});
   }
   if (of_pairs) {
     AddVocabularyConflicts(recipe, VocabSize(shape), conflicts);

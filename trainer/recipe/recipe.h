@@ -9,18 +9,19 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeindex>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "models/field.h"
 #include "trainer/autograd/activation_options.h"
 #include "trainer/core/dtype.h"
-#include "trainer/data/chat/train_on.h"
-#include "trainer/data/images/image_changes.h"
 #include "trainer/data/pairs/span_corruption.h"
 #include "trainer/data/samples/packing.h"
 #include "trainer/fsdp/options.h"
@@ -78,35 +79,46 @@ struct ModelRecipe {
   bool operator==(const ModelRecipe&) const = default;
 };
 
-struct SourceRecipe {
-  enum class Source { kText, kTokens, kSynthetic, kChat, kPairs, kImages, kClicks };
-  enum class RawDType { kUint16, kUint32 };
+// The keys that belong to one source of data: a struct of that source's own, where somebody gave
+// one of them.
+class OwnKeys {
+ public:
+  template <typename Keys>
+  const Keys& Of() const {
+    static const Keys kDefaults{};
+    const auto at = given_.find(typeid(Keys));
+    return at == given_.end() ? kDefaults : *static_cast<const Keys*>(at->second.keys.get());
+  }
+  // To be changed at once: a copy of this shares the struct until Change() is called again.
+  template <typename Keys>
+  Keys& Change() {
+    auto own = std::make_shared<Keys>(Of<Keys>());
+    Keys& keys = *own;
+    given_[typeid(Keys)] = {std::move(own), [](const OwnKeys& a, const OwnKeys& b) {
+                              return a.Of<Keys>() == b.Of<Keys>();
+                            }};
+    return keys;
+  }
 
-  Source source = Source::kText;
+  bool operator==(const OwnKeys& other) const;
+
+ private:
+  struct Given {
+    std::shared_ptr<const void> keys;
+    bool (*equal)(const OwnKeys& a, const OwnKeys& b);
+  };
+  std::map<std::type_index, Given> given_;
+};
+
+struct SourceRecipe {
+  std::string source = "text";      // The name of a row of DataSources() (data_source.h).
   std::vector<std::string> paths;   // ExpandPaths(); not empty for files, else empty.
   std::string tokenizer = "bytes";  // Or the path of a tokenizer.json or SentencePiece .model.
   std::string column = "text";      // A field of .jsonl.
-  std::optional<RawDType> dtype;    // kTokens: of files without a header.
   std::optional<int64_t> eot;       // Empty: the tokenizer's, or the one in tokens.json.
-  std::optional<std::string> chat_template;  // kChat: a file; empty: the tokenizer's own.
-  TrainOn train_on = TrainOn::kAssistant;    // kChat.
-  std::optional<std::string> date;           // kChat: ParseJinjaDate().
-  std::string prompt = "prompt";             // kPairs: fields of .jsonl.
-  std::string completion = "completion";
-  std::vector<std::string> labels;  // kImages, as all up to std: ExpandPaths().
-  std::optional<int64_t> size;      // ImageChanges::size; empty: the model's.
-  Crop crop = Crop::kNone;
-  bool flip = false;
-  std::vector<double> mean = ImageChanges().mean, std = ImageChanges().std;
-  std::string label = "label";  // kClicks, as all up to planted: columns of .csv.
-  std::vector<std::string> dense, categorical;
-  std::optional<int64_t> planted;  // In place of paths: clicks that are drawn.
-  double weight = 1;               // In a list of data.train.
-  std::string name;                // In a list of data.valid: not empty, no two alike.
-
-  // Whether each line is a whole sample, which windows would cut.
-  bool IsPerLine() const { return source == Source::kChat || source == Source::kPairs; }
-  ImageChanges changes() const { return {size.value_or(0), crop, flip, mean, std}; }
+  OwnKeys own;
+  double weight = 1;  // In a list of data.train.
+  std::string name;   // In a list of data.valid: not empty, no two alike.
 
   bool operator==(const SourceRecipe&) const = default;
 };
@@ -165,11 +177,10 @@ struct KeyedSource {
 // Train's, then those that valid has of its own. Points into `data`.
 std::vector<KeyedSource> KeyedSources(const DataRecipe& data);
 
-// A word for one of the source's samples, where they stay whole: "document".
-std::string_view NounOf(const SourceRecipe& source);
 // The tokenizer's name; null where none is named (tokens made elsewhere).
 const std::string* TokenizerOf(const SourceRecipe& source);
 const std::string* TokenizerOf(const DataRecipe& data);  // The first that a train source has.
+
 struct EmaRecipe {
   double decay = 0.999;
 
@@ -323,21 +334,10 @@ struct Recipe {
 constexpr auto NamesOf(RunRecipe::Device) {
   return std::to_array<std::string_view>({"auto", "cpu", "cuda", "sim"});
 }
-constexpr auto NamesOf(SourceRecipe::Source) {
-  return std::to_array<std::string_view>(
-      {"text", "tokens", "synthetic", "chat", "pairs", "images", "clicks"});
-}
-constexpr auto NamesOf(Crop) {
-  return std::to_array<std::string_view>({"none", "center", "random", "random_resized"});
-}
-constexpr auto NamesOf(SourceRecipe::RawDType) {
-  return std::to_array<std::string_view>({"uint16", "uint32"});
-}
 constexpr auto NamesOf(DataRecipe::Objective) {
   return std::to_array<std::string_view>({"causal", "seq2seq", "span_corruption"});
 }
 constexpr auto NamesOf(Packing) { return std::array{"windows", "samples", "none"}; }
-constexpr auto NamesOf(TrainOn) { return std::array{"assistant", "last", "all"}; }
 constexpr auto NamesOf(TooLong) { return std::array{"error", "cut", "drop"}; }
 constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host", "spill"}; }
 constexpr auto NamesOf(TrainRecipe::Attention) { return std::array{"flash", "math"}; }

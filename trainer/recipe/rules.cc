@@ -6,14 +6,13 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "models/shape.h"
-#include "trainer/data/chat/jinja/date.h"
 #include "trainer/data/mixture.h"
 #include "trainer/ops/update.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/schema.h"
 
@@ -77,103 +76,62 @@ class Rules {
   RecipeReader& reader_;
 };
 
-// Keys that belong to conversations, pairs, images or clicks only.
-void CheckWholeSource(Rules& rules, const Recipe& recipe, const SourceRecipe& source,
-                      const std::string& key) {
-  using Source = SourceRecipe::Source;
-  const std::string named = "source `" + std::string(Name(source.source)) + "`";
+// Keys that belong to another source, and the rules of its own.
+void CheckOwnKeys(Rules& rules, const Recipe& recipe, const DataSource& row,
+                  const SourceRecipe& source, const std::string& key) {
+  const std::string named = "source `" + source.source + "`";
   const SourceRecipe plain;
-  const auto belongs_to = [&](Source owner, const char* name, bool is_given) {
-    rules.Require(!is_given || source.source == owner, {key + "." + name, key + ".source"},
-                  "belongs to source `" + std::string(Name(owner)) + "`, not to " + named);
+  const auto value = [](const AnyField& field, const SourceRecipe& of) {
+    return field.type->Write(static_cast<const std::byte*>(field.part(&of)) + field.offset);
   };
-  belongs_to(Source::kChat, "template", source.chat_template.has_value());
-  belongs_to(Source::kChat, "train_on", source.train_on != plain.train_on);
-  belongs_to(Source::kChat, "date", source.date.has_value());
-  belongs_to(Source::kPairs, "prompt", source.prompt != plain.prompt);
-  belongs_to(Source::kPairs, "completion", source.completion != plain.completion);
-  belongs_to(Source::kImages, "labels", !source.labels.empty());
-  belongs_to(Source::kImages, "size", source.size.has_value());
-  belongs_to(Source::kImages, "crop", source.crop != plain.crop);
-  belongs_to(Source::kImages, "flip", source.flip != plain.flip);
-  belongs_to(Source::kImages, "mean", source.mean != plain.mean);
-  belongs_to(Source::kImages, "std", source.std != plain.std);
-  belongs_to(Source::kClicks, "label", source.label != plain.label);
-  belongs_to(Source::kClicks, "dense", !source.dense.empty());
-  belongs_to(Source::kClicks, "categorical", !source.categorical.empty());
-  belongs_to(Source::kClicks, "planted", source.planted.has_value());
-  const bool cuts = source.crop == Crop::kCenter || source.crop == Crop::kRandom;
-  rules.Require(!source.size || cuts, {key + ".size", key + ".crop"},
-                "belongs to crop `center` and `random`; crop `" + std::string(Name(source.crop)) +
-                    "` resizes to model.image_size at once");
-  rules.Require(!source.date || ParseJinjaDate(*source.date), {key + ".date"},
-                "`" + source.date.value_or("") + "` is no day, such as 2026-11-26");
-  rules.Require(!source.eot || source.source != Source::kChat, {key + ".eot", key + ".source"},
-                "does not belong to source `chat`: its template writes what ends a conversation");
+  for (const DataSource* owner : DataSources()) {
+    for (const auto& [field, is_own] : owner->keys) {
+      if (owner == &row || !is_own) continue;
+      rules.Require(value(field, source) == value(field, plain),
+                    {key + "." + field.name, key + ".source"},
+                    "belongs to source `" + std::string(owner->name) + "`, not to " + named);
+    }
+  }
+  if (row.check) {
+    row.check(source, key,
+              [&](bool holds, const std::vector<std::string>& keys, const std::string& message) {
+                rules.Require(holds, keys, message);
+              });
+  }
   const bool causal = recipe.data.objective == DataRecipe::Objective::kCausal;
-  rules.Require(!source.IsPerLine() || !causal || recipe.data.packing != Packing::kWindows,
+  rules.Require(!row.is_whole || !causal || recipe.data.packing != Packing::kWindows,
                 {"data.packing", key + ".source"},
                 "data.packing `windows` cuts anywhere, but " + named +
                     " is whole samples: give samples or none");
 }
 
-// Columns of clicks are named once, and not at all where clicks are drawn.
-void CheckClicks(Rules& rules, const SourceRecipe& source, const std::string& key) {
-  if (source.planted) {
-    const bool names_any = !source.dense.empty() || !source.categorical.empty() ||
-                           source.label != SourceRecipe().label;
-    rules.Require(!names_any, {key + ".planted", key},
-                  "planted clicks are drawn for the model's columns: no file has columns to name");
-    return;
-  }
-  std::unordered_set<std::string> named = {source.label};
-  for (const auto& [name, columns] :
-       {std::pair("dense", &source.dense), {"categorical", &source.categorical}}) {
-    for (const std::string& column : *columns) {
-      rules.Require(named.insert(column).second, {key + "." + name, key},
-                    "names column `" + column +
-                        "`, which is named before: a column is the label, "
-                        "a number or ids, once");
-    }
-  }
-}
-
 void CheckSource(Rules& rules, const Recipe& recipe, const KeyedSource& keyed) {
-  using Source = SourceRecipe::Source;
   const auto& [source, list, key] = keyed;
+  const DataSource& row = RowOf(*source);
   const std::vector<std::string> keys = {key + ".paths", key + ".source", key};
-  const std::string named = "source `" + std::string(Name(source->source)) + "`";
-  if (source->source == Source::kSynthetic) {
+  const std::string named = "source `" + source->source + "`";
+  if (row.files == DataSource::Files::kNone) {
     rules.Require(source->paths.empty(), keys, named + " has no files");
-  } else if (source->source == Source::kClicks) {
-    rules.Require(source->paths.empty() == source->planted.has_value(),
-                  {key + ".planted", key + ".paths", key + ".source", key},
-                  named + " has paths, or clicks that are drawn (planted), and not both");
-    CheckClicks(rules, *source, key);
-  } else {
+  } else if (row.files == DataSource::Files::kNeeded) {
     rules.Require(!source->paths.empty(), keys, named + " needs at least one path");
   }
-  CheckWholeSource(rules, recipe, *source, key);
-  rules.Require(!source->dtype || source->source == Source::kTokens,
-                {key + ".dtype", key + ".source"}, "belongs to source `tokens`, not to " + named);
+  CheckOwnKeys(rules, recipe, row, *source, key);
   // Files of tokens may name the end-of-text token themselves, and a tokenizer's file does.
   const std::string* tokenizer = TokenizerOf(*source);
   const bool has_none =
-      source->source == Source::kSynthetic || (tokenizer != nullptr && *tokenizer == "bytes");
-  const std::string wants = source->source == Source::kChat || source->source == Source::kImages ||
-                                    source->source == Source::kClicks
-                                ? ""
-                            : source->source == Source::kPairs ? "source `pairs`"
-                                                               : recipe.data.WantsEot();
+      tokenizer ? *tokenizer == "bytes" : row.tokenizer == DataSource::Tokenizer::kNone;
+  const bool needs = row.eot == DataSource::Eot::kNeeded;
+  const std::string wants = row.eot == DataSource::Eot::kNone ? ""
+                            : needs                           ? named
+                                                              : recipe.data.WantsEot();
   rules.Require(wants.empty() || source->eot || !has_none,
                 {recipe.data.objective != DataRecipe::Objective::kCausal ? "data.objective"
                  : wants == "data.documents"                             ? wants
-                 : source->source == Source::kPairs                      ? key + ".source"
+                 : needs                                                 ? key + ".source"
                                                                          : "data.packing",
                  key + ".eot", key},
                 wants + " needs an end-of-text token, and " +
-                    (source->source == Source::kSynthetic ? named : "tokenizer `bytes`") +
-                    " has none: give " + key + ".eot");
+                    (tokenizer ? "tokenizer `bytes`" : named) + " has none: give " + key + ".eot");
 }
 
 void CheckPacking(Rules& rules, const DataRecipe& data) {
@@ -201,7 +159,6 @@ void CheckAttention(Rules& rules, const TrainRecipe& train, const DataRecipe& da
 // Keys that belong to an objective.
 void CheckObjective(Rules& rules, const DataRecipe& data) {
   using Objective = DataRecipe::Objective;
-  using Source = SourceRecipe::Source;
   const bool spans = data.objective == Objective::kSpanCorruption;
   const std::string named = "data.objective is `" + std::string(Name(data.objective)) + "`";
   const auto belongs = [&](bool is_plain, const char* key, const std::string& to) {
@@ -217,13 +174,15 @@ void CheckObjective(Rules& rules, const DataRecipe& data) {
     return belongs(!data.target_len, "data.target_len", "`seq2seq` and `span_corruption`");
   }
   belongs(!data.documents, "data.documents", "`causal`");
-  for (const KeyedSource& keyed : KeyedSources(data)) {
-    const Source source = keyed.source->source;
-    rules.Require(
-        spans ? source == Source::kText || source == Source::kTokens : source == Source::kPairs,
-        {keyed.key + ".source", keyed.key, "data.objective"},
-        named + ", which is of " + (spans ? "text and tokens" : "pairs") + ", not of `" +
-            std::string(Name(source)) + "`");
+  std::string fitting;
+  for (const DataSource* row : DataSources()) {
+    if (row->objective != data.objective) continue;
+    fitting += (fitting.empty() ? "" : " and ") + std::string(row->name);
+  }
+  for (const auto& [source, list, key] : KeyedSources(data)) {
+    rules.Require(RowOf(*source).objective == data.objective,
+                  {key + ".source", key, "data.objective"},
+                  named + ", which is of " + fitting + ", not of `" + source->source + "`");
   }
   if (!spans) return;
   const std::optional<SpanLengths> text = LongestText(data.spans(), data.seq_len);

@@ -7,7 +7,6 @@
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {

@@ -4,8 +4,8 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/recipe/recipe.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/recipe/data_source.h"
 
 namespace fsdp {
 
@@ -30,12 +30,15 @@ RunTokenizer TokenizerOfRun(const Recipe& recipe) {
   if (const std::string* name = TokenizerOf(recipe.data)) run.name = *name;
   for (const SourceRecipe& source : recipe.data.TrainSources()) {
     std::optional<TokenManifest> manifest;
-    if (source.source == SourceRecipe::Source::kTokens) manifest = ManifestOf(source);
+    const DataSource& row = RowOf(source);
+    if (row.tokenizer == DataSource::Tokenizer::kMadeBy) manifest = ManifestOf(source);
     if (run.name.empty() && manifest) {
       run.name = manifest->tokenizer;
       run.hash = manifest->tokenizer_hash;
     }
-    if (run.chat_template.empty()) run.chat_template = source.chat_template.value_or("");
+    if (run.chat_template.empty() && row.chat_template) {
+      run.chat_template = row.chat_template(source);
+    }
     if (!run.eot && source.eot) run.eot = static_cast<int32_t>(*source.eot);
     if (!run.eot && manifest) run.eot = manifest->eot;
   }

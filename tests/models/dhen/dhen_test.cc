@@ -9,8 +9,8 @@
 #include "models/shape.h"
 #include "tests/models/dhen/set_shape.h"
 #include "tests/testing/model_promises.h"
-#include "trainer/data/clicks/click_batch.h"
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/clicks/click_store.h"
+#include "trainer/data/synthetic/synthetic.h"
 
 namespace fsdp::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include "models/dhen/dhen.h"
 #include "tests/testing/fixture_rows.h"
 #include "trainer/autograd/tape.h"
-#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/clicks/click_store.h"
 #include "trainer/nn/layers.h"
 #include "trainer/ops/elementwise.h"
 

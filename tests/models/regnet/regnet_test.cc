@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/testing/model_promises.h"
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/synthetic/synthetic.h"
 
 namespace fsdp::testing {
 namespace {

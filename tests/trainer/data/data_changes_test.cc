@@ -1,6 +1,6 @@
-#include "trainer/data/data_changes.h"
-
 #include <gtest/gtest.h>
+
+#include "trainer/data/data_files.h"
 
 namespace fsdp {
 namespace {

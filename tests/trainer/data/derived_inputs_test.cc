@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/data/tokens/token_batch.h"
 
 namespace fsdp {

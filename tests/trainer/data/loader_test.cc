@@ -15,7 +15,7 @@
 
 #include "tests/trainer/data/host_batch.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/synthetic/synthetic_source.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/data/text/text_source.h"
 
 namespace fsdp {

@@ -1,11 +1,10 @@
-#include "trainer/data/sample_index.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <stdexcept>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/permutation.h"
 
 namespace fsdp {
 namespace {

@@ -23,8 +23,8 @@
 #include "tests/testing/everything.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/engine/quantized_reduce_model.h"
-#include "trainer/data/clicks/click_batch.h"
-#include "trainer/data/synthetic/synthetic_rows.h"
+#include "trainer/data/clicks/click_store.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp::testing {

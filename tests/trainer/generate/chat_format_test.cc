@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 namespace {

@@ -184,7 +184,7 @@ TEST(Images, AreJudgedWhereTheyAreRead) {
             std::string::npos);
   Recipe mixed = Load(Idx(files));
   SourceRecipe drawn;
-  drawn.source = SourceRecipe::Source::kSynthetic;
+  drawn.source = "synthetic";
   mixed.data.valid = drawn;
   EXPECT_NE(ErrorOf(mixed, ExitCode::kUsage).find("`synthetic` stands beside `images`"),
             std::string::npos);

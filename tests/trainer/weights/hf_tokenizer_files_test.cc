@@ -11,7 +11,7 @@
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 namespace {

@@ -10,7 +10,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
-#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/clicks/click_store.h"
 #include "trainer/data/permutation.h"
 
 namespace fsdp {

@@ -4,8 +4,11 @@
 #ifndef FSDP_TRAIN_TRAINER_DATA_CLICKS_CSV_CLICKS_H_
 #define FSDP_TRAIN_TRAINER_DATA_CLICKS_CSV_CLICKS_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/data/clicks/click_store.h"
@@ -28,6 +31,21 @@ struct CsvClicksOptions {
 // for a column that a file does not have or has twice, a line with more or fewer cells than the
 // first, a label other than 0 and 1, a number or an id that is none, and more ids than a bag has.
 std::shared_ptr<const ClickStore> OpenCsvClicks(const CsvClicksOptions& options);
+
+// Lines of comma-separated values (RFC 4180): cells between commas, or between double quotes, in
+// which commas are text and two quotes are one. A quoted cell ends on its line.
+
+// Splits a line, which has no line feed, into cells. A carriage return at its end is not text. The
+// cells are views of the line, or of `unquoted`, which keeps those that had quotes in them. Returns
+// the line's fault; empty if there is none.
+std::string_view SplitCsvLine(std::string_view line, std::vector<std::string_view>& cells,
+                              std::vector<std::string>& unquoted);
+
+// A finite number, with spaces around it or none. Empty: it is none.
+std::optional<float> CsvNumber(std::string_view cell);
+// A 64-bit id, decimal or hexadecimal behind 0x, but for 2^64 - 1, which is no id. Empty: it is
+// none.
+std::optional<uint64_t> CsvId(std::string_view cell);
 
 }  // namespace fsdp
 

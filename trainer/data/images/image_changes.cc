@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "trainer/data/images/resize_image.h"
+#include "trainer/data/images/image_pixels.h"
 
 namespace fsdp {
 namespace {

@@ -1,8 +1,11 @@
 // Tests: tests/trainer/data/images/decode_image_test.cc
+// Tests: tests/trainer/data/images/resize_image_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_IMAGES_IMAGE_PIXELS_H_
 #define FSDP_TRAIN_TRAINER_DATA_IMAGES_IMAGE_PIXELS_H_
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace fsdp {
@@ -15,6 +18,33 @@ struct ImagePixels {
   int64_t height = 0, width = 0, channels = 0;
   std::vector<uint8_t> bytes = {};
 };
+
+// JPEG (libjpeg-turbo) and PNG (libpng) files as bytes, 8 bits a channel: 1 of grey, 3 of colours,
+// and one more of what is transparent in a PNG. Palettes become colours, 16 bits the upper 8 of
+// them. A JPEG's colours are as Pillow has them; its orientation is not looked at.
+
+// Whether the name is an image's: .jpg, .jpeg or .png, in letters of any case.
+bool IsImageName(std::string_view name);
+
+// Decodes `file` into `pixels`, whose memory is kept from call to call. Returns the file's fault,
+// or nothing: "is no JPEG and no PNG", "is damaged: premature end of JPEG file".
+std::string DecodeImage(std::string_view file, ImagePixels& pixels);
+
+// Images in other sizes, to the bit as Image.crop(box) and Image.resize(..., Image.BILINEAR) of
+// Pillow 13 make them of 8 bits a channel (github.com/python-pillow/Pillow,
+// src/libImaging/Resample.c): a triangle as wide as a pixel of the smaller of both images, with
+// weights of 22 bits, along rows and then along columns, with bytes in between. Where a box loses
+// more than twice as many rows as columns, columns come first, which older versions do not know.
+
+// A part of an image, in pixels.
+struct ImageBox {
+  int64_t top = 0, left = 0, height = 0, width = 0;
+};
+
+// The box of `from`, [height, width] pixels large. `to` is another image. Its memory and that of
+// what lies between is kept from call to call.
+void ResizeImage(const ImagePixels& from, const ImageBox& box, int64_t height, int64_t width,
+                 ImagePixels& to);
 
 }  // namespace fsdp
 

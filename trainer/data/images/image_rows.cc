@@ -11,7 +11,6 @@
 #include "trainer/core/philox.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/images/image_batch.h"
 #include "trainer/data/permutation.h"
 
 namespace fsdp {
@@ -118,6 +117,16 @@ void ImageRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
   ChangeImage(image, source.changes, draws_ ? &draws : nullptr, side_, pixels);
   label = source.store->Label(i);
   weight = 1;
+}
+
+bool IsOfImages(const BatchSpec& spec) {
+  using Role = BatchInput::Role;
+  if (spec.inputs.size() != 3 || spec.targets != 1) return false;
+  const BatchInput &pixels = spec.inputs[kPixels], &label = spec.inputs[kLabel];
+  return pixels.role == Role::kInput && pixels.dtype == DType::kFloat32 &&
+         pixels.sample.rank() == 3 && pixels.sample[0] == pixels.sample[1] &&
+         label.role == Role::kTarget && label.dtype == DType::kInt32 && label.sample == Shape{} &&
+         spec.inputs[kImageWeight].role == Role::kWeight;
 }
 
 }  // namespace fsdp

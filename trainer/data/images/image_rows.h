@@ -4,6 +4,7 @@
 #ifndef FSDP_TRAIN_TRAINER_DATA_IMAGES_IMAGE_ROWS_H_
 #define FSDP_TRAIN_TRAINER_DATA_IMAGES_IMAGE_ROWS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -62,6 +63,13 @@ class ImageRows final : public RowSource {
   const bool shuffle_, draws_;
   const uint64_t seed_;
 };
+
+// The inputs of a model that sorts images into classes, in this order: pixels, fp32 [side, side,
+// channels]; a label, int32; a weight.
+enum ImageInput : size_t { kPixels, kLabel, kImageWeight };
+
+// Whether these are a model's inputs.
+bool IsOfImages(const BatchSpec& spec);
 
 }  // namespace fsdp
 

@@ -14,7 +14,7 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
-#include "trainer/data/images/decode_image.h"
+#include "trainer/data/images/image_pixels.h"
 
 namespace fsdp {
 namespace {

@@ -13,8 +13,8 @@
 #include "trainer/core/process_limits.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/text/text_check.h"
 #include "trainer/data/text/text_chunks.h"
+#include "trainer/data/text/text_source.h"
 #include "trainer/data/text/tokenize.h"
 #include "trainer/data/tokenizers/unicode.h"
 #include "trainer/data/tokens/token_manifest.h"
@@ -312,10 +312,10 @@ std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
   TokenizeOptions named;  // For the part of the key that texts have, too.
   const uint64_t key =
       HashBytes(std::to_string(encoder.hash()), TokensKey(encoder.tokenizer(), named, inputs));
-  const std::string directory = KeptDirectory(cache, key);
+  const std::string directory = BuiltDirectory(cache, key);
   const std::string what = AndMoreFiles(paths[0], paths.size());
-  const auto from_cache = [&](const auto& read) { return ReadKept(directory, what, read); };
-  KeepOnce(
+  const auto from_cache = [&](const auto& read) { return ReadBuilt(directory, what, read); };
+  BuildOnce(
       directory, what, options.keep,
       [&] { return from_cache([&] { return ReadTokenManifest(directory).has_value(); }); },
       [&](FileLock& lock) {

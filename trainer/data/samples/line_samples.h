@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/data/build_once.h"
 #include "trainer/data/chat/chat_template.h"
-#include "trainer/data/keep_once.h"
 #include "trainer/data/samples/sample_file.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
@@ -62,13 +62,13 @@ struct LineOptions {
   std::string tokenizer;            // As it was opened, for the record.
   bool allow_invalid_text = false;  // Files that are TooInvalid, too.
   int threads = 0;                  // 0: the cores that this process may use. They change no bit.
-  KeepOptions keep = {};
+  BuildOnceOptions keep = {};
 };
 
 // The samples of all lines, in order, without empty lines, from a directory below `cache` that is
 // named after encoder and contents of the files. Any number of processes may ask at once: one
-// writes, the others wait. Blocks. Throws as KeepOnce(). Throws DataError that names file and line,
-// as ParseConversation() and the encoder do, and DataError where no sample remains.
+// writes, the others wait. Blocks. Throws as BuildOnce(). Throws DataError that names file and
+// line, as ParseConversation() and the encoder do, and DataError where no sample remains.
 std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
                                                   const LineEncoder& encoder,
                                                   const LineOptions& options);

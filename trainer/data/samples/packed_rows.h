@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "trainer/data/samples/packing.h"
-#include "trainer/data/samples/sample_source.h"
+#include "trainer/data/samples/sample_store.h"
 
 namespace fsdp {
 

@@ -1,6 +1,7 @@
 // Samples of any length, as files hold them: documents, conversations. Stores hold no position, so
 // one may be read by many threads.
 // Tests: tests/trainer/data/samples/line_samples_test.cc
+// Tests: tests/trainer/data/samples/whole_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SAMPLES_SAMPLE_STORE_H_
 #define FSDP_TRAIN_TRAINER_DATA_SAMPLES_SAMPLE_STORE_H_
 
@@ -33,6 +34,25 @@ class SampleStore {
   virtual TokenPlace PlaceOf(int64_t i, int64_t token) const = 0;  // For CheckRow().
   // A further cure for a sample that is too long, before the cures that all stores have, or "".
   virtual std::string CureOfLength(int64_t) const { return ""; }
+};
+
+// Samples that stay whole: each is a stretch of tokens that lies in one row, beside others that it
+// does not see. Sources hold no position, so one may be read by many threads.
+
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+
+  virtual int64_t size() const = 0;              // Samples, > 0.
+  virtual int32_t Length(int64_t i) const = 0;   // Tokens of sample i, > 0: places in a row.
+  virtual int64_t Targets(int64_t i) const = 0;  // How many of its targets count.
+  virtual std::string Describe() const = 0;      // "a.txt and 2 more files".
+
+  // tokens, weights: [Length(i)]. The target of a token is the next one; its weight is 1 where it
+  // counts, else 0, and 0 for the last token, which has none. Any number of threads. May block on
+  // the disk.
+  virtual void Read(int64_t i, std::span<int32_t> tokens, std::span<float> weights) const = 0;
+  virtual TokenPlace PlaceOf(int64_t i, int64_t token) const = 0;  // For CheckRow().
 };
 
 }  // namespace fsdp

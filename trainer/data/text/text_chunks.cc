@@ -6,7 +6,7 @@
 #include "trainer/core/json_reader.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/data/decompress.h"
-#include "trainer/data/text/text_check.h"
+#include "trainer/data/text/text_source.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {

@@ -20,8 +20,8 @@
 #include "trainer/data/atomic_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/decompress.h"
-#include "trainer/data/text/text_check.h"
 #include "trainer/data/text/text_chunks.h"
+#include "trainer/data/text/text_source.h"
 #include "trainer/data/tokens/token_file.h"
 
 namespace fsdp {

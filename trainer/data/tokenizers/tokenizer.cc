@@ -1,12 +1,26 @@
 #include "trainer/data/tokenizers/tokenizer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
+#include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/read_file.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/tokenizers/hf_tokenizer.h"
+#include "trainer/data/tokenizers/sentencepiece_tokenizer.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
@@ -96,5 +110,102 @@ std::string TextStream::Add(int32_t id) {
 }
 
 std::string TextStream::Finish() { return std::exchange(held_, {}); }
+
+namespace {
+
+constexpr int64_t kMostTokenizerBytes = int64_t{256} << 20;
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
+  if (name == "bytes") return ByteTokenizer();
+  std::optional<FileContents> file, config;
+  if (::access(name.c_str(), R_OK) != 0) {
+    throw DataError("tokenizer: " + name + ": " + std::strerror(errno) +
+                    " (a relative path starts at the working directory)");
+  }
+  const std::string beside =
+      (std::filesystem::path(name).parent_path() / "tokenizer_config.json").string();
+  for (const std::string& path : {name, beside}) {
+    std::error_code none;
+    if (std::filesystem::file_size(path, none) == 0 && !none) {
+      throw DataError("tokenizer: " + path + ": is empty");
+    }
+  }
+  file.emplace(name);
+  if (PathExists(beside)) config.emplace(beside);
+  const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";
+  for (const auto& [path, size, most] : {std::tuple(name, std::ssize(bytes), kMostTokenizerBytes),
+                                         std::tuple(beside, std::ssize(extra), kMostTextBytes)}) {
+    if (size <= most) continue;
+    throw DataError("tokenizer: " + path + ": has " + std::to_string(size) +
+                    " bytes, the most is " + std::to_string(most));
+  }
+  const size_t start = bytes.find_first_not_of(" \t\r\n");
+  if (start != std::string_view::npos && bytes[start] == '{') {
+    return ParseHfTokenizer(name, bytes, extra);
+  }
+  return ParseSentencePiece(name, bytes, extra);
+}
+
+namespace {
+
+class Whole : public Tokenizer {
+ public:
+  Whole(std::shared_ptr<const Tokenizer> tokenizer, int32_t size)
+      : tokenizer_(std::move(tokenizer)), known_(tokenizer_ ? tokenizer_->vocab_size() : 0) {
+    for (int32_t id = known_; id < size; ++id) {
+      std::string piece = "<";
+      piece.append(std::to_string(id)).append(">");
+      further_.push_back(std::move(piece));
+    }
+  }
+
+  int32_t vocab_size() const override { return known_ + static_cast<int32_t>(further_.size()); }
+  std::optional<int32_t> bos() const override {
+    return tokenizer_ ? tokenizer_->bos() : Tokenizer::bos();
+  }
+  std::optional<int32_t> eot() const override {
+    return tokenizer_ ? tokenizer_->eot() : Tokenizer::eot();
+  }
+  uint64_t hash() const override { return tokenizer_ ? tokenizer_->hash() : 0; }
+  std::optional<int32_t> IdOf(std::string_view token) const override {
+    return tokenizer_ ? tokenizer_->IdOf(token) : Tokenizer::IdOf(token);
+  }
+  int LeadingSpaces() const override { return tokenizer_ ? tokenizer_->LeadingSpaces() : 0; }
+
+  bool EncodePart(std::string_view text, size_t end, bool first,
+                  std::vector<int32_t>& out) const override {
+    if (!tokenizer_) throw DataError("tokenizer: there is none to make tokens of a text");
+    return tokenizer_->EncodePart(text, end, first, out);
+  }
+  PlacedIds EncodePlaced(std::string_view text) const override {
+    if (!tokenizer_) throw DataError("tokenizer: there is none to make tokens of a text");
+    return tokenizer_->EncodePlaced(text);
+  }
+  size_t PartEnd(std::string_view text, size_t target) const override {
+    return tokenizer_ ? tokenizer_->PartEnd(text, target) : text.size();
+  }
+  std::string_view Piece(int32_t id) const override {
+    const int64_t further = int64_t{id} - known_;
+    if (further >= 0 && further < static_cast<int64_t>(further_.size())) {
+      return further_[static_cast<size_t>(further)];
+    }
+    if (!tokenizer_) throw std::invalid_argument("[Piece] token " + std::to_string(id));
+    return tokenizer_->Piece(id);
+  }
+
+ private:
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const int32_t known_;
+  std::vector<std::string> further_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> PaddedVocabulary(std::shared_ptr<const Tokenizer> tokenizer,
+                                                  int32_t size) {
+  return std::make_shared<const Whole>(std::move(tokenizer), size);
+}
 
 }  // namespace fsdp

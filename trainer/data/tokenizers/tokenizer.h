@@ -1,4 +1,5 @@
 // From text to token ids and back.
+// Tests: tests/trainer/data/tokenizers/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_TOKENIZER_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_TOKENIZER_H_
 
@@ -80,6 +81,18 @@ class TextStream {
   int strip_;
   std::string held_;
 };
+
+// `bytes`, a tokenizer.json (hf_tokenizer.h) or a SentencePiece model (sentencepiece_tokenizer.h);
+// which of the two a file is, its contents say. A tokenizer_config.json beside it is read too.
+// Throws DataError that names the file: missing, damaged, or asking for what is not supported.
+std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name);
+
+// A tokenizer for all ids of a model, which may know more of them than its tokenizer does (a
+// vocabulary padded to a round number), or have no tokenizer at all.
+// `tokenizer` for its own ids; each further one, below `size`, reads `<id>`, such as `<50300>`.
+// Null: every id reads so, and EncodePart() throws DataError.
+std::shared_ptr<const Tokenizer> PaddedVocabulary(std::shared_ptr<const Tokenizer> tokenizer,
+                                                  int32_t size);
 
 }  // namespace fsdp
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/clicks/click_batch.h"
+#include "trainer/data/clicks/click_store.h"
 
 namespace fsdp::testing {
 namespace {

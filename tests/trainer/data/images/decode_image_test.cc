@@ -1,5 +1,3 @@
-#include "trainer/data/images/decode_image.h"
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -7,6 +5,7 @@
 
 #include "tests/trainer/data/pillow_images.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/images/image_pixels.h"
 
 namespace fsdp::testing {
 namespace {

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/images/image_batch.h"
-#include "trainer/data/images/resize_image.h"
+#include "trainer/data/images/image_pixels.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/row_threads.h"
 

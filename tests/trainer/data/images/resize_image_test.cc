@@ -1,8 +1,7 @@
-#include "trainer/data/images/resize_image.h"
-
 #include <gtest/gtest.h>
 
 #include "tests/trainer/data/pillow_images.h"
+#include "trainer/data/images/image_pixels.h"
 
 namespace fsdp::testing {
 namespace {

@@ -15,8 +15,8 @@
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/samples/fitted_samples.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/tokens/kept_tokens.h"
+#include "trainer/data/text/token_cache.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 namespace {
@@ -264,7 +264,7 @@ TEST_F(LineSamples, AreMadeOnceForAllWhoAsk) {
   Write("a.jsonl", Line({"a", "c"}));
   OpenLineSamples(cache_, *encoder, options);
   EXPECT_EQ(said.size(), 4u);
-  const std::vector<KeptTokens> kept = ListKeptTokens(cache_);
+  const std::vector<TokenSet> kept = ListTokenSets(cache_);
   ASSERT_EQ(kept.size(), 4u);
   EXPECT_EQ(kept[0].inputs, file);
   EXPECT_GT(kept[0].tokens, 10);
@@ -304,7 +304,7 @@ TEST_F(LineSamples, MistakesHaveAPlace) {
   std::string many;
   for (int i = 0; i < 500; ++i) many += i < 77 ? good : "{}\n";
   EXPECT_EQ(of(many), ", line 78: has no list of `messages`");
-  EXPECT_TRUE(ListKeptTokens(cache_).empty() || ListKeptTokens(cache_)[0].tokens == 0);
+  EXPECT_TRUE(ListTokenSets(cache_).empty() || ListTokenSets(cache_)[0].tokens == 0);
 
   const std::string text = Write("a.txt", good);
   EXPECT_EQ(WhatOf([&] { Open(*Chat(), {text}); }),
@@ -324,7 +324,7 @@ TEST_F(LineSamples, DamageIsSeen) {
   const std::string file = Write("a.jsonl", Line({"a", "b"}) + Line({"c", "d"}));
   const auto encoder = Chat();
   Open(*encoder, {file});
-  const std::string path = ListKeptTokens(cache_)[0].directory + "/samples.bin";
+  const std::string path = ListTokenSets(cache_)[0].directory + "/samples.bin";
   const std::string good = Read(path);
   for (const size_t at : {0u, 9u, 17u, 64u, 100u}) {
     std::string bad = good;

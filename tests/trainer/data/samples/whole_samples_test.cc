@@ -20,7 +20,7 @@
 #include "trainer/data/loader.h"
 #include "trainer/data/samples/document_store.h"
 #include "trainer/data/samples/fitted_samples.h"
-#include "trainer/data/synthetic/synthetic_source.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/data/text/text_source.h"
 
 namespace fsdp {

@@ -1,5 +1,3 @@
-#include "trainer/data/synthetic/synthetic_rows.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "trainer/data/loader.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/data/tokens/token_batch.h"
 
 namespace fsdp {

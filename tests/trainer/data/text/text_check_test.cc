@@ -1,5 +1,3 @@
-#include "trainer/data/text/text_check.h"
-
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -10,6 +8,7 @@
 
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/errors.h"
+#include "trainer/data/text/text_source.h"
 
 namespace fsdp {
 namespace {

@@ -25,9 +25,9 @@
 #include "trainer/core/errors.h"
 #include "trainer/data/atomic_output.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/text/text_cache.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
-#include "trainer/data/tokens/token_file_source.h"
+#include "trainer/data/text/token_cache.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/data/tokens/token_file.h"
 
 namespace fsdp {
 namespace {

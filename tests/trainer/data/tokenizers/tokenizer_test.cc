@@ -17,7 +17,6 @@
 
 #include "tests/testing/hard_text.h"
 #include "trainer/core/errors.h"
-#include "trainer/data/tokenizers/open_tokenizer.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {

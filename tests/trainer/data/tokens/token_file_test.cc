@@ -14,7 +14,6 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
-#include "trainer/data/tokens/token_file_source.h"
 #include "trainer/data/tokens/token_manifest.h"
 
 namespace fsdp {

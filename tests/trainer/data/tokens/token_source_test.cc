@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/data/synthetic/synthetic_source.h"
+#include "trainer/data/synthetic/synthetic.h"
 #include "trainer/data/text/text_source.h"
 
 namespace fsdp {

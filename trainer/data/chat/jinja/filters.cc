@@ -3,7 +3,6 @@
 #include <charconv>
 
 #include "trainer/data/chat/jinja/builtins.h"
-#include "trainer/data/chat/jinja/json.h"
 #include "trainer/data/chat/jinja/python_text.h"
 #include "trainer/data/tokenizers/unicode.h"
 

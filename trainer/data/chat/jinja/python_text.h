@@ -6,12 +6,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace fsdp::jinja {
+#include "trainer/data/chat/jinja/value.h"
 
+namespace fsdp::jinja {
 size_t CodePoints(std::string_view text);
 // The byte at which code point `n` begins; text.size() behind the last one.
 size_t ByteOffset(std::string_view text, size_t n);
@@ -30,6 +32,15 @@ std::vector<std::string_view> Split(std::string_view text, const std::string* by
 // str.replace() of a text that is not empty, at most so many times.
 std::string Replace(std::string_view text, std::string_view from, std::string_view to, size_t most);
 std::string Quoted(std::string_view text);  // repr() of a str, with its quotes.
+
+// JSON into values, and values into JSON as Python's json.dumps() writes it.
+
+// Throws Fault: an integer of more than 64 bits, a text that is no UTF-8, more than kMostDepth
+// levels.
+Value FromJson(const nlohmann::ordered_json& json);
+
+// `indent` < 0: all in one line. Throws Fault: what has no JSON.
+std::string ToJson(const Value& value, bool ensure_ascii, int64_t indent, Budget& budget);
 
 }  // namespace fsdp::jinja
 

@@ -6,9 +6,9 @@
 
 #include "trainer/data/chat/jinja/ast.h"
 #include "trainer/data/chat/jinja/builtins.h"
-#include "trainer/data/chat/jinja/json.h"
 #include "trainer/data/chat/jinja/lexer.h"
 #include "trainer/data/chat/jinja/objects.h"
+#include "trainer/data/chat/jinja/python_text.h"
 
 namespace fsdp {
 namespace jinja {

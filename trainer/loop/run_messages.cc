@@ -1,0 +1,113 @@
+#include "trainer/loop/run_messages.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "trainer/core/units.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+namespace {
+
+std::string Count(int64_t count) { return HumanCount(static_cast<double>(count)); }
+
+// "1 row", "1.23k rows".
+std::string Roughly(int64_t count, const std::string& noun) {
+  return Count(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string WhatTrains(int64_t trained, int64_t parameters) {
+  if (trained == parameters) return Count(parameters) + " parameters";
+  return "trains " + Count(trained) + " of " + Count(parameters) + " parameters";
+}
+
+std::string WhatIsSaved(const CheckpointRecipe& checkpoint) {
+  std::string words;
+  if (checkpoint.every.value_or(0) > 0) {
+    const std::string steps = std::to_string(*checkpoint.every);
+    words = *checkpoint.every == 1 ? "every step" : "every " + steps + " steps";
+  }
+  if (checkpoint.every_minutes) {
+    char minutes[32];
+    std::snprintf(minutes, sizeof(minutes), "%g", *checkpoint.every_minutes);
+    words += (words.empty() ? "" : ", ") + (*checkpoint.every_minutes == 1
+                                                ? std::string("every minute")
+                                                : "every " + std::string(minutes) + " minutes");
+  }
+  if (words.empty()) {
+    return checkpoint.every ? "saves once, at the end"
+                            : "saves nothing, unless a signal asks for it";
+  }
+  if (checkpoint.every && *checkpoint.every != 1) words += " and at the end";
+  if (checkpoint.keep_last > 0) {
+    words += ", and keeps the newest";
+    if (checkpoint.keep_last > 1) words += " " + std::to_string(checkpoint.keep_last);
+    if (checkpoint.keep_best == 1) words += " and the best";
+    if (checkpoint.keep_best > 1) words += " and the best " + std::to_string(checkpoint.keep_best);
+  }
+  return "saves " + words;
+}
+
+std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len) {
+  std::string words;
+  for (const SourceUse& source : sources) {
+    char epochs[32];
+    const double n = static_cast<double>(source.rows) / static_cast<double>(source.epoch);
+    std::snprintf(epochs, sizeof(epochs), n < 999.5 ? "%.3g" : "%.0f", n);
+    words += (words.empty() ? "" : ", ") + std::string(epochs) +
+             (words.empty() ? " epochs of " : " of ") + Count(source.tokens) +
+             (words.empty() ? " tokens" : "");
+    if (source.samples == 0) continue;
+    char full[32];
+    const double places = static_cast<double>(source.epoch) * static_cast<double>(seq_len);
+    std::snprintf(full, sizeof(full), "%.1f",
+                  std::floor(1000 * static_cast<double>(source.tokens) / places) / 10);
+    words += " in " + Roughly(source.samples, source.noun) + ", which fill " + full + " % of " +
+             Roughly(source.epoch, "row");
+  }
+  return words;
+}
+
+std::vector<std::string> WhatIsLeftOut(const std::string& source,
+                                       const FittedSamples::Counts& counts,
+                                       const DataRecipe& data) {
+  std::vector<std::string> lines;
+  const std::string of = " of the " + Roughly(counts.samples, counts.noun) + " of " + source;
+  if (counts.longer > 0) {
+    const bool cut = data.too_long == TooLong::kCut;
+    lines.push_back("data.too_long: " + std::to_string(counts.longer) + of +
+                    (counts.longer == 1 ? " is" : " are") + " longer than data.seq_len = " +
+                    std::to_string(data.seq_len) + ": " + (cut ? "cut" : "dropped") + ", " +
+                    Roughly(counts.lost_tokens, "token") + " less");
+  }
+  if (counts.untrained > 0) {
+    const bool documents = counts.noun == "document";
+    lines.push_back("data: " + std::to_string(counts.untrained) + of +
+                    (counts.untrained == 1 ? " has " : " have ") +
+                    (documents ? "one token, which predicts nothing" : "nothing to train on") +
+                    ": left out");
+  }
+  return lines;
+}
+
+std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
+                                  const std::string& checkpoint, Speech speech, bool exports) {
+  std::vector<std::string> lines;
+  if (!checkpoint.empty() && speech != Speech::kNone) {
+    lines.push_back(program + " generate --checkpoint " + checkpoint +
+                    (speech == Speech::kText ? " --prompt TEXT" : ""));
+  }
+  if (!checkpoint.empty() && exports) {
+    lines.push_back(program + " checkpoint export " + checkpoint + " --out DIR");
+  }
+  lines.push_back(program + " report " + run_directory);
+  return lines;
+}
+
+std::string HowMany(int64_t samples, int64_t targets) {
+  return HumanCount(static_cast<double>(targets)) + (targets == samples ? " samples" : " tokens");
+}
+
+}  // namespace fsdp
