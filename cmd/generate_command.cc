@@ -27,7 +27,6 @@
 #include "trainer/data/whole_vocabulary.h"
 #include "trainer/generate/chat_format.h"
 #include "trainer/generate/generator.h"
-#include "trainer/generate/sliding_rows.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {

@@ -16,8 +16,8 @@
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/checkpoint/conversion.h"
 #include "trainer/checkpoint/manifest_writer.h"
+#include "trainer/checkpoint/state_format.h"
 #include "trainer/comm/together.h"
 #include "trainer/comm/told_once.h"
 #include "trainer/core/errors.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/store.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/run_lock.h"

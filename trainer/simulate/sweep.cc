@@ -20,8 +20,7 @@
 #include "trainer/observe/report/plot.h"
 #include "trainer/observe/report/report.h"
 #include "trainer/recipe/load.h"
-#include "trainer/simulate/estimate.h"
-#include "trainer/simulate/simulate_process.h"
+#include "trainer/simulate/simulate.h"
 
 namespace fsdp {
 namespace {

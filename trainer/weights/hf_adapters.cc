@@ -9,7 +9,6 @@
 #include "trainer/core/json_tree.h"
 #include "trainer/core/whole_file.h"
 #include "trainer/nn/lora.h"
-#include "trainer/weights/hf_tensor_file.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/merged_weights.h"
 

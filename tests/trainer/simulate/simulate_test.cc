@@ -14,7 +14,6 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
-#include "trainer/simulate/estimate.h"
 #include "trainer/simulate/step_floor.h"
 
 namespace fsdp {

@@ -27,7 +27,6 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/lora.h"
 #include "trainer/weights/hf_config.h"
-#include "trainer/weights/hf_import.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"
 
