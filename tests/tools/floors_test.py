@@ -137,7 +137,7 @@ NAMED_BY_A_FORMAT = {"trainer/data/token_file.cc", "trainer/data/hf_tokenizer_fi
 
 # A template's variables are the JSON library's values.
 CHAT_TEMPLATES_AND_COMMANDS = {
-    "cmd/generate_chat.cc", "cmd/generate_command.cc", "cmd/show_commands.cc", "trainer/data/chat_template.cc",
+    "cmd/generate_command.cc", "cmd/show_commands.cc", "trainer/data/chat_template.cc",
     "trainer/data/chat_template.h", "trainer/data/jinja/json.cc", "trainer/data/jinja/json.h",
     "trainer/data/jinja/template.cc", "trainer/data/jinja/template.h", "trainer/data/line_samples.cc",
     "trainer/data/line_samples.h", "trainer/generate/chat_format.cc", "trainer/generate/chat_format.h"}
