@@ -16,8 +16,6 @@
 #include "cmd/shared_flags.h"
 #include "trainer/bench/calibrate.h"
 #include "trainer/bench/calibration.h"
-#include "trainer/bench/calibration_files.h"
-#include "trainer/bench/whole_step.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/provenance.h"

@@ -13,7 +13,6 @@
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/core/dtype.h"
@@ -23,8 +22,8 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/run_list.h"
-#include "trainer/weights/export.h"
-#include "trainer/weights/hf_import.h"
+#include "trainer/weights/hf_export.h"
+#include "trainer/weights/hf_weights.h"
 
 namespace fsdp {
 namespace {

@@ -1,9 +1,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,7 +16,6 @@
 #include <vector>
 
 #include "cmd/commands.h"
-#include "cmd/generate_chat.h"
 #include "cmd/shared_flags.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
@@ -24,13 +25,88 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/data/tokenizers/unicode.h"
 #include "trainer/generate/chat_format.h"
 #include "trainer/generate/generator.h"
-#include "trainer/generate/sliding_rows.h"
+#include "trainer/generate/sampler.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
 namespace {
+
+// ---- A conversation with a model on a terminal.
+
+struct Talk {
+  const Tokenizer& tokenizer;
+  const ChatFormat& format;
+  std::string end_text;  // Ends an answer; "": only tokens end one.
+  GenerateOptions how;   // `first` counts the answers.
+  int64_t most_tokens;   // Limit of a conversation without the next answer.
+  std::string model;     // The model's name, to show to the person.
+  // A prompt's tokens. Throws ConfigError.
+  std::function<std::vector<int32_t>(const std::string& text)> encode;
+};
+
+using Json = nlohmann::ordered_json;
+
+void Show(const std::string& text) {
+  std::fputs(Printable(text).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// Streams it to the terminal.
+std::string Answer(const Talk& talk, LogitsSource& model, const std::vector<int32_t>& prompt,
+                   uint64_t number) {
+  AnswerStream stream(talk.tokenizer, talk.end_text);
+  GenerateOptions how = talk.how;
+  how.first = number;
+  how.ends = [&](size_t, std::span<const int32_t>) { return stream.ended(); };
+  std::string answer;
+  const auto add = [&](const std::string& text) {
+    answer += text;
+    Show(text);
+  };
+  Generate(model, {prompt}, how, [&](size_t, int32_t token) { add(stream.Add(token)); });
+  add(stream.Finish());
+  Show("\n");
+  return answer;
+}
+
+// Asks for a line, streams an answer, until the input ends. /new begins another conversation.
+// Blocks. Throws what Generate() does.
+void RunTalk(const Talk& talk, LogitsSource& model) {
+  Show("Talk to " + talk.model + ": a line is a message, /new begins anew, Ctrl-D ends.\n");
+  Json messages = Json::array();
+  uint64_t number = 0;
+  for (std::string line; Show("> "), std::getline(std::cin, line);) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (line == "/new") {
+      messages.clear();
+      continue;
+    }
+    std::string buffer;
+    messages.push_back({{"role", "user"}, {"content", std::string(WellFormed(line, buffer))}});
+    try {
+      const std::vector<int32_t> prompt =
+          talk.encode(talk.format.PromptOf({{"messages", messages}}));
+      const auto tokens = static_cast<int64_t>(prompt.size());
+      if (tokens > talk.most_tokens) {
+        throw DataError("the conversation has " + std::to_string(tokens) +
+                        " tokens, and there is room for " + std::to_string(talk.most_tokens) +
+                        ": /new begins another");
+      }
+      std::string answer = Answer(talk, model, prompt, number++);
+      messages.push_back(
+          {{"role", "assistant"}, {"content", std::string(WellFormed(answer, buffer))}});
+    } catch (const DataError& error) {
+      Show(std::string(error.what()) + "\n");
+      messages.erase(messages.size() - 1);
+    }
+  }
+  Show("\n");
+}
+
+// ---- The command.
 
 // Tokens of a conversation on a terminal, at most: the cache has room for them from the start.
 constexpr int64_t kMostOfATalk = 8192;

@@ -16,9 +16,9 @@
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/nn/model.h"
-#include "trainer/observe/peak_flops.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/report.h"
+#include "trainer/observe/throughput.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpu_libraries.h"
 

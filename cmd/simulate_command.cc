@@ -18,7 +18,7 @@
 #include "trainer/recipe/recipe.h"
 #include "trainer/simulate/network.h"
 #include "trainer/simulate/search_process.h"
-#include "trainer/simulate/simulate_process.h"
+#include "trainer/simulate/simulate.h"
 #include "trainer/simulate/sweep.h"
 
 namespace fsdp {

@@ -137,7 +137,7 @@ NAMED_BY_A_FORMAT = {"trainer/data/tokens/token_file.cc", "trainer/data/tokenize
 
 # A template's variables are the JSON library's values.
 CHAT_TEMPLATES_AND_COMMANDS = {
-    "cmd/generate_chat.cc", "cmd/generate_command.cc", "cmd/show_commands.cc", "trainer/data/chat/chat_template.cc",
+    "cmd/generate_command.cc", "cmd/show_commands.cc", "trainer/data/chat/chat_template.cc",
     "trainer/data/chat/chat_template.h", "trainer/data/chat/jinja/python_text.cc", "trainer/data/chat/jinja/python_text.h",
     "trainer/data/chat/jinja/template.cc", "trainer/data/chat/jinja/template.h", "trainer/data/samples/line_samples.cc",
     "trainer/data/samples/line_samples.h", "trainer/generate/chat_format.cc", "trainer/generate/chat_format.h"}

@@ -10,7 +10,7 @@ and not fitted. Collectives inside a host have five: collective_s; rate and step
 and reductions; rate and step of a pairwise exchange. A fit to half of the rows is also held to the
 other half.
 
-The prices are copies of trainer/simulate/product_waves.cc and network.cc;
+The prices are copies of trainer/simulate/price_list.cc and network.cc;
 tests/trainer/simulate/published_*_test.cc have the same medians from the program's own.
 """
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "trainer/engine/gemm_algorithms.h"
+#include "trainer/loop/gemm_choice.h"
+#include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp {
@@ -63,6 +66,25 @@ View BenchTensors::Written(DType dtype, const Shape& shape,
   Copy(*stream_, pinned.As(dtype, shape), view);
   stream_->Synchronize();
   return view;
+}
+
+BenchLibrary::BenchLibrary(Device& device, Stream& stream, const std::vector<GemmShape>& shapes) {
+  const FoundGpuLibrary found = FindGemmLibrary(device.type());
+  if (!found.function) return;
+  library_ = OpenCublasLt(found, /*deterministic=*/false);
+  std::vector<GemmShape> resolved;
+  for (const GemmShape& shape : shapes) {
+    const std::optional<GemmShape> by = library_->Resolve(shape);
+    if (by && std::find(resolved.begin(), resolved.end(), *by) == resolved.end()) {
+      resolved.push_back(*by);
+    }
+  }
+  GemmAlgorithms timed;
+  TimeAlgorithms(device, resolved, *library_, &timed);
+  workspace_ = device.Allocate(kGemmWorkspaceBytes);
+  resources_ = {library_.get(), workspace_.data()};
+  stream.Lend(&resources_);
+  name_ = "cuBLASLt " + GpuLibraryVersionText(found.version);
 }
 
 }  // namespace fsdp

@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/ops/gemm_library.h"
 #include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
@@ -45,6 +47,24 @@ class BenchTensors {
   const DType dtype_;
   std::vector<Buffer> buffers_;
   const std::unique_ptr<Stream> stream_;
+};
+
+// The library that multiplies in a run on a GPU, for a benchmark's stream.
+
+// Outlives the stream's work.
+class BenchLibrary {
+ public:
+  // The library computes the stream's products from here on, those of `shapes` by the algorithm
+  // that is fastest now. Does nothing on other devices than CUDA. Throws DeviceError, MemoryError.
+  BenchLibrary(Device& device, Stream& stream, const std::vector<GemmShape>& shapes = {});
+
+  const std::string& name() const { return name_; }  // "cuBLASLt 13.1.0"; "own": there is none.
+
+ private:
+  std::unique_ptr<GemmLibrary> library_;
+  Buffer workspace_;
+  GemmResources resources_;
+  std::string name_ = "own";
 };
 
 }  // namespace fsdp

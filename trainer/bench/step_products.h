@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/bench/bench_library.h"
 #include "trainer/bench/bench_tensors.h"
 #include "trainer/core/dtype.h"
 #include "trainer/loop/resolved_run.h"

@@ -16,8 +16,8 @@
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/checkpoint/conversion.h"
 #include "trainer/checkpoint/manifest_writer.h"
+#include "trainer/checkpoint/state_format.h"
 #include "trainer/comm/store/together.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"

@@ -97,7 +97,7 @@ struct LoadedCheckpoint {
 
 // Fills this rank's shards from a checkpoint of any world size, F and wrapping: by parameter name,
 // shape and element, in byte ranges. Padding becomes zero bytes. Values of another dtype are
-// converted as conversion.h says. The checkpoint may have further states, but no buffers that
+// converted as state_format.h says. The checkpoint may have further states, but no buffers that
 // `states` lack. Its parameters, and a state's tensors of their own, must be the same as here.
 // Checks the manifest, the sizes of all files, and the checksum of every chunk that it reads, so
 // that a damaged element is never used. Files that the manifest does not name are ignored. Throws

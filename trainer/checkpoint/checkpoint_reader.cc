@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "trainer/checkpoint/chunk_checksum.h"
-#include "trainer/checkpoint/conversion.h"
+#include "trainer/checkpoint/state_format.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/ops/cpu/convert.h"

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
@@ -36,7 +36,7 @@ class CheckpointReader {
   const Placement* Find(const std::string& parameter) const;
 
   // The three functions fill `out`, of any shape: bit for bit in the file's dtype, or converted to
-  // another (conversion.h). With an empty `out` they only check that they could. They are fast in
+  // another (state_format.h). With an empty `out` they only check that they could. They are fast in
   // the order of the files: by state, then by place in its flat parameter. They throw
   // CheckpointError also where the state, parameter or tensor is missing or has another grid, shape
   // or dtype, and std::invalid_argument for a range outside it.

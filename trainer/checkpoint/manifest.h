@@ -52,7 +52,7 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/state_format.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/data/data_files.h"

@@ -1,5 +1,10 @@
 #include "trainer/checkpoint/state_format.h"
 
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/core/check.h"
 
 namespace fsdp {
@@ -49,6 +54,64 @@ RowPlacement DealOf(const StateFormat& state, int world) {
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state) {
   return !flat.frozen || state == "master";
+}
+
+namespace {
+
+// The dtype of each thing that has one in a state: a parameter, or a tensor of its own.
+std::map<std::string, DType> DTypesOf(const std::vector<FlatParameter>& flats,
+                                      const StateFormat& state) {
+  std::map<std::string, DType> dtypes;
+  for (size_t u = 0; u < state.dtypes.size(); ++u) {
+    if (!FlatHasState(flats[u], state.name)) continue;
+    for (const Placement& p : flats[u].parameters) dtypes[p.name] = state.dtypes[u];
+  }
+  for (const OwnTensor& tensor : state.tensors) dtypes[tensor.name] = tensor.dtype;
+  return dtypes;
+}
+
+// "a", "a and b", "a, b and c".
+std::string Listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
+}
+
+}  // namespace
+
+bool CanConvert(DType stored, DType wanted) {
+  const bool narrow = stored == DType::kBFloat16 || stored == DType::kFloat16;
+  return stored == wanted || (narrow && wanted == DType::kFloat32) ||
+         (stored == DType::kFloat32 && wanted == DType::kBFloat16);
+}
+
+std::string DescribeConversion(const Manifest& there, const Layout& layout,
+                               const std::vector<StateFormat>& here) {
+  std::map<std::pair<DType, DType>, std::vector<std::string>> states;
+  for (const StateFormat& state : here) {
+    const StateFormat* stored = there.FindState(state.name);
+    if (stored == nullptr) continue;
+    const std::map<std::string, DType> from = DTypesOf(there.flat_parameters, *stored);
+    const std::map<std::string, DType> to = DTypesOf(layout.flat_parameters, state);
+    std::map<std::pair<DType, DType>, size_t> changed;
+    for (const auto& [name, dtype] : to) {
+      const auto it = from.find(name);
+      if (it != from.end() && it->second != dtype) ++changed[{it->second, dtype}];
+    }
+    for (const auto& [change, count] : changed) {
+      states[change].push_back((count == to.size() ? "" : "some of ") + state.name);
+    }
+  }
+  std::string text;
+  for (const auto& [change, names] : states) {
+    const auto [from, to] = change;
+    text += (text.empty() ? "" : "; ") + Listed(names) + " from " + std::string(Name(from)) +
+            " to " + std::string(Name(to)) +
+            (SizeOf(to) < SizeOf(from) ? ", rounded to nearest" : ", exactly");
+  }
+  return text;
 }
 
 }  // namespace fsdp

@@ -16,6 +16,8 @@
 
 namespace fsdp {
 
+struct Manifest;
+
 enum class Grid : uint8_t {
   kElement,  // One value per element of the flat parameter: weights, moments.
   kTensor,   // Own tensors: factors of a parameter, its scales, running statistics.
@@ -63,6 +65,19 @@ RowPlacement DealOf(const StateFormat& state, int world);
 std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state);
+
+// ---- Conversion of a checkpoint's states for a run that keeps them in other dtypes ----
+
+// Whether values may be read as `wanted`: unchanged, widened exactly from bf16 or fp16 to fp32, or
+// rounded to nearest from fp32 to bf16.
+bool CanConvert(DType stored, DType wanted);
+
+// One line about the states whose dtypes in the checkpoint `there` differ from the run's, `here`:
+// "master and m from fp32 to bf16, rounded to nearest; ema from bf16 to fp32, exactly". Compares by
+// parameter and tensor; a state that differs in part is "some of master". Empty where nothing
+// differs. States that only one side has do not count.
+std::string DescribeConversion(const Manifest& there, const Layout& layout,
+                               const std::vector<StateFormat>& here);
 
 }  // namespace fsdp
 

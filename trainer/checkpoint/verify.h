@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 
 namespace fsdp {
 

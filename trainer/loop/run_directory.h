@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/family.h"
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/store/store.h"
 #include "trainer/data/data_files.h"
 #include "trainer/loop/run_lock.h"

@@ -34,7 +34,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
 #include "trainer/observe/chrome_trace.h"
-#include "trainer/observe/peak_flops.h"
+#include "trainer/observe/throughput.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"

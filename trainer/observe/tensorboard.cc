@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cctype>
 #include <cerrno>
@@ -17,7 +18,6 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/utf8.h"
-#include "trainer/observe/crc32c.h"
 
 namespace fsdp {
 namespace {
@@ -329,6 +329,27 @@ void TensorBoardWriter::Text(std::string_view tag, int64_t step, std::string_vie
   Summary summary;
   summary.Text(tag, Verbatim(text));
   file_.Write(RecordOf(EventOf(step, kSummary, summary.values())));
+}
+
+namespace {
+
+constexpr std::array<uint32_t, 256> MakeTable() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+    table[byte] = crc;
+  }
+  return table;
+}
+constexpr std::array<uint32_t, 256> kTable = MakeTable();
+
+}  // namespace
+
+uint32_t Crc32c(std::string_view bytes) {
+  uint32_t crc = ~0u;
+  for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
+  return ~crc;
 }
 
 }  // namespace fsdp

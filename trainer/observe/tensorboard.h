@@ -52,6 +52,10 @@ class TensorBoardWriter {
   AppendFile file_;
 };
 
+// CRC-32C, Castagnoli's polynomial 0x1EDC6F41 reflected (RFC 3720, appendix B.4).
+
+uint32_t Crc32c(std::string_view bytes);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_OBSERVE_TENSORBOARD_H_

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
+
+#include "trainer/core/dtype.h"
 
 namespace fsdp {
 
@@ -48,6 +51,13 @@ class ThroughputMeter {
   int64_t takes_ = 0;
   double mean_step_s_ = -1;
 };
+
+// The most FLOP/s of a GPU: the divisor of MFU.
+
+// FLOP/s of dense matrix products with factors of this dtype and sums in fp32, as the vendor states
+// it for the GPU of this name (cudaDeviceProp::name). fp32 is that of FMAs: no TF32. Empty where
+// the table does not have the GPU, or not the dtype.
+std::optional<double> PeakFlops(std::string_view gpu, DType dtype);
 
 }  // namespace fsdp
 

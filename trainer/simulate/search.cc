@@ -17,7 +17,6 @@
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/operation.h"
 #include "trainer/simulate/candidates.h"
-#include "trainer/simulate/estimate.h"
 #include "trainer/simulate/price_list.h"
 #include "trainer/simulate/simulate.h"
 #include "trainer/simulate/step_floor.h"

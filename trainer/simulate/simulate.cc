@@ -1,25 +1,36 @@
 #include "trainer/simulate/simulate.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <iostream>
 #include <memory>
+#include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/core/errors.h"
+#include "trainer/core/atomic_file.h"
+#include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/step_position.h"
+#include "trainer/loop/process.h"
+#include "trainer/observe/chrome_trace.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/sim/sim_device.h"
 #include "trainer/simulate/network.h"
 #include "trainer/simulate/price_list.h"
+#include "trainer/simulate/step_floor.h"
 
 namespace fsdp {
 namespace {
@@ -216,6 +227,108 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
   simulation.samples = static_cast<double>(run.recipe->train.global_batch_size);
   simulation.model_flops = FlopsPerSample(*run.model, length) * simulation.samples;
   return simulation;
+}
+
+StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
+                        const Simulation& simulation) {
+  const double step = simulation.step_s;
+  const auto rate = [&](double work) { return step > 0 ? work / step : 0; };
+  const StepTimes& times = simulation.times;
+  StepEstimate estimate{.step_time_s = step,
+                        .samples_per_s = rate(simulation.samples),
+                        .targets_per_s = rate(simulation.targets),
+                        .tflops_per_device = rate(simulation.model_flops) / run.place.world * 1e-12,
+                        .hardware_tflops_per_device = rate(simulation.hardware_flops) * 1e-12,
+                        .exposed_s = times.communication,
+                        .floor_s = FloorOf(run, hardware).Seconds()};
+  estimate.breakdown = {{"data", times.data},           {"forward", times.forward},
+                        {"recompute", times.recompute}, {"backward", times.backward},
+                        {"optimizer", times.optimizer}, {"communication", times.communication},
+                        {"offload", times.offload},     {"host", simulation.host_s}};
+  estimate.calibrated_on = PointsSeen(hardware);
+  return estimate;
+}
+
+std::optional<Simulation> SimulateAndPlan(ResolvedRun& run, const Hardware& hardware,
+                                          const SimulateOptions& options) {
+  try {
+    Simulation simulation = Simulate(run, hardware, options);
+    if (simulation.memory) {
+      MemoryPlan& memory = run.plan.memory;
+      memory.arenas[static_cast<int>(MemoryPlace::kDevice)] +=
+          simulation.memory->reserved.peak - memory.caching->reserved.peak;
+      memory.caching = simulation.memory;
+      run.plan.simulated_fits = true;
+    }
+    return simulation;
+  } catch (const MemoryError&) {
+    run.plan.simulated_fits = false;
+    return std::nullopt;
+  }
+}
+
+namespace {
+
+void WriteDirectory(const std::string& directory, const ResolvedRun& run,
+                    const StepEstimate& estimate, const Simulation& simulation, int steps) {
+  const std::filesystem::path traces = std::filesystem::path(directory) / "traces";
+  std::error_code error;
+  std::filesystem::create_directories(traces, error);
+  if (error) throw CheckpointError(traces.string() + ": cannot be made: " + error.message());
+  const RankTrace trace{0, simulation.spans,
+                        [&](uint64_t tag) {
+                          const auto part = simulation.parts.find(tag);
+                          return part == simulation.parts.end() ? StepPart() : part->second;
+                        },
+                        simulation.memory_points};
+  WriteChromeTrace((traces / ("step_" + std::to_string(steps) + ".json")).string(),
+                   std::span(&trace, 1));
+  AtomicFile file((std::filesystem::path(directory) / "simulate.json").string());
+  file.Append(PlanToJson(run.plan, estimate) + "\n");
+  file.Commit();
+}
+
+}  // namespace
+
+int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardware>& hardware) {
+  int local = asked.value_or(world);
+  std::string from = "--local-world-size";
+  if (!asked && hardware && hardware->network) {
+    local = std::min(world, static_cast<int>(hardware->network->ranks_per_host));
+    from = "network.ranks_per_host of " + hardware->name;
+  }
+  if (world % local == 0) return local;
+  throw ConfigError(from + ": " + std::to_string(local) + " does not divide --world-size " +
+                    std::to_string(world) +
+                    (asked ? "" : "; --local-world-size says how many ranks a host has"));
+}
+
+ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
+                        const std::optional<Hardware>& hardware, bool json) {
+  if (!hardware) return PlanProcess(recipe, world, local_world, hardware, json);
+  return PlanProcess(recipe, world, local_world, hardware, json, [&](ResolvedRun& run) {
+    std::optional<StepEstimate> estimate;
+    try {
+      const auto simulation = SimulateAndPlan(run, *hardware, {});
+      if (simulation) estimate = EstimateOf(run, *hardware, *simulation);
+    } catch (const ConfigError& error) {  // Memory is known all the same.
+      if (!json) std::cerr << "no times: " << error.what() << "\n";
+    }
+    return estimate;
+  });
+}
+
+ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
+                         SimulateOptions options, const std::string& directory, bool json) {
+  options.trace = !directory.empty();
+  return PlanProcess(recipe, world, local_world, hardware, json, [&](ResolvedRun& run) {
+    std::optional<StepEstimate> estimate;
+    if (const auto simulation = SimulateAndPlan(run, hardware, options)) {
+      estimate = EstimateOf(run, hardware, *simulation);
+      if (options.trace) WriteDirectory(directory, run, *estimate, *simulation, options.steps);
+    }
+    return estimate;
+  });
 }
 
 }  // namespace fsdp

@@ -11,10 +11,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "trainer/core/errors.h"
 #include "trainer/core/memory_point.h"
 #include "trainer/core/span.h"
+#include "trainer/engine/plan.h"
 #include "trainer/fsdp/step_times.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
@@ -51,6 +54,37 @@ struct Simulation {
 // the step needs, and MemoryError where an allocation of a caching allocator does not fit.
 Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
                     const SimulateOptions& options = {});
+
+// The estimate of a step for `plan --hardware` and `simulate`.
+
+// Throws as FloorOf().
+StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
+                        const Simulation& simulation);
+
+// Simulates the run, gives its plan the peaks of a caching allocator, which depend on time, and
+// whether those fit. Empty: they do not. Throws as Simulate().
+std::optional<Simulation> SimulateAndPlan(ResolvedRun& run, const Hardware& hardware,
+                                          const SimulateOptions& options);
+
+// `fsdp-train simulate`, and the times in `plan --hardware`.
+
+struct Recipe;
+
+// Ranks of a host: as asked, as the hardware file has them where these are fewer than the job's, or
+// all. Throws ConfigError where they do not divide the world.
+int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardware>& hardware);
+
+// Prints the plan, and with hardware the time of a step, or which number the file lacks for that.
+// Returns and throws as PlanProcess() (loop/process.h).
+ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
+                        const std::optional<Hardware>& hardware, bool json);
+
+// The same for a simulation with these options; throws ConfigError where the file lacks a number
+// that the step needs. A `directory` that is not empty is made, and gets the same object as
+// simulate.json and the trace of a step as traces/step_N.json, in place of older ones. Throws
+// CheckpointError where it cannot be written.
+ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
+                         SimulateOptions options, const std::string& directory, bool json);
 
 }  // namespace fsdp
 

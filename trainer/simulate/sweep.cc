@@ -21,8 +21,7 @@
 #include "trainer/observe/report/report.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/simulate/estimate.h"
-#include "trainer/simulate/simulate_process.h"
+#include "trainer/simulate/simulate.h"
 
 namespace fsdp {
 namespace {

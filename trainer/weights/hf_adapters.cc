@@ -9,7 +9,6 @@
 #include "trainer/core/check.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/nn/lora.h"
-#include "trainer/weights/hf_tensor_file.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/merged_weights.h"
 

@@ -5,7 +5,9 @@
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_TENSORS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "trainer/core/view.h"
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/weights/merged_weights.h"
 
 namespace fsdp {
 
@@ -57,6 +60,16 @@ class HfTensors {
   int tables_ = 0;
   std::unordered_map<std::string, const Parameter*> parameters_;
 };
+
+// Tensors of a checkpoint as a safetensors file for others.
+
+// Writes these tensors, each whole, in their order, to the file `path`, in `dtype`: fp32, bf16 or
+// fp16; buffers in their own. Values are rounded to nearest, even; a value too large for the dtype
+// is refused. `wrote` is called with bytes of tensors as they are written. Holds 8 MiB of elements.
+// Throws CheckpointError.
+void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
+                    DType dtype, MergedWeights& weights,
+                    const std::function<void(int64_t bytes)>& wrote);
 
 }  // namespace fsdp
 

@@ -1,14 +1,21 @@
 #include "trainer/weights/hf_weights.h"
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string_view>
 
 #include "models/family.h"
+#include "models/shape.h"
+#include "trainer/checkpoint/finite.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
+#include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_tensors.h"
 
 namespace fsdp {
 namespace {
@@ -163,6 +170,46 @@ void HfWeights::FillParameter(const Parameter& parameter, int64_t begin,
     Fill(piece.slice->name, piece.slice->shape, piece.begin,
          out.subspan(static_cast<size_t>(piece.at), static_cast<size_t>(piece.count)));
   }
+}
+
+HfImported ImportHf(const std::string& directory, const std::string& out,
+                    const ByteProgress& progress, bool allow_nonfinite) {
+  const HfConfig config = ReadHfConfig(directory);
+  const std::shared_ptr<Model> model = MakeModel(config.shape);
+  if (!model->tables().empty()) {
+    throw CheckpointError(directory +
+                          ": a model with embedding tables is not imported: a run begins from it "
+                          "with model.init_from");
+  }
+  const HfTensors tensors(*model);
+  const HfWeights weights(directory);
+  weights.RequireAll(tensors);
+  WholeCheckpoint checkpoint;
+  checkpoint.meta.config = ShapeToJson(config.shape);
+  checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), /*shards=*/1);
+  checkpoint.states = {"master"};
+  std::map<std::string, const ModelBuffer*> buffers;
+  for (const ModelBuffer* buffer : BuffersOf(*model)) {
+    checkpoint.buffers.push_back({buffer->name(), "", buffer->dtype(), buffer->shape()});
+    buffers[buffer->name()] = buffer;
+  }
+  const auto refuse = [&](const std::string& wrong) {
+    if (wrong.empty() || allow_nonfinite) return;
+    throw CheckpointError(directory + ": " + wrong +
+                          ": not finite. --allow-nonfinite takes it as it is, to look at: nothing "
+                          "can be trained from it");
+  };
+  const auto read = [&](const std::string&, const Placement& placement, int64_t begin,
+                        std::span<float> values) {
+    const Parameter& parameter = *tensors.Find(placement.name);
+    weights.FillParameter(parameter, begin, values);
+    refuse(DescribeNotFinite(parameter, begin, values));
+  };
+  const auto read_buffer = [&](const OwnTensor& tensor, int64_t begin, const View& values) {
+    weights.FillBuffer(*buffers.at(tensor.name), begin, values);
+    refuse(DescribeNotFinite(tensor.name, begin, values));
+  };
+  return {WriteCheckpoint(out, checkpoint, read, progress, read_buffer), config.ignored};
 }
 
 }  // namespace fsdp

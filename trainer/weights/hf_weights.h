@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/family.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/parameter.h"
@@ -62,6 +63,19 @@ class HfWeights {
 // Whether the files of a directory hold a tensor of that name, with or without the trunk's. Empty
 // where there are no files. Throws CheckpointError.
 std::optional<bool> HfHoldsTensor(const std::string& directory, const std::string& tensor);
+
+// A Hugging Face directory as a checkpoint of step 0.
+
+struct HfImported {
+  SavedCheckpoint saved;
+  std::vector<std::string> ignored;  // Keys of config.json that are ignored.
+};
+
+// Makes the checkpoint `out` (WriteCheckpoint) for a world of one: the master weights in fp32, the
+// shape, and no recipe, optimizer state or tokens seen. Every tensor of the directory must be the
+// model's, or known to be of no use, and finite, unless `allow_nonfinite`. Throws CheckpointError.
+HfImported ImportHf(const std::string& directory, const std::string& out,
+                    const ByteProgress& progress, bool allow_nonfinite = false);
 
 }  // namespace fsdp
 

@@ -10,9 +10,7 @@
 #include <string>
 
 #include "trainer/bench/calibrate.h"
-#include "trainer/bench/calibration_files.h"
 #include "trainer/bench/op_bench.h"
-#include "trainer/bench/op_rates.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {

@@ -16,7 +16,7 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/cost.h"
-#include "trainer/simulate/product_waves.h"
+#include "trainer/simulate/price_list.h"
 
 namespace fsdp {
 namespace {

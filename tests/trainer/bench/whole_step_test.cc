@@ -1,14 +1,13 @@
-#include "trainer/bench/whole_step.h"
-
 #include <gtest/gtest.h>
 
 #include "tests/testing/fresh_directory.h"
+#include "trainer/bench/calibrate.h"
 #include "trainer/core/errors.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/simulate/estimate.h"
+#include "trainer/simulate/simulate.h"
 
 namespace fsdp {
 namespace {

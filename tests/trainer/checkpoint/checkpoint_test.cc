@@ -15,7 +15,6 @@
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/checkpoint/checkpoint_hold.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/safetensors.h"

@@ -1,6 +1,4 @@
 // A run goes on from a checkpoint whose states have other dtypes than its own.
-#include "trainer/checkpoint/conversion.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,6 +10,7 @@
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/state_format.h"
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 

@@ -16,7 +16,7 @@
 
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/chunk_checksum.h"

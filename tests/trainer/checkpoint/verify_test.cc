@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "tests/trainer/checkpoint/rank_states.h"
-#include "trainer/checkpoint/checkpoint_hold.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/manifest_writer.h"

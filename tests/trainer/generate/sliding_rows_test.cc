@@ -1,5 +1,4 @@
 // Against the sampler without a cache, which looks at the last of its tokens each time.
-#include "trainer/generate/sliding_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "trainer/observe/crc32c.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <string>
+
+#include "trainer/observe/tensorboard.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
-#include "trainer/observe/peak_flops.h"
-
 #include <gtest/gtest.h>
+
+#include "trainer/observe/throughput.h"
 
 namespace fsdp {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/runtime/operation.h"
-#include "trainer/simulate/product_waves.h"
 
 namespace fsdp {
 namespace {

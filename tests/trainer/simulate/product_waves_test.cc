@@ -1,6 +1,6 @@
-#include "trainer/simulate/product_waves.h"
-
 #include <gtest/gtest.h>
+
+#include "trainer/simulate/price_list.h"
 
 namespace fsdp {
 namespace {

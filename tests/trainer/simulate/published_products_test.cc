@@ -13,7 +13,7 @@
 
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
-#include "trainer/simulate/product_waves.h"
+#include "trainer/simulate/price_list.h"
 
 namespace fsdp {
 namespace {

@@ -15,7 +15,6 @@
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/simulate/estimate.h"
 #include "trainer/simulate/step_floor.h"
 
 namespace fsdp {

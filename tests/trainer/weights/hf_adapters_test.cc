@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/weights/export.h"
+#include "trainer/weights/hf_export.h"
 
 namespace fsdp {
 namespace {

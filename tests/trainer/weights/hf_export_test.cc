@@ -26,7 +26,6 @@
 #include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
 #include "trainer/weights/hf_config.h"
-#include "trainer/weights/hf_import.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"
 

@@ -1,7 +1,5 @@
 // The tokenizer's files in an exported directory. tools/reference/export_generate.py shows that
 // transformers' AutoTokenizer makes our ids of them; here our own reader reads them back.
-#include "trainer/weights/hf_tokenizer_files.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
 namespace {

@@ -26,7 +26,7 @@ struct Curve {
 };
 
 struct Plot {
-  std::string id;  // Of HTML.
+  std::string id;  // An HTML id.
   std::string title;
   std::string unit;
   std::vector<Curve> curves;
