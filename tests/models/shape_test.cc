@@ -9,6 +9,7 @@
 #include "models/families.h"
 #include "models/llama/config.h"
 #include "models/shape_json.h"
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -45,12 +46,7 @@ TEST(ModelShape, NamesAreUnique) {
 }
 
 std::string ErrorOf(const std::string& text) {
-  try {
-    ShapeFromJson(text, "where");
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf([&] { ShapeFromJson(text, "where"); });
 }
 
 TEST(ShapeJson, ReadsWhatItWrites) {

@@ -202,8 +202,8 @@ inline CommOptions Patient() {
 std::string MixedCollectives(Rank& rank);
 
 // A call of each kind; in an all-to-all n is of what each has for each.
-void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full,
-                  const View& shard, const View& other);
+void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full, const View& shard,
+           const View& other);
 
 }  // namespace fsdp::testing
 

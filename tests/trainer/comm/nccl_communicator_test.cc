@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <utility>
 
