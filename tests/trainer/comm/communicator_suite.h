@@ -14,10 +14,9 @@
 #include <vector>
 
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/operation.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp::testing {
 

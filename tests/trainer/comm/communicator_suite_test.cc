@@ -13,6 +13,7 @@
 
 #include "trainer/comm/traffic.h"
 #include "trainer/core/philox.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {
 namespace {

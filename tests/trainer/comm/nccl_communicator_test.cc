@@ -20,6 +20,7 @@
 #include "tests/trainer/comm/communicator_suite.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cuda/cuda_device.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {
