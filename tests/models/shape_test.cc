@@ -8,6 +8,7 @@
 
 #include "models/family.h"
 #include "models/llama/config.h"
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -44,12 +45,7 @@ TEST(ModelShape, NamesAreUnique) {
 }
 
 std::string ErrorOf(const std::string& text) {
-  try {
-    ShapeFromJson(text, "where");
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf([&] { ShapeFromJson(text, "where"); });
 }
 
 TEST(ShapeJson, ReadsWhatItWrites) {

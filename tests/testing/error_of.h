@@ -8,7 +8,7 @@
 
 namespace fsdp::testing {
 
-// What the error says that the call throws, or `otherwise`. Other errors are the caller's.
+// Returns the words of the Error that the call throws, or `otherwise`. Passes other errors on.
 template <typename Error = CheckpointError, typename Call>
 std::string ErrorOf(const Call& call, std::string otherwise = "") {
   try {

@@ -14,7 +14,7 @@ namespace fsdp::testing {
 // Trains and returns the report. `run` has its initial numbers and its samples.
 std::string RunTinyRank(const TinyRun& run, Rank& rank);
 
-// What the ranks have reported, put together.
+// The reports of all ranks, put together.
 class Collected {
  public:
   void Read(const std::string& report);

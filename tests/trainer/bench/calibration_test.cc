@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/testing/error_of.h"
 #include "trainer/bench/calibrate.h"
 #include "trainer/bench/op_bench.h"
 #include "trainer/core/errors.h"
@@ -303,12 +304,7 @@ std::string WhyNot(const std::string& text) {
   const std::string path = ::testing::TempDir() + "/result.json";
   std::ofstream(path) << text;
   Measurements measured;
-  try {
-    AddMeasurements(path, measured);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf<ConfigError>([&] { AddMeasurements(path, measured); });
 }
 
 TEST(CalibrationFiles, RefusesWhatIsNoResult) {

@@ -6,11 +6,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
+
+using testing::ErrorOf;
 
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
@@ -20,16 +23,6 @@ World Two(int shards) {
   world.world = 2;
   world.shards = shards;
   return world;
-}
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(ListCheckpointsTest, SaysWhichCountAndWhy) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -24,6 +25,8 @@
 
 namespace fsdp {
 namespace {
+
+using testing::ErrorOf;
 
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
@@ -47,16 +50,6 @@ bool Contains(const std::string& text, const std::string& part) {
 
 void Spill(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;
-}
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 void FlipByte(const std::string& path, int64_t at, uint8_t mask) {

@@ -8,12 +8,15 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
+
+using testing::ErrorOf;
 
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
@@ -24,16 +27,6 @@ World Of(int world, int shards, AutoWrap wrap = AutoWrap::kTransformerBlock) {
   w.shards = shards;
   w.wrap = {wrap, 3000};
   return w;
-}
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 bool Contains(const std::string& text, const std::string& part) {

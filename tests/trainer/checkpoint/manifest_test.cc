@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/testing/error_of.h"
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/core/errors.h"
@@ -80,12 +81,7 @@ std::string Edit(const std::function<void(Json&)>& edit, const Manifest& manifes
 }
 
 std::string ErrorOf(const std::string& text) {
-  try {
-    ParseManifest(text, "dir/manifest.json");
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf([&] { ParseManifest(text, "dir/manifest.json"); });
 }
 
 TEST(ManifestTest, ReadsWhatItWrites) {

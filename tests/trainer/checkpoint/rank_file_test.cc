@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
@@ -13,14 +14,7 @@
 namespace fsdp {
 namespace {
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
-}
+std::string ErrorOf(const std::function<void()>& call) { return testing::ErrorOf(call); }
 
 // A file of several chunks, all appended.
 class RankFile : public ::testing::Test {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
@@ -119,12 +120,9 @@ std::string LoadError(const World& world, const std::string& directory,
                       const std::vector<int64_t>& tables) {
   const Layout layout = world.MakeLayout();
   RankRows rows(layout, PlaceOf(0, world.world, world.shards), tables);
-  try {
+  return testing::ErrorOf([&] {
     LoadCheckpoint(directory, layout, PlaceOf(0, world.world, world.shards), rows.states());
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 const std::vector<std::pair<int, int>> kWorlds = {{1, 1}, {2, 2}, {3, 3}, {4, 2}, {5, 1}, {30, 30}};

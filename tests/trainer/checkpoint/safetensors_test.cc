@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -23,7 +24,7 @@
 namespace fsdp {
 namespace {
 
-std::string TempPath(const std::string& name) { return testing::TempDir() + "/" + name; }
+std::string TempPath(const std::string& name) { return ::testing::TempDir() + "/" + name; }
 
 std::string Slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -48,12 +49,7 @@ std::span<const std::byte> Bytes(const std::vector<T>& values) {
 // The text of the Error that the call throws, or "" if it does not throw.
 template <typename Call>
 std::string CheckpointErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf(call);
 }
 
 std::vector<std::byte> ReadAll(const SafetensorsReader& reader, const std::string& name) {
@@ -248,7 +244,7 @@ std::vector<BadHeader> BadHeaders() {
   };
 }
 
-class SafetensorsBadHeaderTest : public testing::TestWithParam<BadHeader> {};
+class SafetensorsBadHeaderTest : public ::testing::TestWithParam<BadHeader> {};
 
 TEST_P(SafetensorsBadHeaderTest, IsRefusedWithItsReason) {
   const std::string path = TempPath(std::string("bad_") + GetParam().name);
@@ -258,7 +254,7 @@ TEST_P(SafetensorsBadHeaderTest, IsRefusedWithItsReason) {
   EXPECT_NE(error.find(GetParam().reason), std::string::npos) << error;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, SafetensorsBadHeaderTest, testing::ValuesIn(BadHeaders()),
+INSTANTIATE_TEST_SUITE_P(Table, SafetensorsBadHeaderTest, ::testing::ValuesIn(BadHeaders()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SafetensorsTest, RefusesWhatIsNoSafetensorsFile) {
@@ -283,7 +279,7 @@ TEST(SafetensorsTest, RefusesWhatIsNoSafetensorsFile) {
     return CheckpointErrorOf([&] { SafetensorsReader reader(p); });
   };
   EXPECT_EQ(open_error("no/such/file"), "no/such/file: cannot open: No such file or directory");
-  EXPECT_NE(open_error(testing::TempDir()).find("not a regular file"), std::string::npos);
+  EXPECT_NE(open_error(::testing::TempDir()).find("not a regular file"), std::string::npos);
   const std::string fifo = TempPath("fifo");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0666), 0);
   EXPECT_NE(open_error(fifo).find("not a regular file"), std::string::npos);

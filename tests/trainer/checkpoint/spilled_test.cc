@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/finite.h"
@@ -332,14 +333,11 @@ TEST(SpilledTest, ADiskThatFailsFailsTheLoad) {
   DiskIo bad;
   Shards shards(layout, {}, Formats(layout), All, spill, bad);
   const auto load = [&]() -> std::string {
-    try {
+    return testing::ErrorOf([&] {
       LoadCheckpoint(dir + "/step_1", layout, {}, shards.states());
       DescribeNotFinite("master", layout.flat_parameters[0], 0, shards.states()[0].shards[0],
                         shards.spill());
-    } catch (const CheckpointError& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   bad.write_error = ENOSPC;
   EXPECT_EQ(load().substr(0, load().find(" bytes")), spill + " (state, spilled):");

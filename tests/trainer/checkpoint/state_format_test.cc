@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/testing/error_of.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -333,12 +334,7 @@ TEST(StateFormatTest, WidensWhatIsNarrow) {
   check("master", kBF16);
   check("h", kF16);
   const auto error = [&](const std::function<void()>& read) -> std::string {
-    try {
-      read();
-    } catch (const CheckpointError& e) {
-      return e.what();
-    }
-    return "";
+    return testing::ErrorOf(read);
   };
   std::vector<float> out(1);
   EXPECT_TRUE(Contains(error([&] {

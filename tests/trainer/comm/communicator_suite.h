@@ -14,10 +14,9 @@
 #include <vector>
 
 #include "tests/trainer/comm/ranks.h"
-#include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/device.h"
-#include "trainer/runtime/operation.h"
+#include "trainer/runtime/kernel.h"
 
 namespace fsdp::testing {
 
@@ -202,8 +201,8 @@ inline CommOptions Patient() {
 std::string MixedCollectives(Rank& rank);
 
 // A call of each kind; in an all-to-all n is of what each has for each.
-void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full,
-                  const View& shard, const View& other);
+void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full, const View& shard,
+           const View& other);
 
 }  // namespace fsdp::testing
 

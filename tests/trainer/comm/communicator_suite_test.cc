@@ -13,6 +13,7 @@
 
 #include "trainer/comm/traffic.h"
 #include "trainer/core/philox.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp::testing {
 namespace {
@@ -337,8 +338,8 @@ TEST_P(CommunicatorSuite, MixedCollectivesRepeatTheirBits) {
   }
 }
 
-void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full,
-                  const View& shard, const View& other) {
+void Issue(Communicator& comm, Stream& stream, Collective kind, const View& full, const View& shard,
+           const View& other) {
   switch (kind) {
     case Collective::kAllGather:
       return comm.AllGather(stream, shard, full);

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 
 #include "tests/trainer/comm/communicator_suite.h"
+#include "trainer/comm/traffic.h"
 
 // libgloo is not instrumented: ThreadSanitizer sees its mutexes, and not the reference counts by
 // which it knows that nobody uses a buffer any more. The second line is for reports in which only

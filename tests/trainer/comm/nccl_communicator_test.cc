@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -18,6 +20,7 @@
 #include "tests/trainer/comm/communicator_suite.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/cuda/cuda_device.h"
+#include "trainer/runtime/operation.h"
 #include "trainer/runtime/stream_checker.h"
 
 namespace fsdp::testing {

@@ -1,4 +1,6 @@
 // Ranks on CUDA devices of an emulated machine, over the transports of the CPU's memory.
+#include <memory>
+
 #include "trainer/comm/pinned_communicator.h"
 
 #include "tests/trainer/comm/communicator_suite.h"

@@ -1,5 +1,8 @@
 #include "trainer/comm/thread/thread_communicator.h"
 
+#include <chrono>
+#include <thread>
+
 #include "tests/trainer/comm/communicator_suite.h"
 
 namespace fsdp::testing {

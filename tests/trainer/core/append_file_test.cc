@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
@@ -22,14 +23,7 @@ void Put(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;
 }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
-}
+std::string ErrorOf(const std::function<void()>& call) { return testing::ErrorOf(call); }
 
 TEST(AppendFile, NoticesThatWhatItWroteIsNoLongerThere) {
   const std::string gone =

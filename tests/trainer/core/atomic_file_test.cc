@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/full_disk.h"
 #include "trainer/core/errors.h"
@@ -36,12 +37,7 @@ std::vector<std::string> ListSorted(const std::string& dir) {
 }
 
 std::string ErrorOf(const std::string& path) {
-  try {
-    WriteAtomicFile(path, "new");
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::ErrorOf([&] { WriteAtomicFile(path, "new"); }, "no error");
 }
 
 void Put(const std::string& path, const std::string& contents) {
@@ -80,12 +76,7 @@ TEST(AtomicFile, FullDiskLeavesTheOldFileWhole) {
 TEST(AtomicFile, ErrorsNamePathAndReason) {
   const std::string dir = FreshDirectory("errors");
   const auto message = [](auto&& call) -> std::string {
-    try {
-      call();
-    } catch (const CheckpointError& error) {
-      return error.what();
-    }
-    return "no error";
+    return testing::ErrorOf(call, "no error");
   };
   EXPECT_EQ(message([&] { WriteAtomicFile(dir + "/no/a", "x"); }),
             dir + "/no/a: cannot be written: No such file or directory");

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -13,12 +14,7 @@ JsonValue Parse(const std::string& text) { return ParseJson(text, "dir/a.json", 
 
 template <typename Call>
 std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf<DataError>(call);
 }
 
 TEST(JsonReader, ConversionsAreExact) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "models/shape.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/initial_values.h"
@@ -94,14 +95,11 @@ TEST_P(GeneratorTest, WhatLiesInNoTableIsADataError) {
   const auto vocab = static_cast<int32_t>(VocabSize(shape_));
   const auto error_of = [&](std::span<const int32_t> tokens, int32_t position) -> std::string {
     Generator generator(Stored(shape_), {.rows = 1, .capacity = 4});
-    try {
+    return testing::ErrorOf<DataError>([&] {
       generator.Start(0, tokens.first(1));
       const int32_t positions[] = {position};
       generator.Next(tokens.last(1), positions);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   EXPECT_EQ(error_of(std::vector{vocab - 1, 0}, 3), "");
   EXPECT_EQ(error_of(std::vector{vocab, 0}, 1),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/core/atomic_file.h"
@@ -35,12 +36,7 @@ Recipe Load(const std::string& model, const std::string& data, const Strings& mo
 }
 
 std::string ErrorOf(const std::string& model, const std::string& data) {
-  try {
-    Load(model, data);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "none";
+  return testing::ErrorOf<ConfigError>([&] { Load(model, data); }, "none");
 }
 
 // A Hugging Face directory, as far as it is looked at here.

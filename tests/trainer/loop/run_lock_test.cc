@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 
@@ -28,12 +29,7 @@ class RunLockTest : public ::testing::Test {
     fs::create_directories(directory_);
   }
   std::string Refusal() const {
-    try {
-      const RunLock lock(directory_, kAtOnce);
-    } catch (const CheckpointError& error) {
-      return error.what();
-    }
-    return "";
+    return testing::ErrorOf([&] { const RunLock lock(directory_, kAtOnce); });
   }
   const std::string directory_ = ::testing::TempDir() + "/run_lock";
   const std::string file_ = directory_ + "/.lock";

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
@@ -90,14 +91,7 @@ TEST(Log, APipeIsRefusedAndADeviceWrittenTo) {
 TEST(Log, KnowsWhetherItsFileIsStillThere) {
   const std::string dir = FreshDirectory("gone"), path = dir + "/logs/rank_0.log";
   const Log log(path);
-  const auto error = [&]() -> std::string {
-    try {
-      log.RequireThere();
-    } catch (const CheckpointError& e) {
-      return e.what();
-    }
-    return "";
-  };
+  const auto error = [&]() -> std::string { return testing::ErrorOf([&] { log.RequireThere(); }); };
   EXPECT_EQ(error(), "");
   std::filesystem::rename(dir + "/logs", dir + "/moved");
   EXPECT_EQ(error(),

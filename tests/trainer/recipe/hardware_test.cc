@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -28,12 +29,7 @@ std::string File(const std::string& text) {
 }
 
 std::string MistakesOf(const std::string& text) {
-  try {
-    ReadHardware(File(text));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "none";
+  return testing::ErrorOf<ConfigError>([&] { ReadHardware(File(text)); }, "none");
 }
 
 // Every key; sources of maps, and of single numbers.

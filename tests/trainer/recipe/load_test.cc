@@ -13,6 +13,7 @@
 #include "models/regnet/config.h"
 #include "models/shape.h"
 #include "models/vit/config.h"
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
@@ -1191,12 +1192,7 @@ TEST(LoadRecipe, ARegNetTakesImagesOfTheRecipesSize) {
                  std::to_string(size) + "}}\n");
   };
   const auto refusal = [](const Recipe& of, const ModelShape& files) -> std::string {
-    try {
-      ShapeOf(of, files, "hf");
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
+    return testing::ErrorOf<ConfigError>([&] { ShapeOf(of, files, "hf"); });
   };
   const RegNetConfig files;
   RegNetConfig want = files;
@@ -1214,12 +1210,7 @@ TEST(LoadRecipe, ReadsFiles) {
   std::ofstream(path) << kGood << "train: {steps: 7}\n";
   EXPECT_EQ(LoadRecipe({path}, {"train.grad_clip=2"}).train.steps, 7);
   const auto mistakes = [](const std::vector<std::string>& files) -> std::string {
-    try {
-      LoadRecipe(files);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
+    return testing::ErrorOf<ConfigError>([&] { LoadRecipe(files); });
   };
   EXPECT_EQ(mistakes({path, dir + "/none.yaml", dir}),
             dir + "/none.yaml: No such file or directory\n" + dir + ": Is a directory");

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "models/shape.h"
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/recipe/load.h"
@@ -92,12 +93,8 @@ bool Allows(const Json& schema, const Json& value) {
 Json Schema() { return Json::parse(RecipeJsonSchema()); }
 
 std::string MistakesOf(const Json& recipe) {
-  try {
-    ParseRecipe({{"r", recipe.dump()}});  // JSON is YAML.
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  // JSON is YAML.
+  return testing::ErrorOf<ConfigError>([&] { ParseRecipe({{"r", recipe.dump()}}); });
 }
 
 Json GoodRecipe() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
@@ -64,12 +65,8 @@ TEST(CheckWorld, AScheduleHasAnEnd) {
 
 TEST(CheckReshard, WantsADivisorBelowTheShards) {
   const auto mistake = [](const std::string& k, int64_t shards) -> std::string {
-    try {
-      CheckReshard(Parse(kGood, {"fsdp.reshard_after_forward=" + k}), shards);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
+    return testing::ErrorOf<ConfigError>(
+        [&] { CheckReshard(Parse(kGood, {"fsdp.reshard_after_forward=" + k}), shards); });
   };
   EXPECT_EQ(mistake("null", 6), "");
   EXPECT_EQ(mistake("2", 6), "");
@@ -87,12 +84,7 @@ TEST(CheckReshard, WantsADivisorBelowTheShards) {
 
 TEST(CheckWorld, ShardSizeIsTheWorldOrHybrid) {
   const auto mistake = [](const std::vector<std::string>& overrides, int64_t world) -> std::string {
-    try {
-      CheckWorld(Parse(kGood, overrides), world, 1);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
+    return testing::ErrorOf<ConfigError>([&] { CheckWorld(Parse(kGood, overrides), world, 1); });
   };
   EXPECT_EQ(mistake({}, 4), "");
   EXPECT_EQ(mistake({"fsdp.shard_size=4"}, 4), "");

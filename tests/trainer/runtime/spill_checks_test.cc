@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "tests/testing/error_of.h"
 #include "tests/testing/lying_disk.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_io.h"
@@ -38,14 +39,7 @@ class Disk : public LyingDisk {
   const bool direct_;
 };
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
-}
+std::string ErrorOf(const std::function<void()>& call) { return testing::ErrorOf(call); }
 
 struct Bytes {
   explicit Bytes(int64_t size, uint32_t seed = 0)

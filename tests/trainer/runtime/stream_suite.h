@@ -1,6 +1,6 @@
-// The promises of every Device, whatever runs its kernels (stream_suite_test.cc). A test of a device
-// instantiates StreamSuite and BufferSuite, and where kernels really run StreamFailureSuite and one
-// of DroppingSuite and GoingOnSuite.
+// The promises of every Device, whatever runs its kernels (stream_suite_test.cc). A test of a
+// device instantiates StreamSuite and BufferSuite, and where kernels really run StreamFailureSuite
+// and one of DroppingSuite and GoingOnSuite.
 #ifndef FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
 #define FSDP_TRAIN_TESTS_TRAINER_RUNTIME_STREAM_SUITE_H_
 

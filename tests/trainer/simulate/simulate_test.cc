@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/place.h"
@@ -248,12 +249,7 @@ TEST(SimulateTest, TheTraceIsOfOneStep) {
 }
 
 std::string MistakeOf(const Job& job, const Hardware& hardware) {
-  try {
-    Simulated(job, hardware);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "none";
+  return testing::ErrorOf<ConfigError>([&] { Simulated(job, hardware); }, "none");
 }
 
 TEST(SimulateTest, WhatTheFileLacksIsNamed) {

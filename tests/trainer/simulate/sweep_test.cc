@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -13,12 +14,7 @@ namespace {
 using Strings = std::vector<std::string>;
 
 std::string MistakeOf(const Strings& flags) {
-  try {
-    SweptKeys(flags);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::ErrorOf<ConfigError>([&] { SweptKeys(flags); });
 }
 
 TEST(Sweep, CommasInsideBracketsAndQuotesDoNotSplit) {

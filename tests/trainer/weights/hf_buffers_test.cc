@@ -9,6 +9,7 @@
 
 #include "models/gpt2/config.h"
 #include "models/shape.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/toy_graph.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -26,6 +27,7 @@
 namespace fsdp {
 namespace {
 
+using testing::ErrorOf;
 using testing::FreshDirectory;
 using testing::ToyGraph;
 
@@ -33,16 +35,6 @@ constexpr const char *kMean = "stem.running_mean", *kCount = "stem.num_batches_t
 constexpr int64_t kBatches = (int64_t{1} << 40) + 3;  // More than a float holds.
 
 float MeanAt(int64_t i) { return 0.1f * static_cast<float>(i) - 0.3f; }
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 OwnTensor Described(const ModelBuffer& buffer) {
   return {buffer.name(), "", buffer.dtype(), buffer.shape()};

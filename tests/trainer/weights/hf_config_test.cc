@@ -16,24 +16,17 @@
 #include "models/shape.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
+#include "tests/testing/error_of.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 namespace {
 
+using testing::ErrorOf;
+
 using Json = nlohmann::json;
 
 HfConfig Parse(const std::string& text) { return ParseHfConfig(text, "dir/config.json"); }
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 const LlamaConfig& Llama(const HfConfig& config) { return *config.shape.As<LlamaConfig>(); }
 const Gpt2Config& Gpt2(const HfConfig& config) { return *config.shape.As<Gpt2Config>(); }
@@ -308,7 +301,7 @@ TEST(HfConfigTest, TakesDropoutsOverOrRefusesThemByName) {
 
 // transformers' generate() goes by generation_config.json, and by config.json without one.
 TEST(HfConfigTest, KnowsWhatEndsAText) {
-  const std::string dir = testing::TempDir() + "/eos";
+  const std::string dir = ::testing::TempDir() + "/eos";
   std::filesystem::create_directories(dir);
   const auto write = [&](const std::string& name, const std::string& text) {
     std::ofstream(dir + "/" + name) << text;

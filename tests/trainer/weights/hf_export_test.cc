@@ -18,6 +18,7 @@
 #include "models/shape.h"
 #include "models/t5/config.h"
 #include "models/vit/config.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
@@ -33,19 +34,10 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ErrorOf;
 using testing::FreshDirectory;
 using Json = nlohmann::json;
 using Strings = std::vector<std::string>;
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 Strings List(const std::string& directory) {
   Strings names;

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "models/gpt2/gpt2.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
@@ -18,20 +19,11 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ErrorOf;
 using testing::FreshDirectory;
 
 void Spill(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;
-}
-
-template <typename Call>
-std::string ErrorOf(Call call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 template <typename T>

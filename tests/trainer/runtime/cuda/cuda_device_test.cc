@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/emulated/cudart.h"
+#include "tests/testing/error_of.h"
 #include "tests/trainer/runtime/host_operations.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/choose_device.h"
@@ -46,12 +47,7 @@ class CudaDeviceTest : public ::testing::Test {
     return Kernel(name, [] { throw EmulatedFault(); });
   }
   static std::string Error(const EventPtr& event) {
-    try {
-      event->Synchronize();
-    } catch (const DeviceError& error) {
-      return error.what();
-    }
-    return "";
+    return testing::ErrorOf<DeviceError>([&] { event->Synchronize(); });
   }
   static void ExpectHas(const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
