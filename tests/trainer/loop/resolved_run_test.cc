@@ -1,5 +1,4 @@
 // One recipe, by all who ask for its run: what they are handed is the same.
-#include "models/family.h"
 #include "trainer/loop/resolved_run.h"
 
 #include <gtest/gtest.h>

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/family.h"
 #include "models/gpt2/config.h"
 #include "trainer/core/errors.h"
 #include "trainer/recipe/load.h"
