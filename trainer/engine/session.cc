@@ -40,13 +40,12 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
                                            communicators)),
       optimizer_(options.optimizer, *executor_, model) {
   state_.push_back({"master", {}});
-  for (size_t u = 0; u < executor_->layout().flat_parameters.size(); ++u) {
-    state_[0].shards.push_back(executor_->master(static_cast<int>(u)));
+  for (size_t f = 0; f < executor_->layout().flat_parameters.size(); ++f) {
+    state_[0].shards.push_back(executor_->master(static_cast<int>(f)));
   }
   for (const ShardState& state : optimizer_.state()) state_.push_back(state);
   if (options.optimizer.ema) ema_ = state_.back().shards;
   FSDP_CHECK(!options.eval_ema || options.optimizer.ema) << "no averaged weights to evaluate";
-  executor_->TakeSpillSlots();
   PlaceOnHost();
   const ModelBuffers& buffers = executor_->buffers();
   for (size_t i = 0; i < buffers.values().size(); ++i) {
@@ -61,8 +60,8 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
     bool offloaded = false;
-    for (int u = 0; u < static_cast<int>(executor_->layout().flat_parameters.size()); ++u) {
-      offloaded |= executor_->PlaceOf(u) != MemoryPlace::kDevice;
+    for (int f = 0; f < static_cast<int>(executor_->layout().flat_parameters.size()); ++f) {
+      offloaded |= executor_->PlaceOf(f) != MemoryPlace::kDevice;
     }
     if (offloaded) host_snapshots_ = device.host().CreateStream("snapshot of host memory");
   }
@@ -86,9 +85,9 @@ const EvalMetric* Session::eval_metric() const { return model_.eval_metric(); }
 void Session::PlaceOnHost() {
   host_state_ = state_;
   for (ShardState& state : host_state_) {
-    for (size_t u = 0; u < state.shards.size(); ++u) {
-      View& shard = state.shards[u];
-      if (!IsOnHost(u)) {
+    for (size_t f = 0; f < state.shards.size(); ++f) {
+      View& shard = state.shards[f];
+      if (!IsOnHost(f)) {
         shard = executor_->NewBuffer(shard.NumElements(), shard.dtype,
                                      {MemoryKind::kSnapshot, MemoryPlace::kPinned});
       } else if (device_.type() == DeviceType::kCpu && !executor_->spilled().Holds(shard)) {
@@ -99,10 +98,10 @@ void Session::PlaceOnHost() {
   snapshot_ = host_state_;
   if (!options_.snapshot) return;
   for (ShardState& state : snapshot_) {
-    for (size_t u = 0; u < state.shards.size(); ++u) {
+    for (size_t f = 0; f < state.shards.size(); ++f) {
       // Shards that are copies already, and frozen ones, stay as they are.
-      if (!IsOnHost(u) || executor_->layout().flat_parameters[u].frozen) continue;
-      View& shard = state.shards[u];
+      if (!IsOnHost(f) || executor_->layout().flat_parameters[f].frozen) continue;
+      View& shard = state.shards[f];
       const MemoryPlace place =
           executor_->spilled().Holds(shard) ? MemoryPlace::kDisk : MemoryPlace::kPinned;
       shard =
@@ -135,11 +134,11 @@ void Session::NameSpilled() const {
   std::byte* end = spill->data();
   const auto name = [&](const std::vector<ShardState>& states, const std::string& copy) {
     for (const ShardState& state : states) {
-      for (size_t u = 0; u < state.shards.size(); ++u) {
-        const View& shard = state.shards[u];
+      for (size_t f = 0; f < state.shards.size(); ++f) {
+        const View& shard = state.shards[f];
         if (!spill->Holds(shard)) continue;
         spill->Name(shard,
-                    copy + state.name + " of " + executor_->layout().flat_parameters[u].name);
+                    copy + state.name + " of " + executor_->layout().flat_parameters[f].name);
         end = std::max(end, shard.data + shard.bytes());
       }
     }
@@ -215,10 +214,10 @@ std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
 }
 
 void Session::InitializeEma() {
-  for (size_t u = 0; u < ema_.size(); ++u) {
-    if (ema_[u].NumElements() > 0) {
-      const int flat = static_cast<int>(u);
-      executor_->CastShard(flat, executor_->master(flat), ema_[u]);
+  for (size_t f = 0; f < ema_.size(); ++f) {
+    if (ema_[f].NumElements() > 0) {
+      const int flat = static_cast<int>(f);
+      executor_->CastShard(flat, executor_->master(flat), ema_[f]);
     }
   }
 }

@@ -151,12 +151,16 @@ View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
   return shard;
 }
 
-std::vector<View> Executor::NewShards(MemoryKind kind,
-                                      const std::function<DType(const DTypes&)>& dtype) {
-  std::vector<View> shards;
-  for (size_t f = 0; f < parameters_.size(); ++f) {
-    shards.push_back(NewShard(static_cast<int>(f), kind, dtype(layout_.flat_parameters[f].dtypes)));
+std::vector<std::vector<View>> Executor::NewShards(MemoryKind kind,
+                                                   const std::vector<DTypeOf>& dtypes) {
+  std::vector<std::vector<View>> shards(dtypes.size());
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    for (size_t f = 0; f < parameters_.size(); ++f) {
+      const DType dtype = dtypes[i](layout_.flat_parameters[f].dtypes);
+      shards[i].push_back(NewShard(static_cast<int>(f), kind, dtype));
+    }
   }
+  memory_.spilled.TakeSlots(allocator_, schedules_[0].spill_slots);
   return shards;
 }
 
@@ -220,16 +224,6 @@ void Executor::CastShard(int flat, const View& from, const View& to) {
     const View source = InMemory(part, {from}).view;
     Cast(StreamFor(flat), source, spilled().In(0, part, to));
     if (spilled().Holds(to)) spilled().Write(host(), 0, part, to);
-  }
-}
-
-void Executor::MoveBetweenSteps(int flat, const PlacedView& from, const PlacedView& to) {
-  for (const ShardPart& part : spilled().PartsOf(flat)) {
-    const PlacedView there{to.view.Slice(part.begin, part.count), to.place, to.code};
-    const bool on_host = there.place != MemoryPlace::kDevice;
-    const PlacedView source = InMemory(part, from);
-    moves_({*memory_.units, StreamId::kCompute, spill()}, on_host ? host() : compute(), source,
-           there);
   }
 }
 

@@ -55,8 +55,6 @@ class Executor final : public SegmentHooks {
   // Master, state and average lie in PlaceOf(), too, unless they are spilled to the disk.
   const SpilledShards& spilled() const { return memory_.spilled; }
   SpillMemory* spill() const { return allocator_.spill(); }
-  // Takes the slots in which spilled shards are updated. Call it once all shards exist.
-  void TakeSpillSlots() { memory_.spilled.TakeSlots(allocator_, schedules_[0].spill_slots); }
   // Between steps: copies one shard of a flat parameter into another, cast where dtypes differ.
   void CastShard(int flat, const View& from, const View& to);
   void UseForProducts(GemmLibrary& library);  // On CUDA, from here on. Must outlive this.
@@ -75,9 +73,11 @@ class Executor final : public SegmentHooks {
   float gradient_divisor(int flat) const { return memory_.divided[flat] ? memory_.divisor : 1; }
   ModelBuffers& buffers() { return memory_.buffers; }
   TableExchange* tables() const { return tables_.get(); }  // Null: the model has none.
-  // Allocates one zeroed shard per trainable flat parameter, in persistent memory, where its
-  // optimizer state lives. `dtype` chooses each shard's dtype.
-  std::vector<View> NewShards(MemoryKind kind, const std::function<DType(const DTypes&)>& dtype);
+  // Allocates zeroed shards of all trainable flat parameters, in persistent memory, where the
+  // optimizer state lives: for each of `dtypes`, which chooses each shard's dtype, one list. Takes
+  // the slots in which spilled shards are updated: to be called once.
+  using DTypeOf = std::function<DType(const DTypes&)>;
+  std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<DTypeOf>& dtypes);
   // Persistent, contents undefined: for results of forward that the host reads, such as logits.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 

@@ -162,6 +162,16 @@ void Executor::MoveTo(StreamId id, const PlacedView& from, const PlacedView& to)
   moves_({*memory_.units, id, spill()}, stream(id), from, to);
 }
 
+void Executor::MoveBetweenSteps(int flat, const PlacedView& from, const PlacedView& to) {
+  for (const ShardPart& part : spilled().PartsOf(flat)) {
+    const PlacedView there{to.view.Slice(part.begin, part.count), to.place, to.code};
+    const bool on_host = there.place != MemoryPlace::kDevice;
+    const PlacedView source = InMemory(part, from);
+    moves_({*memory_.units, StreamId::kCompute, spill()}, on_host ? host() : compute(), source,
+           there);
+  }
+}
+
 void Executor::Move(const Action& action) {
   const Use &from = action.reads.front(), &to = action.writes.front();
   if (from.what == Resource::kSpilled || to.what == Resource::kSpilled) return MoveSpilled(action);

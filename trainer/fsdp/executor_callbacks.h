@@ -1,4 +1,4 @@
-// What the executor asks of others: initial values, and updates of an optimizer.
+// The executor asks others for initial values, and an optimizer for updates.
 // Tests: tests/trainer/engine/bitwise_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_CALLBACKS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_EXECUTOR_CALLBACKS_H_

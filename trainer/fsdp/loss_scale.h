@@ -15,8 +15,8 @@
 
 namespace fsdp {
 
-// P: 1, 2, 2, 4, 4, 4, 4, 8, ... A sum over replicas that is rounded to fp16 is also divided by P
-// before it and multiplied by P behind it, so that it overflows where the mean does.
+// P of 1, 2, 3, ... ranks: 1, 2, 2, 4, 4, 4, 4, 8. Gradients in fp16 are divided by P before a sum
+// over replicas, and their readers multiply by P: the sum overflows where the mean does.
 inline int RanksToScaleBy(int ranks) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
 }

@@ -180,7 +180,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   const bool offloads =
       options.activation_offload != ActivationOffload::kNone && mode == Mode::kTrain;
   const bool sums = options.batch_norm_sync && mesh.world_size() > 1 && mode == Mode::kTrain;
-  std::set<int> trained_units;  // Of the segments so far, which list what tied segments read.
+  std::set<int> trained_units;  // So far. Tied segments read what an earlier one lists.
   for (const ModelSegment& segment : model.segments()) {
     const int s = static_cast<int>(schedule.segments.size());
     const int unit = layout.unit_of_segment[s];

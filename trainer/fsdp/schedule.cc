@@ -80,7 +80,7 @@ class Builder {
     if (!HasOwnValue(unit)) return {Resource::kComputeShard, unit};
     return {Resource::kValue, unit, slot_of_[unit]};
   }
-  // What a run reads of the unit. Where nothing is gathered or cast, frozen parameters are read
+  // A run's use of a unit's parameters. Where nothing is gathered or cast, frozen ones are read
   // where they lie, which no update writes.
   Use Read(int unit, const ScheduledRun& run) const {
     const bool in_place = !HasOwnValue(unit) && !o_.units[unit].cast;

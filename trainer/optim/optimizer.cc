@@ -87,11 +87,14 @@ Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const 
     host_factors_ = executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8,
                                        {MemoryKind::kOptimizer, MemoryPlace::kPinned});
   }
-  for (const KeptState& kept : KeptStates(options)) {
-    state_.push_back({std::string(kept.name),
-                      executor.NewShards(MemoryKind::kOptimizer, [&kept](const DTypes& dtypes) {
-                        return kept.In(dtypes);
-                      })});
+  const std::vector<KeptState> kept = KeptStates(options);
+  std::vector<Executor::DTypeOf> dtypes;
+  for (const KeptState& state : kept) {
+    dtypes.emplace_back([&state](const DTypes& of) { return state.In(of); });
+  }
+  const std::vector<std::vector<View>> shards = executor.NewShards(MemoryKind::kOptimizer, dtypes);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    state_.push_back({std::string(kept[i].name), shards[i]});
   }
 }
 
