@@ -143,6 +143,14 @@ CHAT_TEMPLATES_AND_COMMANDS = {
     "trainer/data/samples/line_samples.h", "trainer/generate/chat_format.cc", "trainer/generate/chat_format.h"}
 
 
+# Files that know sources of data as rows of a table.
+SOURCES_UNNAMED = (
+    "cmd/config_command.cc", "trainer/loop/complete_recipe.cc", "trainer/loop/recorder.cc",
+    "trainer/loop/run_data.cc", "trainer/loop/run_data.h",
+    "trainer/recipe/load.cc", "trainer/recipe/recipe.cc", "trainer/recipe/rules.cc",
+    "trainer/weights/run_tokenizer.cc")
+
+
 class Floors(unittest.TestCase):
     def test_families_are_named_in_their_folders_alone(self):
         self.assertGreater(len(families()), 1)
@@ -156,6 +164,16 @@ class Floors(unittest.TestCase):
                     continue
                 with self.subTest(path=str(here)):
                     self.assertIsNone(name.search(path.read_text()))
+
+    def test_rules_and_loop_name_no_source(self):
+        sources = re.findall(r"X\((\w+)\)", (ROOT / "trainer/recipe/sources/list.h").read_text())
+        self.assertGreater(len(sources), 5)
+        name = re.compile(rf"[\"`]({'|'.join(sources)})[\"`]")
+        for path in SOURCES_UNNAMED:
+            with self.subTest(path=path):
+                self.assertIsNone(name.search((ROOT / path).read_text()))
+        for source in sources:
+            self.assertTrue((ROOT / f"trainer/recipe/sources/{source}.cc").exists(), source)
 
     def test_core_alone_sees_the_json_library(self):
         """It costs each source that includes it 2.4 s of compile time."""

@@ -1,5 +1,5 @@
 // The form of all that a run takes by asking its machine. A choice is made in five steps, in one
-// order on every rank. Make() (choices.h) takes them and is alone in talking to other ranks.
+// order on every rank. Make() takes them and is alone in talking to other ranks.
 //
 //   hold     Reads the word that a resume has to go on with, in the run's directory or checkpoint.
 //   tell     Says what the other ranks know of this one before any of them asks.
@@ -23,7 +23,6 @@
 #include "trainer/runtime/device.h"
 
 namespace fsdp {
-
 // The run that choices are made for, and the choice that is being made.
 struct Choosing {
   ResolvedRun& run;  // As far as it is resolved.
@@ -65,6 +64,17 @@ class Choice {
   // Throws Error where this rank cannot do what was agreed on.
   virtual Chosen Record(const std::string& agreed, Choosing&) const = 0;
 };
+
+const char* Name(ChoiceId id);  // "library", ...
+
+// The order is that in which they are made: later ones stand on earlier ones.
+const std::vector<const Choice*>& AllChoices();
+
+// Takes the five steps and adds to choosing.run.chosen. All ranks of the place's job call it;
+// blocks for them where they meet. Throws Error; as Together() does where ranks are asked together.
+void Make(const Choice& choice, Choosing& choosing);
+// Makes all choices of the list that are due at `when`.
+void MakeAll(Choice::When when, Choosing& choosing);
 
 }  // namespace fsdp
 

@@ -115,7 +115,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   }
   for (const std::string& note : recipe_.notes) console_.Line(Printable(note));
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
-  SayHowMuchData(*facts.data);
+  SayDataUse(*facts.data);
   SayWhatIsHeldOut(facts);
   console_.Line(WhatIsSaved(recipe_.checkpoint));
   if (!start.resume_from.empty()) {
@@ -195,7 +195,7 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
   Write(record);
 }
 
-void Recorder::SayHowMuchData(const RunData& data) {
+void Recorder::SayDataUse(const RunData& data) {
   if (data.samples == nullptr) return;
   const Samples& samples = *data.samples;
   const std::vector<int64_t> counts =
@@ -209,7 +209,7 @@ void Recorder::SayHowMuchData(const RunData& data) {
     uses.push_back({counts[i], samples.Rows(source), samples.Tokens(source),
                     samples.WholeSamples(source), std::string(row.noun)});
   }
-  if (!uses.empty()) console_.Line("data: " + HowMuchData(uses, recipe_.data.seq_len));
+  if (!uses.empty()) console_.Line("data: " + DescribeDataUse(uses, recipe_.data.seq_len));
 }
 
 // Held out, but evaluated by nobody: said, because it is easily not meant.
@@ -414,7 +414,8 @@ void Recorder::SayDone(int64_t step) {
   if (program.starts_with("/")) program = "fsdp-train";
   const std::optional<std::string>& family = recipe_.model.family;
   const bool exports = !family || !FindFamily(*family)->hf_types().empty();
-  for (const std::string& next : WhatNext(program, directory_->path, saved_, speech_, exports)) {
+  for (const std::string& next :
+       NextCommands(program, directory_->path, saved_, speech_, exports)) {
     console_.Line("next: " + next);
   }
 }

@@ -104,7 +104,7 @@ class Recorder {
   bool first() const { return job_.rank == 0; }
   void OpenFiles(int64_t step);
   void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
-  void SayHowMuchData(const RunData& data);
+  void SayDataUse(const RunData& data);
   void SayWhatIsHeldOut(const RunFacts& facts);
   RunRecord RecordOf(const std::string& started, const RunFacts& facts) const;
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;

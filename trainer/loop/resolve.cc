@@ -5,7 +5,7 @@
 
 #include "trainer/engine/plan.h"
 #include "trainer/fsdp/model_layout.h"
-#include "trainer/loop/choices.h"
+#include "trainer/loop/choice.h"
 #include "trainer/loop/run_directory.h"
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"

@@ -365,6 +365,7 @@ RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_rank
   } else {
     const DataSource& main = MainRowOf(recipe.data);
     RequireOneKind(recipe, main);
+    if (!main.rows) throw std::invalid_argument("[OpenData] a model that is fed no tokens");
     loaders = main.rows(run, *MakeModel(shape));
   }
   data.train = std::move(loaders.train);

@@ -50,7 +50,7 @@ std::string WhatIsSaved(const CheckpointRecipe& checkpoint) {
   return "saves " + words;
 }
 
-std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len) {
+std::string DescribeDataUse(const std::vector<SourceUse>& sources, int64_t seq_len) {
   std::string words;
   for (const SourceUse& source : sources) {
     char epochs[32];
@@ -92,8 +92,8 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
   return lines;
 }
 
-std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
-                                  const std::string& checkpoint, Speech speech, bool exports) {
+std::vector<std::string> NextCommands(const std::string& program, const std::string& run_directory,
+                                      const std::string& checkpoint, Speech speech, bool exports) {
   std::vector<std::string> lines;
   if (!checkpoint.empty() && speech != Speech::kNone) {
     lines.push_back(program + " generate --checkpoint " + checkpoint +

@@ -29,7 +29,7 @@ struct SourceUse {
 };
 // "0.92 epochs of 1.78M tokens", and ", 3.1 of 12.3k" for each further source. Whole samples add "
 // in 4.56k documents, which fill 98.7 % of 1.23k rows".
-std::string HowMuchData(const std::vector<SourceUse>& sources, int64_t seq_len);
+std::string DescribeDataUse(const std::vector<SourceUse>& sources, int64_t seq_len);
 
 // A line for each reason for which samples of a source are in no row, or not with all tokens.
 std::vector<std::string> WhatIsLeftOut(const std::string& source,
@@ -39,8 +39,8 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
 // `checkpoint`: the newest one's directory, empty where there is none. `exports`: Hugging Face has
 // such models.
 enum class Speech { kNone, kText, kChat };  // No tokenizer is known; texts; conversations.
-std::vector<std::string> WhatNext(const std::string& program, const std::string& run_directory,
-                                  const std::string& checkpoint, Speech speech, bool exports);
+std::vector<std::string> NextCommands(const std::string& program, const std::string& run_directory,
+                                      const std::string& checkpoint, Speech speech, bool exports);
 
 // "12.3k tokens"; "48 samples" where each has one target, which is no token.
 std::string HowMany(int64_t samples, int64_t targets);

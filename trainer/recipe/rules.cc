@@ -156,6 +156,15 @@ void CheckAttention(Rules& rules, const TrainRecipe& train, const DataRecipe& da
                     (data.documents ? "false`" : "windows`"));
 }
 
+// "text and tokens".
+std::string NamesOfSources(const std::function<bool(const DataSource&)>& holds) {
+  std::string names;
+  for (const DataSource* row : DataSources()) {
+    if (holds(*row)) names += (names.empty() ? "" : " and ") + std::string(row->name);
+  }
+  return names;
+}
+
 // Keys that belong to an objective.
 void CheckObjective(Rules& rules, const DataRecipe& data) {
   using Objective = DataRecipe::Objective;
@@ -174,11 +183,8 @@ void CheckObjective(Rules& rules, const DataRecipe& data) {
     return belongs(!data.target_len, "data.target_len", "`seq2seq` and `span_corruption`");
   }
   belongs(!data.documents, "data.documents", "`causal`");
-  std::string fitting;
-  for (const DataSource* row : DataSources()) {
-    if (row->objective != data.objective) continue;
-    fitting += (fitting.empty() ? "" : " and ") + std::string(row->name);
-  }
+  const std::string fitting =
+      NamesOfSources([&](const DataSource& row) { return row.objective == data.objective; });
   for (const auto& [source, list, key] : KeyedSources(data)) {
     rules.Require(RowOf(*source).objective == data.objective,
                   {key + ".source", key, "data.objective"},
@@ -372,10 +378,13 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   rules.Require(recipe.checkpoint.keep_best == 0 || recipe.checkpoint.keep_last > 0,
                 {"checkpoint.keep_best", "checkpoint.keep_last"},
                 "checkpoint.keep_last is 0, which keeps all");
+  const std::string made_by = NamesOfSources(
+      [](const DataSource& row) { return row.tokenizer == DataSource::Tokenizer::kMadeBy; });
   rules.Require(!recipe.eval.sample || TokenizerOf(data) != nullptr,
                 {"eval.sample", "data.train.source", "data.train"},
                 "eval.sample is text, but data.train is not: no source of it has a tokenizer "
-                "(for source `tokens`, name the tokenizer.json or .model that made them)");
+                "(for source `" +
+                    made_by + "`, name the tokenizer.json or .model that made them)");
 
   const OptimizerRecipe& optimizer = recipe.optimizer;
   rules.Require(optimizer.name != OptimizerRecipe::Kind::kAdamW || optimizer.eps >= kMinAdamWEps,

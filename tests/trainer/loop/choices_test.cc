@@ -1,7 +1,5 @@
 // The steps of a choice, and those of each one that a run makes: what is held, told, asked, agreed
 // on and recorded.
-#include "trainer/loop/choices.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,10 +11,10 @@
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/gemm_algorithms.h"
-#include "trainer/loop/attention_choice.h"
-#include "trainer/loop/convolution_choice.h"
+#include "trainer/loop/choice.h"
 #include "trainer/loop/gemm_choice.h"
 #include "trainer/loop/gpu_transport.h"
+#include "trainer/loop/kernel_choice.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"

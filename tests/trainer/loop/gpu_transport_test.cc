@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/comm/store/memory_store.h"
-#include "trainer/loop/choices.h"
+#include "trainer/loop/choice.h"
 
 namespace fsdp {
 namespace {

@@ -19,7 +19,7 @@
 #include "trainer/data/samples/fitted_samples.h"
 #include "trainer/data/samples/packed_rows.h"
 #include "trainer/data/text/text_source.h"
-#include "trainer/loop/attention_choice.h"
+#include "trainer/loop/kernel_choice.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/load.h"

@@ -17,7 +17,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
-#include "trainer/loop/choices.h"
+#include "trainer/loop/choice.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
 #include "trainer/loop/train.h"

@@ -43,16 +43,16 @@ TEST(RunWords, WhatIsSaved) {
   EXPECT_EQ(WhatIsSaved(checkpoint), "saves every minute");
 }
 
-TEST(RunWords, HowMuchData) {
-  EXPECT_EQ(HowMuchData({{920, 1000, 64000}}, 64), "0.92 epochs of 64.0k tokens");
-  EXPECT_EQ(HowMuchData({{920, 1000, 64000}, {31, 10, 640}}, 64),
+TEST(RunWords, DescribeDataUse) {
+  EXPECT_EQ(DescribeDataUse({{920, 1000, 64000}}, 64), "0.92 epochs of 64.0k tokens");
+  EXPECT_EQ(DescribeDataUse({{920, 1000, 64000}, {31, 10, 640}}, 64),
             "0.92 epochs of 64.0k tokens, 3.1 of 640");
-  EXPECT_EQ(HowMuchData({{2, 1000, 1000}}, 1), "0.002 epochs of 1.00k tokens");
-  EXPECT_EQ(HowMuchData({{12345, 1, 8}}, 8), "12345 epochs of 8 tokens");
+  EXPECT_EQ(DescribeDataUse({{2, 1000, 1000}}, 1), "0.002 epochs of 1.00k tokens");
+  EXPECT_EQ(DescribeDataUse({{12345, 1, 8}}, 8), "12345 epochs of 8 tokens");
   // Never rounded up to full.
-  EXPECT_EQ(HowMuchData({{2000, 1000, 63990, 4096, "document"}}, 64),
+  EXPECT_EQ(DescribeDataUse({{2000, 1000, 63990, 4096, "document"}}, 64),
             "2 epochs of 64.0k tokens in 4.10k documents, which fill 99.9 % of 1.00k rows");
-  EXPECT_EQ(HowMuchData({{1, 2, 100, 3}, {1, 1, 64, 1}}, 64),
+  EXPECT_EQ(DescribeDataUse({{1, 2, 100, 3}, {1, 1, 64, 1}}, 64),
             "0.5 epochs of 100 tokens in 3 documents, which fill 78.1 % of 2 rows, 1 of 64 in 1 "
             "document, which fill 100.0 % of 1 row");
 }
@@ -77,17 +77,18 @@ TEST(RunWords, WhatIsLeftOut) {
                 "out"}));
 }
 
-TEST(RunWords, WhatNext) {
-  EXPECT_EQ(WhatNext("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", Speech::kText, true),
+TEST(RunWords, NextCommands) {
+  EXPECT_EQ(NextCommands("fsdp-train", "runs/a", "runs/a/checkpoints/step_5", Speech::kText, true),
             (std::vector<std::string>{
                 "fsdp-train generate --checkpoint runs/a/checkpoints/step_5 --prompt TEXT",
                 "fsdp-train checkpoint export runs/a/checkpoints/step_5 --out DIR",
                 "fsdp-train report runs/a"}));
-  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kChat, true)[0], "f generate --checkpoint c");
-  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kNone, true)[0], "f checkpoint export c --out DIR");
-  EXPECT_EQ(WhatNext("./f", "runs/a", "", Speech::kText, true),
+  EXPECT_EQ(NextCommands("f", "r", "c", Speech::kChat, true)[0], "f generate --checkpoint c");
+  EXPECT_EQ(NextCommands("f", "r", "c", Speech::kNone, true)[0], "f checkpoint export c --out DIR");
+  EXPECT_EQ(NextCommands("./f", "runs/a", "", Speech::kText, true),
             std::vector<std::string>{"./f report runs/a"});
-  EXPECT_EQ(WhatNext("f", "r", "c", Speech::kNone, false), std::vector<std::string>{"f report r"});
+  EXPECT_EQ(NextCommands("f", "r", "c", Speech::kNone, false),
+            std::vector<std::string>{"f report r"});
 }
 
 TEST(RunWords, HowMany) {

@@ -1,13 +1,12 @@
-#include "trainer/loop/choices.h"
+#include "trainer/loop/choice.h"
 
 #include <string>
 
 #include "trainer/comm/store/store.h"
 #include "trainer/comm/store/together.h"
-#include "trainer/loop/attention_choice.h"
-#include "trainer/loop/convolution_choice.h"
 #include "trainer/loop/gemm_choice.h"
 #include "trainer/loop/gpu_transport.h"
+#include "trainer/loop/kernel_choice.h"
 
 namespace fsdp {
 
