@@ -16,7 +16,6 @@
 
 #include "trainer/engine/plan.h"
 #include "trainer/loop/job.h"
-#include "trainer/loop/run_data.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/choose_device.h"
 

@@ -37,7 +37,7 @@ struct Step {
   std::optional<size_t> index;  // a list's item.
 };
 
-// The steps [0], b of "a[0].b"; empty where it is no such key. `text` begins at the bracket.
+// The steps [0], b of "a[0].b"; empty where it is no such key. The argument begins at the bracket.
 std::vector<Step> ParseSteps(std::string_view text) {
   std::vector<Step> steps;
   while (!text.empty()) {

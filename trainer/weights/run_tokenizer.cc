@@ -116,7 +116,7 @@ std::string BytesJson(std::optional<int32_t> eot) {
          "\n";
 }
 
-// `text` is JSON already: who opened the tokenizer has read it.
+// The text is JSON already: who opened the tokenizer has read it.
 JsonTree Parsed(const std::map<std::string, std::string>& contents, const std::string& name) {
   const auto found = contents.find(name);
   if (found == contents.end()) return JsonTree::Object();
