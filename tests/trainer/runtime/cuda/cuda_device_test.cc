@@ -82,7 +82,11 @@ TEST_F(CudaDeviceTest, KernelsAndTheHostTakeTurns) {
     b->Enqueue(Kernel("increment", increment(reinterpret_cast<int*>(HostAddress(gpu)))));
     a->Wait(b->Record());
     a->Enqueue(copy("to_host", pinned.data(), gpu));
-    a->Enqueue(Priced("host", [=](ThreadPool&) { increment(host)(); }));
+    // Late, so that a stream that did not wait would copy the old values.
+    a->Enqueue(Priced("host", [=](ThreadPool&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      increment(host)();
+    }));
   }
   a->Synchronize();
   for (int i = 0; i < 1024; ++i) ASSERT_EQ(host[i], i + 100);
