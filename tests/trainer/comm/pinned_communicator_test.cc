@@ -1,7 +1,7 @@
 // Ranks on CUDA devices of an emulated machine, over the transports of the CPU's memory.
-#include <memory>
-
 #include "trainer/comm/pinned_communicator.h"
+
+#include <memory>
 
 #include "tests/trainer/comm/communicator_suite.h"
 #include "trainer/runtime/cuda/cuda_device.h"
