@@ -16,6 +16,7 @@
 
 #include "trainer/engine/plan.h"
 #include "trainer/loop/job.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/choose_device.h"
 
