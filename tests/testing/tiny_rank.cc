@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "models/shape.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/data/tokens/token_batch.h"

@@ -13,11 +13,14 @@
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/comm/mesh.h"
+#include "trainer/comm/mesh_communicators.h"
 #include "trainer/data/check_row.h"
 #include "trainer/data/derived_inputs.h"
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/engine/plan_memory.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/weights/initial_weights.h"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "trainer/loop/gpu_room.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
