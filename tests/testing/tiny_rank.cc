@@ -22,8 +22,8 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/choose_device.h"
+#include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/spill/spill_memory.h"
 #include "trainer/runtime/stream_checker.h"
 

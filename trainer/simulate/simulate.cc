@@ -12,8 +12,8 @@
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
-#include "trainer/core/errors.h"
 #include "trainer/core/atomic_file.h"
+#include "trainer/core/errors.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
 #include "trainer/engine/step_memory.h"
