@@ -206,7 +206,8 @@ __global__ void __launch_bounds__(kThreads<kMean>)
   const float r = 1.0f / sqrtf(OverColumns<kMean>(squares[0], x.cols) + eps);
   T* const to = y.At(here);
   in.ForEach([&](const auto& piece, int first) {
-    float weight[kNormPiece], bias[kNormPiece];
+    float weight[kNormPiece];
+    [[maybe_unused]] float bias[kNormPiece];
     Elements<T, kNormPiece> out;
     float values[kNormPiece];
     w.Read(first, x.cols - first, packs, weight);
