@@ -258,7 +258,7 @@ TEST(ResolvedRun, GoesOnWithWhatTheRunHas) {
   train(Tiny(dropped));
   const Recipe recipe = Tiny(from);
   const std::vector<ResolvedRun> trained = ForTraining({recipe, recipe});
-  EXPECT_EQ(trained[0].recipe.model.Get<double>("attention_dropout"), 0.125);
+  EXPECT_EQ(trained[0].recipe->model.Get<double>("attention_dropout"), 0.125);
   ExpectSame(trained[1], trained[0]);
   ExpectSame(ForADryRun(recipe, 2), trained[0]);
   ExpectSame(ToPlan(recipe, 2), trained[0]);
