@@ -50,7 +50,7 @@ Json Drawn(const std::vector<Plot>& plots, const std::string& actions = "") {
 class DrawnPlot : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (std::system("node --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "there is no node";
+    ASSERT_EQ(std::system("node --version > /dev/null 2>&1"), 0) << "no node: tools/setup --tests";
   }
 };
 
