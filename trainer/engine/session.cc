@@ -37,13 +37,13 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
       model_(model),
       targets_(model.Inputs(options.executor.sample_length).targets),
       executor_(std::make_unique<Executor>(device, allocator, model, ForExecutor(options),
-                                           communicators)),
-      optimizer_(options.optimizer, *executor_, model) {
+                                           communicators)) {
+  optimizer_.emplace(options.optimizer, *executor_, model);
   state_.push_back({"master", {}});
   for (size_t f = 0; f < executor_->layout().flat_parameters.size(); ++f) {
     state_[0].shards.push_back(executor_->master(static_cast<int>(f)));
   }
-  for (const ShardState& state : optimizer_.state()) state_.push_back(state);
+  for (const ShardState& state : optimizer_->state()) state_.push_back(state);
   if (options.optimizer.ema) ema_ = state_.back().shards;
   FSDP_CHECK(!options.eval_ema || options.optimizer.ema) << "no averaged weights to evaluate";
   PlaceOnHost();
@@ -170,13 +170,13 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Loa
   run.save = wishes.save ? 1.0f : 0.0f;
   run.load = std::move(load);
   run.begin_update = [this](Stream& stream, ConstView inputs, ConstView coefficient) {
-    optimizer_.Begin(stream, inputs, coefficient);
+    optimizer_->Begin(stream, inputs, coefficient);
   };
   run.optimize = [this](Stream& stream, const ShardUpdate& update) {
-    optimizer_.Step(stream, update);
+    optimizer_->Step(stream, update);
   };
   run.update_rows = [this](Stream& stream, const RowUpdate& update) {
-    optimizer_.StepRows(stream, update);
+    optimizer_->StepRows(stream, update);
   };
   run.load_next = std::move(load_next);
   executor_->Run(run);

@@ -107,7 +107,7 @@ class Session {
 
   Executor& executor() { return *executor_; }
   const Executor& executor() const { return *executor_; }
-  Optimizer& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
   const SessionOptions& options() const { return options_; }
 
  private:
@@ -115,8 +115,6 @@ class Session {
   Device& device_;
   Model& model_;
   const int64_t targets_;  // Targets of a sample.
-  const std::unique_ptr<Executor> executor_;
-  Optimizer optimizer_;
   // Makes host_state_ and snapshot_, and those of buffers and rows.
   void PlaceOnHost();
   // Puts copies of `values` for the host, and for snapshots, where they belong.
@@ -136,10 +134,13 @@ class Session {
   std::vector<BufferState> buffers_, host_buffers_, buffers_snapshot_;
   std::vector<BufferState> rows_, host_rows_, rows_snapshot_;
   bool frozen_on_host_ = false;  // In host_state_.
-  // For options().snapshot; host_snapshots_: for shards in host memory, if there are any.
-  std::unique_ptr<Stream> snapshots_, host_snapshots_;
   View logits_, host_logits_;
-  int64_t last_step_ = 0;  // The last enqueued step.
+  int64_t last_step_ = 0;               // The last enqueued step.
+  std::optional<Optimizer> optimizer_;  // Made behind the executor, and gone behind its streams.
+  // Last, as owners of streams are (stream.h). For options().snapshot; host_snapshots_: for shards
+  // in host memory, if there are any.
+  const std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Stream> snapshots_, host_snapshots_;
 };
 
 }  // namespace fsdp

@@ -169,8 +169,7 @@ class Executor final : public SegmentHooks {
   const Layout layout_;
   const int shard_rank_;
   Schedule schedules_[2];
-  Traffic traffic_[2];                            // By steps_ % 2. Outlives what the streams hold.
-  std::vector<std::unique_ptr<Stream>> streams_;  // By StreamId; null: not used.
+  Traffic traffic_[2];  // By steps_ % 2.
   ExecutorMemory memory_;
   Moves moves_;
   std::vector<std::vector<Parameter*>> parameters_;  // By flat parameter, as the layout's.
@@ -191,6 +190,8 @@ class Executor final : public SegmentHooks {
   StepClock clocks_[2];
   std::optional<CachingStatistics> peaks_[2];
   StepClock::Part work_ = &StepTimes::forward;  // The part of the last action that was work.
+  // By StreamId; null: not used. Last: their work reads the above.
+  std::vector<std::unique_ptr<Stream>> streams_;
 };
 
 }  // namespace fsdp
