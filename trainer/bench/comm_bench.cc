@@ -22,6 +22,7 @@
 #include "trainer/comm/store/tcp_store.h"
 #include "trainer/comm/thread/thread_communicator.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/runtime/choose_device.h"
 
@@ -49,12 +50,12 @@ class Rank {
       : options_(options),
         device_(DeviceOf(options, rank)),
         comm_(connect(*device_)),
-        stream_(device_->CreateStream("bench")),
         a_(device_->Allocate(*std::max_element(options.sizes.begin(), options.sizes.end()))),
         // A reduce-scatter's shard in fp32 is the longest where there is one rank.
         b_(device_->Allocate(a_.bytes() * 4 / SizeOf(options.dtype))),
         flag_(device_->Allocate(4)),
-        host_flag_(device_->Allocate(4, MemoryPlace::kPinned)) {
+        host_flag_(device_->Allocate(4, MemoryPlace::kPinned)),
+        stream_(device_->CreateStream("bench")) {
     for (const Buffer* buffer : {&a_, &b_}) {
       const Shape all{buffer->bytes() / SizeOf(options.dtype)};
       Fill(*stream_, 0, buffer->As(options.dtype, all));
@@ -147,8 +148,8 @@ class Rank {
   const CommBenchOptions& options_;
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<Communicator> comm_;
-  const std::unique_ptr<Stream> stream_;
   const Buffer a_, b_, flag_, host_flag_;
+  const std::unique_ptr<Stream> stream_;  // Last: its work reads the above.
 };
 
 void RunFirst(Rank& rank, const std::function<bool()>& next,
@@ -167,24 +168,24 @@ void MeasureThreads(const CommBenchOptions& options, const std::function<bool()>
     ranks.push_back(std::make_unique<Rank>(
         options, comm->rank(), [&](Device& device) { return Over(std::move(comm), device); }));
   }
-  std::vector<std::thread> others;
-  for (int r = 1; r < options.ranks; ++r) {
-    others.emplace_back([&rank = *ranks[r]] {
-      try {
-        RunOther(rank);
-      } catch (const std::exception& error) {
-        rank.Abort(error.what());
-      }
-    });
-  }
+  std::vector<std::jthread> others;
   std::exception_ptr failure;
   try {
+    for (int r = 1; r < options.ranks; ++r) {
+      others.push_back(StartThread<std::jthread>("the thread of a rank", [&rank = *ranks[r]] {
+        try {
+          RunOther(rank);
+        } catch (const std::exception& error) {
+          rank.Abort(error.what());
+        }
+      }));
+    }
     RunFirst(*ranks[0], next, done);
   } catch (const std::exception& error) {
     failure = std::current_exception();
     ranks[0]->Abort(error.what());
   }
-  for (std::thread& other : others) other.join();
+  others.clear();
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -73,8 +73,8 @@ StepProductsBench::StepProductsBench(StepWork work, int threads, DeviceType devi
                                      bool own_kernels)
     : work_(std::move(work)),
       device_(CreateDevice(device, {.spin = true, .gpu = gpu})),
-      stream_(device_->CreateStream("bench", threads)),
-      tensors_(*device_, DType::kBFloat16) {
+      tensors_(*device_, DType::kBFloat16),
+      stream_(device_->CreateStream("bench", threads)) {
   if (!own_kernels) {
     std::vector<GemmShape> shapes;
     for (const StepProduct& p : work_.products) {

@@ -64,10 +64,10 @@ class StepProductsBench {
 
   const StepWork work_;
   const std::unique_ptr<Device> device_;
-  std::optional<BenchLibrary> library_;
-  const std::unique_ptr<Stream> stream_;
   BenchTensors tensors_;
   View a_, b_, c_, d_;  // As large as the largest, in memory as a run has it. d: like c.
+  std::optional<BenchLibrary> library_;
+  const std::unique_ptr<Stream> stream_;  // Last: its work reads the above.
 };
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -225,12 +226,13 @@ void TimeAlgorithms(Device& device, const std::vector<GemmShape>& shapes, GemmLi
     c = std::max(c, StoredC(shape).Bytes(shape.result));
     bias = std::max(bias, Padded(shape.n) * SizeOf(shape.result));
   }
-  const auto stream = device.CreateStream("products");
-  const Values a_values(device, *stream, a), b_values(device, *stream, b);
-  const Values bias_values(device, *stream, bias), aux_values(device, *stream, c);
+  auto made = device.CreateStream("products");
+  const Values a_values(device, *made, a), b_values(device, *made, b);
+  const Values bias_values(device, *made, bias), aux_values(device, *made, c);
   const Buffer results = device.Allocate(c);
   const Buffer workspace = device.Allocate(kGemmWorkspaceBytes);
   const GemmResources resources(&library, workspace.data());
+  const std::unique_ptr<Stream> stream = std::move(made);  // Ends before the above.
   stream->Lend(&resources);
   const Operands operands{a_values.bytes(), b_values.bytes(), bias_values.bytes(),
                           results.As(DType::kUInt8, {c}), aux_values.bytes()};
