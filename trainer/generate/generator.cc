@@ -176,8 +176,8 @@ void Generator::Load(const Fed& fed, const Batch& whole) const {
   const auto n = static_cast<int64_t>(fed.tokens.size()) / fed.rows;
   for (int64_t row = 0; row < fed.rows; ++row) {
     const auto at = static_cast<size_t>(row * n), count = static_cast<size_t>(n);
-    check(row,
-          {.tokens = fed.tokens.subspan(at, count), .positions = fed.positions.subspan(at, count)});
+    check(row, {.tokens = std::span(fed.tokens).subspan(at, count),
+                .positions = std::span(fed.positions).subspan(at, count)});
   }
   const auto copy = [&](const TokenBatch& to) {
     std::copy(fed.tokens.begin(), fed.tokens.end(), to.tokens.As<int32_t>());
@@ -207,13 +207,13 @@ Batch Generator::PartOf(const Fed& fed, const Batch& whole) const {
   return used;
 }
 
-std::span<const float> Generator::Run(const Fed& fed) {
+std::span<const float> Generator::Run(Fed fed) {
   KvCache cache = CacheOf(fed);
   const View logits = logits_.Slice(0, fed.rows * vocab_size());
   const View host = host_logits_.Slice(0, fed.rows * vocab_size());
   Executor::Step step;
   step.mode = Mode::kEval;
-  step.load = [&](int, const Batch& whole) { Load(fed, whole); };
+  step.load = [this, fed](int, const Batch& whole) { Load(fed, whole); };  // A copy: stream.h.
   step.forward = [&](Tape& tape, const Batch& batch) {
     tape.Use(&cache);
     const auto n = static_cast<int64_t>(fed.tokens.size()) / fed.rows;
@@ -236,25 +236,24 @@ std::span<const float> Generator::Start(int64_t row, std::span<const int32_t> pr
   FSDP_CHECK(!prompt.empty() && std::ssize(prompt) <= most);
   if (encodes_) {
     inputs_[static_cast<size_t>(row)].assign(prompt.begin(), prompt.end());
-    constexpr int32_t kBegin[] = {kPadToken}, kFirst[] = {0};
-    return Run({row, 1, kBegin, kFirst, /*encodes=*/true});
+    return Run({row, 1, /*tokens=*/{kPadToken}, /*positions=*/{0}, /*encodes=*/true});
   }
   std::vector<int32_t> positions(prompt.size());
   std::iota(positions.begin(), positions.end(), 0);
-  return Run({row, 1, prompt, positions});
+  return Run({row, 1, {prompt.begin(), prompt.end()}, std::move(positions)});
 }
 
 std::span<const float> Generator::Next(std::span<const int32_t> tokens,
                                        std::span<const int32_t> positions) {
   FSDP_CHECK_EQ(std::ssize(tokens), options_.rows);
   FSDP_CHECK_EQ(positions.size(), tokens.size());
-  if (!encodes_) return Run({0, options_.rows, tokens, positions});
+  Fed fed{0, options_.rows, {tokens.begin(), tokens.end()}, {positions.begin(), positions.end()}};
+  if (!encodes_) return Run(std::move(fed));
   // The target's token 1 follows a prompt of n tokens: its first is kPadToken.
-  std::vector<int32_t> places(positions.begin(), positions.end());
-  for (size_t row = 0; row < places.size(); ++row) {
-    if (!inputs_[row].empty()) places[row] -= static_cast<int32_t>(inputs_[row].size()) - 1;
+  for (size_t row = 0; row < fed.positions.size(); ++row) {
+    if (!inputs_[row].empty()) fed.positions[row] -= static_cast<int32_t>(inputs_[row].size()) - 1;
   }
-  return Run({0, options_.rows, tokens, places});
+  return Run(std::move(fed));
 }
 
 SlidingRows::SlidingRows(LogitsSource& source)

@@ -72,12 +72,12 @@ class Generator : public LogitsSource {
  private:
   struct Fed {
     int64_t first_row, rows;
-    std::span<const int32_t> tokens, positions;  // The rows', as many of each.
-    bool encodes = false;                        // The rows' inputs, too.
+    std::vector<int32_t> tokens, positions;  // The rows', as many of each.
+    bool encodes = false;                    // The rows' inputs, too.
   };
 
   void TakeCaches(const DecoderShape& decoder);
-  std::span<const float> Run(const Fed& fed);
+  std::span<const float> Run(Fed fed);
   void Load(const Fed& fed, const Batch& whole) const;
   Batch PartOf(const Fed& fed, const Batch& whole) const;
   KvCache CacheOf(const Fed& fed) const;
@@ -88,13 +88,13 @@ class Generator : public LogitsSource {
   const std::unique_ptr<Device> device_;
   PooledAllocator allocator_;
   const MeshCommunicators alone_{Mesh(0, 1, 1), /*queues=*/1, nullptr};
-  std::unique_ptr<Executor> executor_;
   std::vector<KvCache::Layer> cache_;         // All rows'.
   std::vector<View> encoded_;                 // All rows', by layer: see KvCache::Encoded.
   std::vector<std::vector<int32_t>> inputs_;  // By row, where they are encoded.
   View logits_, host_logits_;
 };
 
+  std::unique_ptr<Executor> executor_;  // Last, as owners of streams are (stream.h).
 // Texts that go on where the positions of a model end.
 
 // Rows of `source` that never end. Up to its capacity, n tokens, a row is what the source makes of

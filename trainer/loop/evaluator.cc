@@ -78,7 +78,7 @@ std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
 
 std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
                                  const std::function<void(int64_t batch)>& progress) {
-  const Mesh& mesh = session.executor().mesh();
+  const int rank = session.executor().mesh().data_coordinate();
   const auto wave = static_cast<double>(session.WaveTargets());
   EvalMeans sums;
   bool stopped = false;
@@ -93,8 +93,8 @@ std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, con
   for (int64_t b = 0; b < loader.Batches(); ++b) {
     if (b > 0 && progress) progress(b);
     for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
-      const auto load = [&, b, m](int, const Batch& batch) {
-        loader.MicroBatch(b, m, mesh.data_coordinate(), batch);
+      const auto load = [&loader, b, m, rank](int, const Batch& batch) {
+        loader.MicroBatch(b, m, rank, batch);
       };
       session.Eval(static_cast<float>(1 / wave), load, stop && stop());
       take();
@@ -123,9 +123,8 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const Sto
   bool stopped = false;
   options.ends = [&](size_t, std::span<const int32_t>) { return stopped; };
   SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
-    const auto fill = [tokens, vocab](int, const Batch& batch) {
-      FillPrompt(tokens, vocab, batch);
-    };
+    const auto fill = [copy = std::vector<int32_t>(tokens.begin(), tokens.end()), vocab](
+                          int, const Batch& batch) { FillPrompt(copy, vocab, batch); };
     const auto logits =
         session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill, stop && stop());
     stopped = session_.executor().Result(session_.executor().steps() - 1).stop > 0;

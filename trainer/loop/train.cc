@@ -258,9 +258,8 @@ class Trainer {
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
     const auto load = [this](int64_t of) {
-      return [this, of](int m, const Batch& batch) {
-        data_.train->MicroBatch(of, m, run_.mesh.data_coordinate(), batch);
-      };
+      return [&data = *data_.train, rank = run_.mesh.data_coordinate(), of](
+                 int m, const Batch& batch) { data.MicroBatch(of, m, rank, batch); };
     };
     const bool last = step == recipe_.train.steps;
     session().Train(step, targets, wishes, load(step),
