@@ -10,6 +10,7 @@
 #include "trainer/comm/patience.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/process_limits.h"
 
 namespace fsdp {
 namespace {
@@ -26,8 +27,7 @@ constexpr int kSpinsOversubscribed = 200;
 
 int Spins(const CommOptions& options, int size) {
   if (options.spins >= 0) return options.spins;
-  return size <= static_cast<int>(std::thread::hardware_concurrency()) ? kSpins
-                                                                       : kSpinsOversubscribed;
+  return size <= AvailableCores() ? kSpins : kSpinsOversubscribed;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string_view>
 
@@ -64,9 +65,9 @@ struct Mount {
   std::string point;  // ... and where.
 };
 
-// Those that may have files about memory, from the lines of mountinfo:
+// Those that may have files of a controller of v1, from the lines of mountinfo:
 // id parent device root point options [optional ...] - type source options
-std::vector<Mount> MemoryMounts(const std::vector<std::string>& lines) {
+std::vector<Mount> MountsOf(const std::string& controller, const std::vector<std::string>& lines) {
   std::vector<Mount> mounts;
   for (const std::string& line : lines) {
     const size_t dash = line.find(" - ");
@@ -76,13 +77,13 @@ std::vector<Mount> MemoryMounts(const std::vector<std::string>& lines) {
     left >> id >> parent >> device >> root >> point;
     right >> type >> source >> options;
     const bool v2 = type == "cgroup2";
-    if (v2 || (type == "cgroup" && Lists(options, "memory"))) {
+    if (v2 || (type == "cgroup" && Lists(options, controller))) {
       mounts.push_back({v2, Unescape(root), Unescape(point)});
     }
   }
   // Where a sandbox hides its mounts.
   if (mounts.empty())
-    mounts = {{true, "/", "/sys/fs/cgroup"}, {false, "/", "/sys/fs/cgroup/memory"}};
+    mounts = {{true, "/", "/sys/fs/cgroup"}, {false, "/", "/sys/fs/cgroup/" + controller}};
   return mounts;
 }
 
@@ -118,7 +119,7 @@ std::optional<int64_t> MemoryLimits::Field(const std::string& path, const std::s
 }
 
 // This process's own first, then those above it, up to the top of what is mounted.
-std::vector<MemoryLimits::Group> MemoryLimits::Groups() const {
+std::vector<MemoryLimits::Group> MemoryLimits::Groups(const std::string& controller) const {
   std::string paths[2];  // For v1 and v2.
   for (const std::string& line : Lines(Text("/proc/self/cgroup"))) {
     const size_t first = line.find(':');
@@ -129,10 +130,10 @@ std::vector<MemoryLimits::Group> MemoryLimits::Groups() const {
     if (path.ends_with(" (deleted)"))
       path.resize(path.size() - std::string_view(" (deleted)").size());
     if (controllers.empty()) paths[1] = path;
-    if (Lists(controllers, "memory")) paths[0] = path;
+    if (Lists(controllers, controller)) paths[0] = path;
   }
   std::vector<Group> groups;
-  for (const Mount& mount : MemoryMounts(Lines(Text("/proc/self/mountinfo")))) {
+  for (const Mount& mount : MountsOf(controller, Lines(Text("/proc/self/mountinfo")))) {
     std::string below = Below(mount.root, paths[mount.v2 ? 1 : 0]);
     while (true) {
       groups.push_back({mount.v2, mount.point + below});
@@ -183,7 +184,7 @@ std::optional<MemoryRoom> MemoryLimits::Shared() const {
   if (const auto kib = Field("/proc/meminfo", "MemAvailable:")) {
     take({*kib << 10, "MemAvailable of the host"});
   }
-  for (const Group& group : Groups()) {
+  for (const Group& group : Groups("memory")) {
     for (const MemoryRoom& room : RoomsOf(group)) take(room);
   }
   return tightest;
@@ -205,13 +206,32 @@ std::optional<MemoryRoom> MemoryLimits::DataSegment() const {
   return Own("Max data size", "VmData:", "ulimit -d");
 }
 
+std::optional<int> MemoryLimits::Cores() const {
+  std::optional<int64_t> fewest;
+  for (const Group& group : Groups("cpu")) {
+    std::optional<int64_t> quota, period;  // v2 has both in one line: "150000 100000".
+    if (group.v2) {
+      const std::string text = Text(group.path + "/cpu.max").value_or("");
+      quota = ParseNumber(text);
+      period = ParseNumber(std::string_view(text).substr(std::min(text.find(' '), text.size())));
+    } else {
+      quota = Number(group.path + "/cpu.cfs_quota_us");
+      period = Number(group.path + "/cpu.cfs_period_us");
+    }
+    if (!quota || !period || *quota <= 0 || *period <= 0) continue;  // "max" and -1: no quota.
+    fewest = std::min(fewest.value_or(kNoLimit), *quota / *period);
+  }
+  if (!fewest) return std::nullopt;
+  return static_cast<int>(std::clamp<int64_t>(*fewest, 1, std::numeric_limits<int>::max()));
+}
+
 int64_t MemoryLimits::Resident() const {
   return Field("/proc/self/status", "VmRSS:").value_or(0) << 10;
 }
 
 // The kernel counts a kill in the group of whom it kills, whichever level was full.
 std::optional<MemoryLimits::OomKills> MemoryLimits::OutOfMemoryKills() const {
-  for (const Group& group : Groups()) {
+  for (const Group& group : Groups("memory")) {
     const std::string file = group.path + (group.v2 ? "/memory.events" : "/memory.oom_control");
     if (const auto count = Field(file, "oom_kill ")) return OomKills{*count, file};
     if (!group.v2 && Text(file)) break;  // An old kernel. Levels above count their own kills alone.
@@ -226,13 +246,14 @@ void SpareAddressSpace() {
   }
 }
 
-int AvailableCores() {
+int AvailableCores(const MemoryLimits& limits) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   const long count = ::sched_getaffinity(0, sizeof(cores), &cores) == 0
                          ? CPU_COUNT(&cores)
                          : ::sysconf(_SC_NPROCESSORS_ONLN);  // A host of more than 1024.
-  return std::max(1, static_cast<int>(count));
+  return std::clamp(static_cast<int>(count), 1,
+                    limits.Cores().value_or(std::numeric_limits<int>::max()));
 }
 
 }  // namespace fsdp

@@ -17,9 +17,9 @@ struct MemoryRoom {
   std::string limit;
 };
 
-// The limits of this process's memory, and what each leaves: the host, every level of its control
-// groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit. Reads files on
-// every call; a missing file limits nothing.
+// The limits of this process's memory and cores, and what each leaves: the host, every level of its
+// control groups (cgroup v1 and v2: Slurm, systemd and containers nest them), and ulimit. Reads
+// files on every call; a missing file limits nothing.
 class MemoryLimits {
  public:
   // `root` goes before each path: empty, or, for tests, a folder with a proc/ and a sys/ in it.
@@ -33,6 +33,11 @@ class MemoryLimits {
   // This process's own limits: addresses (ulimit -v), and private writable addresses (ulimit -d).
   std::optional<MemoryRoom> AddressSpace() const;
   std::optional<MemoryRoom> DataSegment() const;
+
+  // Whole cores that the tightest quota of the control groups leaves (cpu.max; cpu.cfs_quota_us),
+  // at least 1. Rounded down, as Go's automaxprocs does: a thread more would be stopped for a part
+  // of each period, and the others would wait for it. Empty: no quota.
+  std::optional<int> Cores() const;
 
   // Resident bytes of this process.
   int64_t Resident() const;
@@ -50,7 +55,7 @@ class MemoryLimits {
     bool v2;
     std::string path;
   };
-  std::vector<Group> Groups() const;
+  std::vector<Group> Groups(const std::string& controller) const;
   std::vector<MemoryRoom> RoomsOf(const Group& group) const;
   std::optional<std::string> Text(const std::string& path) const;
   std::optional<int64_t> Number(const std::string& path) const;
@@ -65,9 +70,9 @@ class MemoryLimits {
 // one such arena serves all from here on.
 void SpareAddressSpace();
 
-// Cores that the calling thread may run on, at least 1: taskset, cpusets and Slurm leave fewer than
-// the host has.
-int AvailableCores();
+// Cores that the calling thread may run on and that quotas leave, at least 1: taskset, cpusets,
+// Slurm and containers leave fewer than the host has.
+int AvailableCores(const MemoryLimits& limits = MemoryLimits());
 
 }  // namespace fsdp
 

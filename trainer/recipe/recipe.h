@@ -40,7 +40,7 @@ struct RunRecipe {
   std::optional<std::string> dir;  // runs/<name> where empty.
   int64_t seed = 1337;
   Device device = Device::kAuto;
-  int64_t threads = 0;  // 0: cores of the host / its ranks.
+  int64_t threads = 0;  // 0: AvailableCores() / the host's ranks.
   bool deterministic = false;
   double timeout_s = 600;
   std::optional<int64_t> memory_limit;  // Bytes of a rank; see the key.

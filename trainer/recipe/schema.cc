@@ -41,7 +41,8 @@ Type<RunRecipe> RunType() {
           "The device that computes. auto: a GPU if one can be used, otherwise the CPU. cuda: a "
           "GPU, or an error. sim: a simulated rank, without tensor data."),
       Key("threads", &R::threads, Integer(0, R::kMaxThreads),
-          "CPU threads of a rank that compute. 0: the host's cores divided by its ranks."),
+          "CPU threads of a rank that compute. 0: the cores that affinity and the quotas of "
+          "control groups leave, divided by the host's ranks. A part of a core does not count."),
       Key("deterministic", &R::deterministic, Boolean(),
           "Use repeatable algorithms where a device also has faster ones that are not. The CPU "
           "is always repeatable."),

@@ -1,5 +1,6 @@
 // On made-up /proc and /sys trees, as Slurm, systemd, Docker and Kubernetes leave them.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <filesystem>
 #include <fstream>
@@ -35,11 +36,18 @@ class MemoryLimitsTest : public ::testing::Test {
     Write("/proc/self/cgroup", groups);
     Write("/proc/self/mountinfo", mounts);
   }
+  // Cores by affinity alone.
+  static int MostCores() {
+    cpu_set_t all;
+    return sched_getaffinity(0, sizeof(all), &all) == 0 ? CPU_COUNT(&all) : -1;
+  }
   // "BYTES of LIMIT", in MiB.
   std::string Shared() const {
     const std::optional<MemoryRoom> room = MemoryLimits(root_).Shared();
     return room ? std::to_string(room->bytes / kMiB) + ", " + room->limit : "nobody says";
   }
+
+  int Cores() const { return MemoryLimits(root_).Cores().value_or(-1); }
 
   const std::string root_ = ::testing::TempDir() + "/memory_limits";
 };
@@ -173,6 +181,62 @@ TEST_F(MemoryLimitsTest, CountsTheKernelsKillsInItsOwnGroup) {
   ProcessIs("0::/job\n", kV2Mount);
   Write("/sys/fs/cgroup/job/memory.events", "low 0\nhigh 3\nmax 9\noom 2\noom_kill 1\n");
   EXPECT_EQ(limits.OutOfMemoryKills()->count, 1);
+}
+
+// In v2 a group's cpu.max holds for all below it.
+TEST_F(MemoryLimitsTest, EveryLevelsQuotaOfV2Counts) {
+  ProcessIs("0::/kubepods.slice/pod_1/main\n", kV2Mount);
+  const std::string pod = "/sys/fs/cgroup/kubepods.slice/pod_1";
+  EXPECT_EQ(Cores(), -1);
+  Write(pod + "/main/cpu.max", "max 100000\n");
+  EXPECT_EQ(Cores(), -1);
+  Write("/sys/fs/cgroup/kubepods.slice/cpu.max", "3200000 100000\n");
+  EXPECT_EQ(Cores(), 32);
+  Write(pod + "/cpu.max", "400000 200000\n");
+  EXPECT_EQ(Cores(), 2);
+  Write(pod + "/main/cpu.max", "800000 100000\n");  // More than the pod may.
+  EXPECT_EQ(Cores(), 2);
+  Write(pod + "/main/cpu.max", "100000 100000\n");
+  EXPECT_EQ(Cores(), 1);
+}
+
+TEST_F(MemoryLimitsTest, APartOfACoreDoesNotCountButTheFirst) {
+  ProcessIs("0::/\n", kV2Mount);  // A namespace of its own.
+  const auto cores_of = [&](const std::string& text) {
+    Write("/sys/fs/cgroup/cpu.max", text);
+    return Cores();
+  };
+  EXPECT_EQ(cores_of("150000 100000\n"), 1);
+  EXPECT_EQ(cores_of("399999 100000\n"), 3);
+  EXPECT_EQ(cores_of("1000 100000\n"), 1);  // A hundredth.
+  EXPECT_EQ(cores_of("max 100000\n"), -1);
+  EXPECT_EQ(cores_of(""), -1);
+  Write("/sys/fs/cgroup/cpu.max", "100000 100000\n");
+  EXPECT_EQ(AvailableCores(MemoryLimits(root_)), 1);
+  EXPECT_EQ(AvailableCores(MemoryLimits(root_ + "/nowhere")), MostCores());
+}
+
+TEST_F(MemoryLimitsTest, EveryLevelsQuotaOfV1Counts) {
+  ProcessIs("5:cpu,cpuacct:/docker/abc\n4:memory:/elsewhere\n0::/\n",
+            "31 23 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n"
+            "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+            "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  const std::string cpu = "/sys/fs/cgroup/cpu,cpuacct";
+  const auto quota = [&](const std::string& group, int quota_us, int period_us) {
+    Write(group + "/cpu.cfs_quota_us", std::to_string(quota_us) + "\n");
+    Write(group + "/cpu.cfs_period_us", std::to_string(period_us) + "\n");
+  };
+  quota(cpu, -1, 100000);
+  quota(cpu + "/docker/abc", -1, 100000);
+  quota("/sys/fs/cgroup/memory/elsewhere", 100000, 100000);  // Not that hierarchy.
+  EXPECT_EQ(Cores(), -1);
+  quota(cpu + "/docker", 1000000, 100000);
+  EXPECT_EQ(Cores(), 10);
+  quota(cpu + "/docker/abc", 75000, 25000);
+  EXPECT_EQ(Cores(), 3);
+  ProcessIs("", "");  // Where a sandbox hides its mounts.
+  quota("/sys/fs/cgroup/cpu", 200000, 100000);
+  EXPECT_EQ(Cores(), 2);
 }
 
 // The limits of this machine, whatever it is.
