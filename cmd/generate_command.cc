@@ -342,6 +342,10 @@ void Run(const GenerateFlags& flags) {
   how.sampling = flags.sampling;
   how.seed = flags.seed;
   how.vocab = static_cast<int32_t>(vocab);
+  how.never = tokenizer->Lacks(vocab);
+  std::erase_if(how.never, [&](int32_t id) {
+    return std::find(stored.own.begin(), stored.own.end(), id) != stored.own.end();
+  });
   if (!flags.ignore_eot) {
     how.eos = eos;
     if (format && format->end_token()) how.eos.push_back(*format->end_token());

@@ -411,10 +411,23 @@ TEST(HuggingFace, GeneratesEveryIdOfTheModelFromIds) {
   }
   EXPECT_GT(most, 256);
   EXPECT_EQ(json["text"], text);
-  // Ids that a tokenizer has are its own; the rest come out as well.
-  const Outcome bytes = with({"--prompt-ids", "97,300", "--tokenizer", "bytes"});
-  ASSERT_EQ(bytes.code, 0) << bytes.Text();
-  EXPECT_EQ(Json::parse(bytes.out)["prompt"], "a<300>");
+  // Of a tokenizer's own ids alone, whatever may be in a prompt.
+  for (const Strings& how :
+       {Strings{"1000"}, Strings{"0"}, Strings{"1000", "--top-k", "400", "--samples", "2"},
+        Strings{"1000", "--top-p", "0.999"}}) {
+    Strings all = {"--checkpoint", kFixture, "--json",      "--max-tokens", "60",
+                   "--prompt-ids", "97,300", "--tokenizer", "bytes",        "--temperature"};
+    all.insert(all.end(), how.begin(), how.end());
+    const Outcome bytes = Generate(all);
+    ASSERT_EQ(bytes.code, 0) << bytes.Text();
+    std::istringstream lines(bytes.out);
+    for (std::string line; std::getline(lines, line);) {
+      const Json of = Json::parse(line);
+      EXPECT_EQ(of["prompt"], "a<300>");
+      ASSERT_EQ(of["tokens"].size(), 60u) << line;
+      for (const Json& id : of["tokens"]) EXPECT_LT(id.get<int64_t>(), 256) << line;
+    }
+  }
   for (const char* wrong : {"509", "-1", "x", "", "1,,2", "1 2", "99999999999999999999"}) {
     const Outcome outcome = with({"--prompt-ids", wrong});
     EXPECT_EQ(outcome.code, 2) << wrong << outcome.Text();

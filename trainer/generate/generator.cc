@@ -19,6 +19,7 @@
 #include "trainer/core/units.h"
 #include "trainer/data/check_row.h"
 #include "trainer/data/pairs/pair_batch.h"
+#include "trainer/data/pairs/span_corruption.h"
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/fsdp/executor.h"
@@ -54,6 +55,19 @@ View RowsOf(const View& all, int64_t first, int64_t rows, int64_t all_rows) {
   return all.Reshape(Shape{all.NumElements()}).Slice(first * row, rows * row).Reshape(shape);
 }
 
+// Empty with another tokenizer, which has its sentinels.
+std::vector<int32_t> ByteSentinelsOf(const Recipe& recipe, const RunTokenizer& tokenizer,
+                                     int64_t vocab) {
+  std::vector<int32_t> sentinels;
+  const DataRecipe& data = recipe.data;
+  if (tokenizer.name != "bytes" || data.objective != DataRecipe::Objective::kSpanCorruption) {
+    return sentinels;
+  }
+  const auto text = LongestText(data.spans(), data.seq_len);
+  for (int64_t i = 0; text && i < text->spans; ++i) sentinels.push_back(ByteSentinel(i, vocab));
+  return sentinels;
+}
+
 // Throws MemoryError where weights and caches will not fit.
 void RequireRoom(const GeneratorOptions& options, int64_t weights, int64_t caches) {
   std::optional<MemoryRoom> available;
@@ -86,11 +100,14 @@ StoredModel OpenStoredModel(const std::string& path) {
     stored.directory = reader->directory();
     stored.shape = ShapeFromJson(meta.config, stored.directory + "/manifest.json, config");
     if (!meta.recipe.empty()) {  // Otherwise it was imported.
-      stored.tokenizer = TokenizerOfRun(ParseRecipe({{stored.directory, meta.recipe}}));
+      const Recipe recipe = ParseRecipe({{stored.directory, meta.recipe}});
+      stored.tokenizer = TokenizerOfRun(recipe);
       if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};
+      stored.own = ByteSentinelsOf(recipe, stored.tokenizer, VocabSize(stored.shape));
     }
     weights = OpenInitialWeights(std::move(reader));
   }
+  stored.own.insert(stored.own.end(), stored.eos.begin(), stored.eos.end());
   stored.model = MakeModel(stored.shape);
   if (!DecoderToRun(stored.shape)) {
     throw CheckpointError(stored.directory + ": nothing is generated from a `" +

@@ -36,6 +36,8 @@ struct StoredModel {
   WeightSource weights;          // Reads them.
   RunTokenizer tokenizer;        // Its name is empty where the files name none.
   std::vector<int32_t> eos;      // Tokens that end a text; empty where the tokenizer says them.
+  std::vector<int32_t> own;      // Trained though they may be no token of the tokenizer: `eos`, and
+                                 // sentinels of a text in bytes.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest
@@ -92,9 +94,9 @@ class Generator : public LogitsSource {
   std::vector<View> encoded_;                 // All rows', by layer: see KvCache::Encoded.
   std::vector<std::vector<int32_t>> inputs_;  // By row, where they are encoded.
   View logits_, host_logits_;
+  std::unique_ptr<Executor> executor_;  // Last, as owners of streams are (stream.h).
 };
 
-  std::unique_ptr<Executor> executor_;  // Last, as owners of streams are (stream.h).
 // Texts that go on where the positions of a model end.
 
 // Rows of `source` that never end. Up to its capacity, n tokens, a row is what the source makes of

@@ -94,6 +94,7 @@ std::vector<Continuation> Generate(
   // By row: the token that comes next, its position, and whether the row is done.
   std::vector<int32_t> tokens(source.rows()), positions(source.rows());
   std::vector<bool> done(source.rows(), true);
+  std::vector<float> among;  // The logits of what may come out.
   const auto take = [&](size_t p, std::span<const float> logits) {
     Continuation& c = out[p];
     const auto i = static_cast<int64_t>(c.tokens.size());
@@ -102,7 +103,9 @@ std::vector<Continuation> Generate(
       return;
     }
     const RandomStream random(options.seed, options.stream, options.first + p);
-    const int32_t token = PickToken(logits, options.vocab, options.sampling, random.Uniform(i));
+    among.assign(logits.begin(), logits.begin() + options.vocab);
+    for (const int32_t id : options.never) among[id] = -std::numeric_limits<float>::infinity();
+    const int32_t token = PickToken(among, options.vocab, options.sampling, random.Uniform(i));
     if (std::find(options.eos.begin(), options.eos.end(), token) != options.eos.end()) {
       c.end = Continuation::End::kEndOfText;
       done[p] = true;

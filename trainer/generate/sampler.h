@@ -81,7 +81,8 @@ struct GenerateOptions {
   uint64_t seed = 0;
   std::string_view stream = "generate";  // The stream of random numbers.
   uint64_t first = 0;                    // Number of the first prompt there.
-  int32_t vocab = 0;                     // Tokens that may come out: [0, vocab).
+  int32_t vocab = 0;                     // Tokens that may come out: [0, vocab) ...
+  std::vector<int32_t> never = {};       // ... but for these.
   std::vector<int32_t> eos;              // Each ends a continuation.
   // Whether prompt p's continuation so far ends with its last token; may be null.
   std::function<bool(size_t p, std::span<const int32_t> tokens)> ends = nullptr;

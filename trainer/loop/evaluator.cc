@@ -118,6 +118,7 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const Sto
   options.first = static_cast<uint64_t>(step);
   const int64_t vocab = session_.outputs();
   options.vocab = static_cast<int32_t>(std::min<int64_t>(vocab, tokenizer.vocab_size()));
+  options.never = tokenizer.Lacks(options.vocab);
   const std::optional<int32_t> eot = tokenizer.eot();
   if (eot) options.eos = {*eot};
   bool stopped = false;

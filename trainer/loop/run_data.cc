@@ -99,7 +99,7 @@ class Opener {
     for (int64_t i = 0; i < count; ++i) {
       const std::string name = "<extra_id_" + std::to_string(i) + ">";
       if (tokenizer != nullptr && source.tokenizer == "bytes") {
-        sentinels.push_back(static_cast<int32_t>(VocabSize(shape_) - 1 - i));
+        sentinels.push_back(ByteSentinel(i, VocabSize(shape_)));
       } else if (const auto id = tokenizer ? tokenizer->IdOf(name) : std::nullopt) {
         sentinels.push_back(*id);
       } else {

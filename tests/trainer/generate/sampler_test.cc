@@ -98,6 +98,31 @@ TEST(Sampler, AContinuationEndsBeforeATokenThatEndsTexts) {
   EXPECT_EQ(ended.end, Continuation::End::kEndOfText);
 }
 
+// Padded rows and holes of a tokenizer, be they the likeliest.
+TEST(Sampler, SomeIdsNeverComeOut) {
+  const std::vector<float> logits = {9, 1, 8, 1.5, 9};
+  GenerateOptions options;
+  options.max_tokens = 200;
+  options.vocab = 5;
+  options.never = {0, 2, 4};
+  const Sampling ways[] = {{.temperature = 0},
+                           {.temperature = 1},
+                           {.temperature = 1e9},
+                           {.temperature = 1, .top_k = 4},
+                           {.temperature = 1, .top_p = 0.99},
+                           {.temperature = 2, .top_k = 3, .top_p = 0.9}};
+  for (const Sampling& way : ways) {
+    options.sampling = way;
+    const Continuation c =
+        Continue(options, 8, {0}, [&](auto) { return std::span<const float>(logits); });
+    ASSERT_EQ(c.tokens.size(), 200u);
+    std::map<int32_t, int> drawn;
+    for (const int32_t id : c.tokens) ++drawn[id];
+    EXPECT_EQ(drawn[1] + drawn[3], 200) << way.temperature << " " << way.top_k << " " << way.top_p;
+    EXPECT_EQ(drawn[1] > 0, way.temperature > 0) << way.temperature;
+  }
+}
+
 TEST(Sampler, AWindowLooksAtTheLastOfItsTokens) {
   GenerateOptions options;
   options.max_tokens = 5;

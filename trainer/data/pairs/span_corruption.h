@@ -36,6 +36,11 @@ SpanLengths SpansOf(const SpanOptions& options, int64_t length);
 // The lengths for the longest text whose input has at most `input` tokens. Empty: there is none.
 std::optional<SpanLengths> LongestText(const SpanOptions& options, int64_t input);
 
+// The sentinel of span i, from 0, of a text in bytes: the last ids of the vocabulary, counted down.
+inline int32_t ByteSentinel(int64_t i, int64_t vocab) {
+  return static_cast<int32_t>(vocab - 1 - i);
+}
+
 // The length of a part that is still to come. Cuts n elements into k parts of at least one: k - 1
 // of n - 1 places, each choice as likely (Knuth, "Seminumerical Algorithms", algorithm 3.4.2 S).
 class RandomParts {

@@ -30,7 +30,9 @@ struct Stretch {
 
 class HfTokenizer : public Tokenizer {
  public:
-  HfTokenizer(HfTokenizerFile file, uint64_t hash) : file_(std::move(file)), hash_(hash) {
+  HfTokenizer(HfTokenizerFile file, uint64_t hash)
+      : file_(std::move(file)), hash_(hash), has_(file_.pieces.size()) {
+    for (const auto& [token, id] : file_.ids) has_[static_cast<size_t>(id)] = true;
     Regex::Scratch regex;
     for (const auto& [token, normalized] : file_.added) {
       if (normalized) {
@@ -44,6 +46,9 @@ class HfTokenizer : public Tokenizer {
   }
 
   int32_t vocab_size() const override { return static_cast<int32_t>(file_.pieces.size()); }
+  bool Has(int32_t id) const override {
+    return Tokenizer::Has(id) && has_[static_cast<size_t>(id)];
+  }
   std::optional<int32_t> bos() const override { return file_.bos; }
   std::optional<int32_t> eot() const override { return file_.eot; }
   uint64_t hash() const override { return hash_; }
@@ -130,6 +135,7 @@ class HfTokenizer : public Tokenizer {
 
   const HfTokenizerFile file_;
   const uint64_t hash_;
+  std::vector<bool> has_;  // By id.
   AddedTokens added_, added_normalized_;
 
   mutable std::mutex mutex_;

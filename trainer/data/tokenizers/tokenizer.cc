@@ -68,6 +68,14 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::Lacks(int64_t size) const {
+  std::vector<int32_t> lacks;
+  for (int32_t id = 0; id < size; ++id) {
+    if (!Has(id)) lacks.push_back(id);
+  }
+  return lacks;
+}
+
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool first) const {
   std::string text;
   TextStream stream(*this, first);
@@ -162,6 +170,9 @@ class Whole : public Tokenizer {
   }
 
   int32_t vocab_size() const override { return known_ + static_cast<int32_t>(further_.size()); }
+  bool Has(int32_t id) const override {
+    return tokenizer_ ? tokenizer_->Has(id) : Tokenizer::Has(id);
+  }
   std::optional<int32_t> bos() const override {
     return tokenizer_ ? tokenizer_->bos() : Tokenizer::bos();
   }

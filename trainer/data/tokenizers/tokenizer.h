@@ -31,6 +31,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual int32_t vocab_size() const = 0;  // Ids are in [0, vocab_size()).
+  // Whether the id is a token's: a file may leave some below vocab_size() out.
+  virtual bool Has(int32_t id) const { return id >= 0 && id < vocab_size(); }
   // The tokens that begin and end a document, for callers that want them: Encode() adds neither.
   virtual std::optional<int32_t> bos() const { return std::nullopt; }
   virtual std::optional<int32_t> eot() const { return std::nullopt; }
@@ -57,6 +59,7 @@ class Tokenizer {
   virtual int LeadingSpaces() const { return 0; }  // So many to take off the start of a text.
 
   std::vector<int32_t> Encode(std::string_view text) const;
+  std::vector<int32_t> Lacks(int64_t size) const;  // The ids in [0, size) that it has not.
   // `first`: the ids begin a text; otherwise they go on with one.
   std::string Decode(std::span<const int32_t> ids, bool first = true) const;
 };
@@ -89,8 +92,8 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name);
 
 // A tokenizer for all ids of a model, which may know more of them than its tokenizer does (a
 // vocabulary padded to a round number), or have no tokenizer at all.
-// `tokenizer` for its own ids; each further one, below `size`, reads `<id>`, such as `<50300>`.
-// Null: every id reads so, and EncodePart() throws DataError.
+// `tokenizer` for its own ids; each further one, below `size`, reads `<id>`, such as `<50300>`, and
+// is no token that it Has(). Null: every id reads so and is one, and EncodePart() throws DataError.
 std::shared_ptr<const Tokenizer> PaddedVocabulary(std::shared_ptr<const Tokenizer> tokenizer,
                                                   int32_t size);
 

@@ -14,6 +14,9 @@ TEST(PaddedVocabulary, ReadsIdsBeyondTheTokenizers) {
   EXPECT_THROW(whole->Piece(300), std::invalid_argument);
   EXPECT_THROW(whole->Piece(-1), std::invalid_argument);
   EXPECT_EQ(whole->hash(), ByteTokenizer()->hash());
+  EXPECT_TRUE(whole->Has(255) && !whole->Has(256) && !whole->Has(299) && !whole->Has(-1));
+  EXPECT_EQ(whole->Lacks(259), (std::vector<int32_t>{256, 257, 258}));
+  EXPECT_TRUE(whole->Lacks(200).empty());
   // A model may know fewer.
   EXPECT_EQ(PaddedVocabulary(ByteTokenizer(), 10)->vocab_size(), 256);
 }
@@ -21,6 +24,7 @@ TEST(PaddedVocabulary, ReadsIdsBeyondTheTokenizers) {
 TEST(PaddedVocabulary, NeedsNoTokenizer) {
   const auto whole = PaddedVocabulary(nullptr, 3);
   EXPECT_EQ(whole->Decode(std::vector<int32_t>{0, 2}), "<0><2>");
+  EXPECT_TRUE(whole->Lacks(3).empty());
   EXPECT_THROW(whole->Encode("a"), DataError);
   EXPECT_THROW(whole->Piece(3), std::invalid_argument);
   EXPECT_FALSE(whole->bos() || whole->eot() || whole->IdOf("a"));
