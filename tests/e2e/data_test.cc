@@ -458,7 +458,9 @@ TEST(Tokenizers, MistakesEndTheRunBeforeItBegins) {
   };
   const Outcome small = train(kTokenizer, "1000");
   EXPECT_EQ(small.code, 2) << small.Text();
-  EXPECT_NE(small.err.find("has 1001 tokens, but model.vocab_size is 1000"), std::string::npos)
+  EXPECT_NE(small.err.find("has 1001 tokens, but model.vocab_size is 1000: set model.vocab_size: "
+                           "1001\n"),
+            std::string::npos)
       << small.err;
   const Outcome missing = train(job.dir() / "none.json", "1001");
   EXPECT_EQ(missing.code, 4) << missing.Text();

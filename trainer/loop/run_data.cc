@@ -180,11 +180,25 @@ class Opener {
     }
     const int64_t size = data_.tokenizer->vocab_size();
     if (const int64_t vocab = VocabSize(shape_); size > vocab) {
-      throw ConfigError(recipe_.Mistake(
-          key + ".tokenizer", recipe.tokenizer + " has " + std::to_string(size) +
-                                  " tokens, but model.vocab_size is " + std::to_string(vocab)));
+      throw ConfigError(
+          recipe_.Mistake(key + ".tokenizer", recipe.tokenizer + " has " + std::to_string(size) +
+                                                  " tokens, but " + WhyFewer(vocab, size)));
     }
     return data_.tokenizer;
+  }
+
+  // Where the model's vocabulary of `vocab` comes from, and how it gets a row for each of `size`
+  // tokens.
+  std::string WhyFewer(int64_t vocab, int64_t size) const {
+    const ModelRecipe& model = recipe_.model;
+    if (model.init_from) {
+      return "the table of " + *model.init_from + " has " + std::to_string(vocab) +
+             " rows: name the tokenizer that it was trained with, or give it more rows first (in "
+             "transformers: model.resize_token_embeddings(" +
+             std::to_string(size) + "))";
+    }
+    return "model.vocab_size is " + std::to_string(vocab) +
+           ": set model.vocab_size: " + std::to_string(RoundedVocabulary(model, size));
   }
 
   const Recipe& recipe_;
