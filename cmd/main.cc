@@ -1,9 +1,11 @@
 // Nothing but parsing flags and calling trainer/.
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -153,15 +155,28 @@ bool LimitsAreEnough() {
   return true;
 }
 
+// HoldStopSignals() at the first moment at which code of the program runs: before all constructors.
+// In the kernel's exec and the dynamic loader, some milliseconds, only who starts the program can
+// hold a signal. No sanitizer has begun by then.
+[[gnu::no_sanitize("address", "thread", "undefined")]] void HoldFromTheStart() {
+  const uint64_t bits = StopSignalBits();
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, &bits, nullptr, sizeof(bits));
+}
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const hold_from_the_start)() = HoldFromTheStart;
+
 int Main(int argc, char** argv) {
   SpareAddressSpace();
-  // Before anything else: a signal that comes from here on finds a rank that knows of it, or, with
-  // launch, waits for the ranks. Arguments without a sub-command's name in front are a training
-  // run.
+  // Before anything else: a signal that has come finds a rank that knows of it, or, with launch,
+  // waits for the ranks; other commands have no use for it. Arguments without a sub-command's name
+  // in front are a training run.
   std::optional<StopSignal> signals;
   const std::string_view front = argc > 1 ? argv[1] : "";
-  if (front.starts_with("-") || front == "eval") signals.emplace();
-  if (front == "launch") HoldStopSignals();
+  if (front.starts_with("-") || front == "eval") {
+    signals.emplace();
+  } else if (front != "launch") {
+    ReleaseStopSignals();
+  }
   if (!LimitsAreEnough()) return static_cast<int>(ExitCode::kRuntime);
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on the size of files is a full disk: writes say so.
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
@@ -115,6 +116,22 @@ TEST(Signal, AtAnyMomentOfAStartIsAStop) {
     for (size_t s = 0; s < records.size(); ++s) ASSERT_EQ(records[s]["step"], s + 1);
   }
   EXPECT_GE(early, 4);  // Or the moments say nothing about starts.
+}
+
+// In the constructors of libraries. A command that takes no signals is ended by them.
+TEST(Signal, BeforeMainIsAStop) {
+  Process::Options options;
+  options.environment = {{"LD_PRELOAD", std::filesystem::absolute("tests/e2e/term_probe.so")}};
+  Job job;
+  options.output_directory = job.dir().path();
+  const auto end_of = [&](const Strings& arguments) { return Process(arguments, options).Wait(); };
+  for (const Strings& arguments : {job.LaunchArguments(1, Endless()),
+                                   job.LaunchArguments(2, Endless()), job.Flags(Endless())}) {
+    const Outcome outcome = end_of(arguments);
+    EXPECT_EQ(outcome.code, 75) << outcome.Text();
+    EXPECT_TRUE(Holds(outcome.out, kNone)) << outcome.Text();
+  }
+  EXPECT_EQ(end_of({"models"}).code, 128 + SIGTERM);
 }
 
 // A peer that never comes does not keep a rank from stopping.

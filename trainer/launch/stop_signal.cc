@@ -27,8 +27,6 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
               std::atomic<int64_t>::is_always_lock_free);
 Notes notes;
 
-constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGURG};
-
 constexpr int kCodes = 1 << 8;
 int Packed(const RankLeft& left) { return left.rank * kCodes + left.code % kCodes; }
 

@@ -17,9 +17,18 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 
 namespace fsdp {
+
+inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGURG};
+// The same as a set of the kernel's.
+constexpr uint64_t StopSignalBits() {
+  uint64_t bits = 0;
+  for (const int number : kStopSignals) bits |= uint64_t{1} << (number - 1);
+  return bits;
+}
 
 // Blocks the signals above: one that comes before there is a StopSignal waits for it, instead of
 // ending the process. Whoever starts ranks does so for them, since a new program begins without
