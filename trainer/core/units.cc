@@ -30,6 +30,7 @@ std::string Scaled(double value, double base, const std::array<const char*, N>& 
   size_t unit = 0;
   // 999.5 would print as 1000 of a unit.
   while (unit + 1 < N && std::fabs(value) >= (base == 1000 ? 999.5 : base)) value /= base, ++unit;
+  if (std::fabs(value) >= 9999.5) return Format("%.2e", value * std::pow(base, unit));
   return (unit == 0 ? Format("%.0f", value) : ThreeDigits(value)) + units[unit];
 }
 
@@ -45,11 +46,17 @@ std::string HumanCount(double count) {
   return std::isfinite(count) ? Scaled(count, 1000, kUnits) : "?";
 }
 
+std::string HumanRate(double value) {
+  if (!(std::fabs(value) < 999.5)) return HumanCount(value);
+  if (value == 0) return "0";
+  return std::fabs(value) < 9.995 ? Format("%#.3g", value) : ThreeDigits(value);
+}
+
 std::string HumanDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   if (seconds < 0.9995) return ThreeDigits(seconds * 1e3) + " ms";
   if (seconds < 59.95) return ThreeDigits(seconds) + " s";
-  if (seconds >= 1e9) return "?";
+  if (seconds >= 1e9) return Format("%.3g y", seconds / 31557600);
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   const auto two = [](int64_t big, char a, int64_t small, char b) {
     return Format("%lld%c%02lld%c", static_cast<long long>(big), a, static_cast<long long>(small),
@@ -58,6 +65,17 @@ std::string HumanDuration(double seconds) {
   if (whole < 3600) return two(whole / 60, 'm', whole % 60, 's');
   if (whole < 86400) return two(whole / 3600, 'h', whole / 60 % 60, 'm');
   return two(whole / 86400, 'd', whole / 3600 % 24, 'h');
+}
+
+std::string Shortest(double value) {
+  if (std::isnan(value)) return "nan";
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
+
+std::string FixedPoint(double value, int decimals) {
+  if (std::isnan(value)) return "nan";  // Its sign, which printf shows, means nothing.
+  return Format(std::fabs(value) < 1e7 ? "%.*f" : "%.*e", decimals, value);
 }
 
 std::string Grouped(int64_t value) {

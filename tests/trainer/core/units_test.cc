@@ -61,6 +61,39 @@ TEST(Units, Counts) {
   EXPECT_EQ(HumanCount(124439808), "124M");
   EXPECT_EQ(HumanCount(7e9), "7.00B");
   EXPECT_EQ(HumanCount(NAN), "?");
+  EXPECT_EQ(HumanCount(9.99e15), "9990T");
+  EXPECT_EQ(HumanCount(1e16), "1.00e+16");
+  EXPECT_EQ(HumanCount(-1e308), "-1.00e+308");
+}
+
+TEST(Units, Rates) {
+  EXPECT_EQ(HumanRate(0), "0");
+  EXPECT_EQ(HumanRate(2.3e-5), "2.30e-05");
+  EXPECT_EQ(HumanRate(0.0312), "0.0312");
+  EXPECT_EQ(HumanRate(8.25), "8.25");
+  EXPECT_EQ(HumanRate(9.997), "10.0");
+  EXPECT_EQ(HumanRate(152.7), "153");
+  EXPECT_EQ(HumanRate(77950), "78.0k");
+  EXPECT_EQ(HumanRate(128400), "128k");
+  EXPECT_EQ(HumanRate(1e300), "1.00e+300");
+  EXPECT_EQ(HumanRate(NAN), "?");
+}
+
+// No number of a message is longer than a word.
+TEST(Units, NumbersOfMessages) {
+  EXPECT_EQ(Shortest(0.1), "0.1");
+  EXPECT_EQ(Shortest(1e-9), "1e-09");
+  EXPECT_EQ(Shortest(600), "600");
+  EXPECT_EQ(Shortest(1e308), "1e+308");
+  EXPECT_EQ(Shortest(-5e-324), "-5e-324");
+  EXPECT_EQ(Shortest(-NAN), "nan");
+  EXPECT_EQ(Shortest(-INFINITY), "-inf");
+  EXPECT_EQ(FixedPoint(2.30258, 4), "2.3026");
+  EXPECT_EQ(FixedPoint(9999999.5, 1), "9999999.5");
+  EXPECT_EQ(FixedPoint(3.4e38, 4), "3.4000e+38");
+  EXPECT_EQ(FixedPoint(-1e308, 4), "-1.0000e+308");
+  EXPECT_EQ(FixedPoint(-NAN, 4), "nan");
+  EXPECT_EQ(FixedPoint(INFINITY, 4), "inf");
 }
 
 TEST(Units, Durations) {
@@ -75,6 +108,9 @@ TEST(Units, Durations) {
   EXPECT_EQ(HumanDuration(3 * 86400 + 4 * 3600), "3d04h");
   EXPECT_EQ(HumanDuration(-1), "?");
   EXPECT_EQ(HumanDuration(INFINITY), "?");
+  EXPECT_EQ(HumanDuration(9.9e8), "11458d08h");
+  EXPECT_EQ(HumanDuration(1e9), "31.7 y");
+  EXPECT_EQ(HumanDuration(1e308), "3.17e+300 y");
 }
 
 }  // namespace
