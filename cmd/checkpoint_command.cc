@@ -72,10 +72,9 @@ void ListRunsIn(const std::string& directory, const std::vector<RunEntry>& runs)
   };
   std::printf("%-*s  %10s  %10s  %10s  %s\n", width, "run", "step", "loss", "checkpoint", "date");
   for (const RunEntry& run : runs) {
-    char loss[32] = "-";
-    if (run.loss) std::snprintf(loss, sizeof(loss), "%.4f", *run.loss);
+    const std::string loss = run.loss ? FixedPoint(*run.loss, 4) : "-";
     std::printf("%-*s  %10s  %10s  %10s  %s\n", width, PrintableName(run.name).c_str(),
-                step(run.step ? run.step : run.checkpoint).c_str(), loss,
+                step(run.step ? run.step : run.checkpoint).c_str(), loss.c_str(),
                 step(run.checkpoint).c_str(), DateOf(run.modified).c_str());
   }
   std::printf("%s of %s; `checkpoint ls` of one lists its checkpoints\n",

@@ -11,6 +11,7 @@
 #include "models/llama/config.h"
 #include "models/llama/hf_config.h"
 #include "models/table_family.h"
+#include "trainer/core/units.h"
 #include "trainer/ops/attention_inputs.h"
 
 namespace fsdp {
@@ -285,7 +286,7 @@ void CheckScaling(const Config& c, ShapeChecks& checks) {
   });
   const auto want = [&](const char* name, bool holds, const char* what, double value) {
     if (!holds) {
-      checks.Add(prefix + name, std::string("want ") + what + ", got " + std::to_string(value));
+      checks.Add(prefix + name, std::string("want ") + what + ", got " + Shortest(value));
     }
   };
   const auto positive = [&](const char* name, const std::optional<double>& value) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trainer/core/philox.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -28,7 +29,7 @@ Mixture::Mixture(std::span<const double> weights, uint64_t seed) {
   if (weights.empty()) throw std::invalid_argument("[Mixture] no weights");
   for (const double weight : weights) {
     if (!(weight > 0) || !std::isfinite(weight)) {
-      throw std::invalid_argument("[Mixture] weight " + std::to_string(weight) +
+      throw std::invalid_argument("[Mixture] weight " + Shortest(weight) +
                                   ", want it finite and above 0");
     }
   }

@@ -142,8 +142,8 @@ class Evaluating {
       if (metric != nullptr) set.Add(metric->name, record.Value());
       sets.push_back(set.Add("tokens", tokens).Text());
       char row[160];
-      std::snprintf(row, sizeof(row), "%-24s %10.4f %*s %10s\n", NameOf(valid).c_str(), record.loss,
-                    width, TextOfValue(record).c_str(),
+      std::snprintf(row, sizeof(row), "%-24s %10s %*s %10s\n", NameOf(valid).c_str(),
+                    FixedPoint(record.loss, 4).c_str(), width, TextOfValue(record).c_str(),
                     HumanCount(static_cast<double>(tokens)).c_str());
       table += row;
     }

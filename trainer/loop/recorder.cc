@@ -404,9 +404,7 @@ void Recorder::SayDone(int64_t step) {
                              logged_tokens_ - first_tokens_) +
                      " in " + HumanDuration(Now() - began_);
   for (const auto& [name, loss] : evaluations_) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "%.4f", loss);
-    line += ", eval " + name + (name.empty() ? "" : " ") + "loss " + text;
+    line += ", eval " + name + (name.empty() ? "" : " ") + "loss " + FixedPoint(loss, 4);
   }
   console_.Line(line);
   // A launcher's path of the program is nobody's to type.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "models/shape.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/store/together.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_memory.h"
 #include "trainer/engine/step_operations.h"
@@ -41,10 +41,6 @@
 
 namespace fsdp {
 namespace {
-
-std::string Printed(float value) {
-  return std::isnan(value) ? "nan" : std::to_string(value);  // A NaN's sign means nothing.
-}
 
 class Trainer {
  public:
@@ -321,8 +317,8 @@ class Trainer {
                " before it, and train.max_skipped_steps is " + std::to_string(most);
     }
     throw Error(ExitCode::kNotFinite,
-                "step " + std::to_string(step) + ": loss " + Printed(result.loss) +
-                    ", gradient norm " + Printed(result.grad_norm) + ": not finite" + others +
+                "step " + std::to_string(step) + ": loss " + FixedPoint(result.loss, 4) +
+                    ", gradient norm " + FixedPoint(result.grad_norm, 4) + ": not finite" + others +
                     ". The step changed no parameter; a lower optimizer.lr or more "
                     "schedule.warmup_steps usually helps");
   }
@@ -364,10 +360,8 @@ class Trainer {
     return most && evaluation_ && evaluation_->since_best >= *most;
   }
   std::string WhyNoBetter() const {
-    char best[32];
-    std::snprintf(best, sizeof(best), "%.4f", evaluation_->best);
-    return "step " + std::to_string(step_) + " is the last: the best evaluation, " + best +
-           ", was " + std::to_string(evaluation_->since_best) +
+    return "step " + std::to_string(step_) + " is the last: the best evaluation, " +
+           FixedPoint(evaluation_->best, 4) + ", was " + std::to_string(evaluation_->since_best) +
            " evaluations ago (eval.stop_after)";
   }
 

@@ -6,6 +6,7 @@
 
 #include "trainer/autograd/tape.h"
 #include "trainer/core/check.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -42,7 +43,7 @@ void CheckTables(const std::vector<EmbeddingTable>& tables, const BatchSpec& spe
             name + " is " + std::string(Name(table.dtype)) + ", want fp32 or bf16");
     Require(
         table.capacity == first.capacity && table.capacity >= 1 && std::isfinite(table.capacity),
-        name + " has a capacity of " + std::to_string(table.capacity) +
+        name + " has a capacity of " + Shortest(table.capacity) +
             ", want one of at least 1 for all");
     Require(table.rows <= left / table.width, "the tables have more than 2^59 elements");
     left -= table.rows * table.width;

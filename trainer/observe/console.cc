@@ -91,7 +91,7 @@ ConsoleOptions DetectConsole(int fd, int rank) {
 
 std::string FormatStep(const StepRecord& r, int64_t total_steps, double time_left_s) {
   std::string line = StepOf(r.step, total_steps);
-  line += "  loss " + Number("%.4f", r.loss);
+  line += "  loss " + FixedPoint(r.loss, 4);
   line += "  |g| " + Number("%.3g", r.grad_norm);
   line += "  lr " + Number("%.2e", r.lr);
   line += "  " + HumanDuration(r.step_time_s);
@@ -115,7 +115,7 @@ void Console::Step(const StepRecord& record, int64_t total_steps, double time_le
 void Console::Eval(const EvalRecord& record) {
   const std::string name = record.name.empty() ? "" : " of " + record.name;
   std::string line = "eval" + name + " at step " + std::to_string(record.step) + ": loss " +
-                     Number("%.4f", record.loss);
+                     FixedPoint(record.loss, 4);
   if (const std::optional<double> value = record.Value()) {
     line += ", " + std::string(record.metric->name) + " " + Number("%.4g", *value);
   }
@@ -194,7 +194,7 @@ std::string Console::Bar() const {
   const std::string step = StepOf(now_.step, now_.total);
   const std::string trend = Trend(now_.losses, options_.utf8);
   const std::string left = now_.time_left_s >= 0 ? HumanDuration(now_.time_left_s) + " left" : "";
-  const std::string loss = "loss " + Number("%.4f", now_.losses.back());
+  const std::string loss = "loss " + FixedPoint(now_.losses.back(), 4);
   const std::string& rate = now_.rate;
   const std::string memory = now_.memory > 0 ? HumanBytes(now_.memory) : "";
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "trainer/core/units.h"
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/element_backends.h"
@@ -138,7 +139,7 @@ void Fill(Stream& stream, float value, View y) {
     case DType::kFloat16:
       return enqueue(Float16(value).bits);
     case DType::kInt32:
-      if (!IsInt32(value)) args.Fail("int32 does not hold " + std::to_string(value));
+      if (!IsInt32(value)) args.Fail("int32 does not hold " + Shortest(value));
       return enqueue(static_cast<uint32_t>(static_cast<int32_t>(value)));
     default:
       args.CheckDType("y", y.dtype,

@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
+#include "trainer/core/units.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/cpu/convert.h"
@@ -60,7 +61,7 @@ std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
   if (!FirstNotFinite(to)) return buffer;
   for (int64_t i = 0; i < count; ++i) {
     if (std::isfinite(from[i]) && std::isinf(FloatAt(to, i))) {
-      throw CheckpointError("'" + tensor + "' holds " + std::to_string(from[i]) +
+      throw CheckpointError("'" + tensor + "' holds " + Shortest(from[i]) +
                             ", which is too large for the dtype it is to be exported in");
     }
   }

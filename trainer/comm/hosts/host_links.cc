@@ -149,8 +149,8 @@ std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening
     const std::string failed = store.FailureReason();
     if (!failed.empty()) throw CommError(failed);
     if (Clock::now() < deadline) return;
-    throw CommError("no connection between hosts: " + missing + " after " +
-                    std::to_string(timeout_s) + " s");
+    throw CommError("no connection between hosts: " + missing + " after " + Shortest(timeout_s) +
+                    " s");
   };
   std::vector<Socket> sockets(doors.size());
   for (int other = 0; other < host; ++other) {

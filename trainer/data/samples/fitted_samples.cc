@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 
@@ -76,7 +77,7 @@ FittedSamples::FittedSamples(const FittedSamples& all, int64_t begin, int64_t en
 
 FittedSamples::Parts FittedSamples::HoldOut(double fraction) const {
   if (!(fraction > 0 && fraction < 1)) {
-    throw std::invalid_argument("[FittedSamples::HoldOut] fraction is " + std::to_string(fraction) +
+    throw std::invalid_argument("[FittedSamples::HoldOut] fraction is " + Shortest(fraction) +
                                 ", want it between 0 and 1");
   }
   const int64_t tokens = store_->Begin(store_->size());
@@ -88,7 +89,7 @@ FittedSamples::Parts FittedSamples::HoldOut(double fraction) const {
                                              [&](int32_t i) { return store_->Begin(i) < from; }) -
                         samples.begin();
   if (train == 0 || train == size()) {
-    throw DataError("data: a fraction of " + std::to_string(fraction) + " of the " +
+    throw DataError("data: a fraction of " + Shortest(fraction) + " of the " +
                     std::to_string(tokens) + " tokens of " + store_->Describe() +
                     " leaves no whole " + store_->Noun() +
                     " on one side: give more data or another data.valid");

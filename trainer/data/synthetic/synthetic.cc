@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trainer/core/philox.h"
+#include "trainer/core/units.h"
 #include "trainer/data/derived_inputs.h"
 
 namespace fsdp {
@@ -82,7 +83,7 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
     throw std::invalid_argument(
         "[SyntheticSource] want vocab_size >= 2, num_tokens >= 1 and 0 < noise <= 1, got " +
         std::to_string(options.vocab_size) + ", " + std::to_string(options.num_tokens) + " and " +
-        std::to_string(options.noise));
+        Shortest(options.noise));
   }
   // Near the golden section of V: neighbours land far apart.
   const int64_t v = options.vocab_size;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -89,14 +90,14 @@ std::shared_ptr<const TokenSource> SliceSource(std::shared_ptr<const TokenSource
 
 TrainAndValid SplitSource(const std::shared_ptr<const TokenSource>& source, double valid_fraction) {
   if (!(valid_fraction > 0 && valid_fraction < 1)) {
-    throw std::invalid_argument("[SplitSource] valid_fraction is " +
-                                std::to_string(valid_fraction) + ", want it between 0 and 1");
+    throw std::invalid_argument("[SplitSource] valid_fraction is " + Shortest(valid_fraction) +
+                                ", want it between 0 and 1");
   }
   const int64_t size = source->size();
   const int64_t valid =
       static_cast<int64_t>(std::floor(static_cast<double>(size) * valid_fraction));
   if (valid < 1 || valid >= size) {
-    throw DataError("data: a fraction of " + std::to_string(valid_fraction) + " of the " +
+    throw DataError("data: a fraction of " + Shortest(valid_fraction) + " of the " +
                     std::to_string(size) + " tokens of " + source->Describe() +
                     " leaves nothing on one side: give more data or another data.valid");
   }

@@ -62,8 +62,8 @@ std::string StateOf(const RunHistory& run) {
   return *run.end == "done" ? "done" : "ended: " + *run.end;
 }
 
-std::string LastOf(const Series& series, const char* format) {
-  return series.empty() ? "–" : Format(format, series.last().y);
+std::string LastOf(const Series& series) {
+  return series.empty() ? "–" : FixedPoint(series.last().y, 4);
 }
 
 std::string BestOf(const Series& series) {
@@ -71,7 +71,7 @@ std::string BestOf(const Series& series) {
   const std::vector<Point> points = series.Extremes();
   const auto best = std::min_element(points.begin(), points.end(),
                                      [](const Point& a, const Point& b) { return a.y < b.y; });
-  return Format("%.4f", best->y) + " at step " + Grouped(static_cast<int64_t>(best->x));
+  return FixedPoint(best->y, 4) + " at step " + Grouped(static_cast<int64_t>(best->x));
 }
 
 // "2026-01-31 23:59 UTC" for "2026-01-31T23:59:59Z".
@@ -89,8 +89,8 @@ std::vector<Fact> FactsOf(const RunHistory& run) {
   facts.push_back({"step", Grouped(run.last_step) +
                                (run.steps > 0 ? " of " + Grouped(run.steps) : std::string())});
   facts.push_back({"loss, smoothed", run.loss.Smoothed().empty()
-                                         ? LastOf(run.loss, "%.4f")
-                                         : Format("%.4f", run.loss.Smoothed().back().y)});
+                                         ? LastOf(run.loss)
+                                         : FixedPoint(run.loss.Smoothed().back().y, 4)});
   for (const auto& [name, series] : run.evals) {
     facts.push_back({name.empty() ? "best evaluation" : "best on " + name, BestOf(series)});
   }

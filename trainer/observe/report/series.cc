@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "trainer/core/units.h"
+
 namespace fsdp {
 
 Series::Series(size_t buckets) : limit_(buckets) {
@@ -27,8 +29,8 @@ Series::Bucket Series::Merge(const Bucket& a, const Bucket& b) {
 
 void Series::Add(double x, double y) {
   if (!std::isfinite(x) || !std::isfinite(y)) {
-    throw std::invalid_argument("[Series::Add] want finite numbers, got " + std::to_string(x) +
-                                ", " + std::to_string(y));
+    throw std::invalid_argument("[Series::Add] want finite numbers, got " + Shortest(x) + ", " +
+                                Shortest(y));
   }
   const Indexed here{count_++, {x, y}};
   const Bucket one{here, here, here, here, x, y, 1};
