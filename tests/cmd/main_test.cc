@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -55,6 +57,34 @@ TEST(Cli, ConfigCheckSaysOk) {
   // (256 + 1024) 8 + 12 8 8 + 13 8 + 2 8
   EXPECT_NE(result.out.find("vocabulary 256: 11,128 parameters"), std::string::npos) << result.out;
   EXPECT_EQ(result.err, "");
+}
+
+// Every flag with a number, of every command: found in the helps.
+TEST(Cli, NumbersThatAreNoneAreUsageErrors) {
+  const std::regex flag(R"((?:^|\n) +(--[a-z-]+) (\S*(?:FLOAT|POSITIVE|INT)\S*))");
+  int flags = 0, of_fractions = 0;
+  for (const char* command :
+       {"plan", "simulate", "collective", "generate", "tokenize", "bench ops", "bench comm",
+        "bench gemm", "bench floor", "calibrate", "checkpoint reshard", "launch"}) {
+    const std::string help = Call(std::string(command) + " --help").out;
+    for (std::sregex_iterator at(help.begin(), help.end(), flag), end; at != end; ++at) {
+      const std::string name = (*at)[1], type = (*at)[2];
+      const bool fractions = type.find("INT") == std::string::npos;
+      std::vector<std::string> values = {"nan", "1e308", "-1e300"};
+      if (fractions) values = {"nan", "-nan", "inf", "-inf", "1e999", "infinity"};
+      ++flags;
+      of_fractions += fractions ? 1 : 0;
+      for (const std::string& value : values) {
+        SCOPED_TRACE(std::string(command) + " " + name + " " + value);
+        const Result result = Call(std::string(command) + " " + name + " " + value);
+        EXPECT_EQ(result.code, 2) << result.err;
+        EXPECT_NE(result.err.find(name), std::string::npos) << result.err;
+        EXPECT_LT(result.err.size(), 300) << result.err;
+      }
+    }
+  }
+  EXPECT_GE(of_fractions, 6);
+  EXPECT_GE(flags, 35);
 }
 
 TEST(Cli, ConfigCheckListsEveryMistakeOnce) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "trainer/core/units.h"
+
 namespace fsdp {
 namespace {
 
@@ -19,11 +21,28 @@ CLI::Option* Declare(CLI::App& app, const Flag& flag) {
       flag.target);
 }
 
-CLI::Validator Between(const FlagRange& range, bool of_integers) {
-  if (of_integers) {
-    return CLI::Range(static_cast<int64_t>(range.least), static_cast<int64_t>(range.most));
-  }
-  return CLI::Range(range.least, range.most, range.least == kAboveZero.least ? "POSITIVE" : "");
+// Refuses words that are no number of the range. CLI::Range would take NaN.
+template <typename T>
+CLI::Validator Between(const FlagRange& range, const std::string& type) {
+  const std::string least = Shortest(range.least), most = Shortest(range.most);
+  std::string wanted = least + " to " + most, help = type + " in [" + least + " - " + most + "]";
+  if (range.least == kAboveZero.least) wanted = "above 0", help = "POSITIVE";
+  if (range.least == kAnyNumber.least) wanted = "of finite numbers", help = "";
+  const auto check = [=](const std::string& word) -> std::string {
+    T value{};
+    const bool read = CLI::detail::lexical_cast(word, value);
+    const auto number = static_cast<double>(value);
+    if (read && std::isfinite(number) && number >= range.least && number <= range.most) return "";
+    return "Value " + (word.size() > 40 ? word.substr(0, 40) + "..." : word) + " not in range " +
+           wanted;
+  };
+  return {check, help};
+}
+
+// CLI11 would read -1 as 2^64 - 1.
+std::string NotBelowZero(const std::string& word) {
+  if (word.find('-') == std::string::npos) return "";
+  return "Value " + word + " not in range 0 to 18446744073709551615";
 }
 
 std::vector<std::string> Split(const char* choices) {
@@ -38,8 +57,12 @@ void AddFlag(CLI::App& app, const Flag& flag) {
   const FlagRules& rules = flag.rules;
   if (rules.value != nullptr) option->type_name(rules.value);
   if (rules.byte_units) option->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  if (std::isfinite(rules.range.least)) {
-    option->check(Between(rules.range, !std::holds_alternative<double*>(flag.target)));
+  if (std::holds_alternative<double*>(flag.target)) {
+    option->check(Between<double>(rules.range, "FLOAT"));
+  } else if (std::isfinite(rules.range.least)) {
+    option->check(Between<int64_t>(rules.range, "INT"));
+  } else if (std::holds_alternative<uint64_t*>(flag.target)) {
+    option->check(CLI::Validator(NotBelowZero, ""));
   }
   if (rules.choices != nullptr) option->check(CLI::IsMember(Split(rules.choices)));
   // CLI11 also takes [a, b] for a list, unless a list takes one word at a time.

@@ -25,7 +25,7 @@ using FlagTarget =
                  std::vector<int64_t>*, std::vector<std::string>*>;
 
 struct FlagRange {
-  double least, most;  // Both are taken. For integers up to 2^53.
+  double least, most;  // Both are taken, infinities never. For integers up to 2^53.
 };
 inline constexpr FlagRange kAnyNumber = {-std::numeric_limits<double>::infinity(),
                                          std::numeric_limits<double>::infinity()};

@@ -23,7 +23,7 @@ struct Example {
   int count = 3;
   int64_t large = 0;
   uint64_t seed = 0;
-  double rate = 0.5;
+  double rate = 0.5, any = 0, share = 1;
   std::string name = "x", device = "cpu";
   std::optional<int> limit;
   std::vector<int64_t> sizes = {1, 2};
@@ -38,6 +38,8 @@ struct Example {
         {"--large", &large, "More", FlagRules{.range = {0, int64_t{1} << 50}}},
         {"--seed", &seed, "Any"},
         {"--rate", &rate, "A share", FlagRules{.range = kAboveZero}},
+        {"--any", &any, "Any number"},
+        {"--share", &share, "Its part", FlagRules{.range = {1e-9, 1}}},
         {"--name", &name, "Who", FlagRules{.value = "WHO", .needs = "--fast"}},
         {"--device", &device, "Where", FlagRules{.choices = "cpu,cuda", .shows_default = true}},
         {"--limit", &limit, "Most", FlagRules{.default_text = "7"}},
@@ -86,6 +88,7 @@ TEST(CommandLine, SetsTargetsOfEveryType) {
                                                      "--count",     "9",
                                                      "--large",     "1125899906842624",
                                                      "--seed",      "18446744073709551615",
+                                                     "--any",       "-1e308",
                                                      "--rate=0.25", "--name",
                                                      "me",          "--device",
                                                      "cuda",        "--limit",
@@ -102,6 +105,7 @@ TEST(CommandLine, SetsTargetsOfEveryType) {
   EXPECT_EQ(it.large, int64_t{1} << 50);
   EXPECT_EQ(it.seed, UINT64_MAX);
   EXPECT_EQ(it.rate, 0.25);
+  EXPECT_EQ(it.any, -1e308);
   EXPECT_EQ(it.name, "me");
   EXPECT_EQ(it.device, "cuda");
   EXPECT_EQ(it.limit, 4);
@@ -127,7 +131,20 @@ TEST(CommandLine, RefusesWhatTheRowsForbid) {
       {{"work", "a", "--count", "1.5"}, "--count: Value 1.5 not in range 1 to 9"},
       {{"work", "a", "--large", "1125899906842625"}, "not in range 0 to 1125899906842624"},
       {{"work", "a", "--seed", "x"}, "Could not convert: --seed = x"},
-      {{"work", "a", "--rate", "0"}, "--rate: Value 0 not in range"},
+      {{"work", "a", "--rate", "0"}, "--rate: Value 0 not in range above 0"},
+      {{"work", "a", "--rate", "-1e-9"}, "--rate: Value -1e-9 not in range above 0"},
+      {{"work", "a", "--rate", "nan"}, "--rate: Value nan not in range above 0"},
+      {{"work", "a", "--rate", "-NaN"}, "--rate: Value -NaN not in range above 0"},
+      {{"work", "a", "--rate", "inf"}, "--rate: Value inf not in range above 0"},
+      {{"work", "a", "--rate", "1e999"}, "--rate: Value 1e999 not in range above 0"},
+      {{"work", "a", "--rate", std::string(400, '9')}, std::string(40, '9') + "... not in range"},
+      {{"work", "a", "--any", "nan"}, "--any: Value nan not in range of finite numbers"},
+      {{"work", "a", "--any", "infinity"}, "--any: Value infinity not in range"},
+      {{"work", "a", "--any", "x"}, "--any"},
+      {{"work", "a", "--share", "nan"}, "--share: Value nan not in range 1e-09 to 1"},
+      {{"work", "a", "--count", "nan"}, "--count: Value nan not in range 1 to 9"},
+      {{"work", "a", "--count", "1e300"}, "--count: Value 1e300 not in range 1 to 9"},
+      {{"work", "a", "--seed", "-1"}, "--seed: Value -1 not in range 0 to 18446744073709551615"},
       {{"work", "a", "--device", "tpu"}, "--device: tpu not in {cpu,cuda}"},
       {{"work", "a", "--limit", "x"}, "Could not convert: --limit = x"},
       {{"work", "a", "--sizes", "2q"}, "--sizes: q unit not recognized"},
@@ -185,8 +202,9 @@ TEST(CommandLine, HelpShowsTheRows) {
   for (const char* part :
        {"Usage: prog work [OPTIONS] files...", "files TEXT ... REQUIRED", "What to read",
         "--slow Excludes: --fast", "--count INT:INT in [1 - 9]=3", "--seed UINT",
-        "--rate FLOAT:POSITIVE", "--name WHO Needs: --fast", "--device TEXT:{cpu,cuda}=cpu",
-        "--limit INT=7", "=[1,2] ...", "--set K=V ...", "The end."}) {
+        "--rate FLOAT:POSITIVE", "--share FLOAT:FLOAT in [1e-09 - 1]", "--name WHO Needs: --fast",
+        "--device TEXT:{cpu,cuda}=cpu", "--limit INT=7", "=[1,2] ...", "--set K=V ...",
+        "The end."}) {
     EXPECT_TRUE(Contains(work, part)) << part << "\n" << work;
   }
   EXPECT_FALSE(Contains(work, "WHO=x")) << work;
