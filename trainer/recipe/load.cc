@@ -395,17 +395,40 @@ std::string DivisorsOf(int64_t n, int64_t least, int64_t most) {
   return text;
 }
 
+std::string WhatIsUnused(const TrainRecipe& train, int64_t world_size) {
+  const int64_t batch = train.global_batch_size, micro = train.micro_batch_size;
+  const int64_t wave = micro * world_size, micro_batches = (batch + wave - 1) / wave;
+  const int64_t room = micro_batches * wave;
+  const int64_t busy = std::min(world_size, (batch + micro - 1) / micro);
+  const double unused = 1 - static_cast<double>(batch) / static_cast<double>(room);
+  if (busy == world_size && unused < 0.01) return "";
+  std::string text, cures = "set train.global_batch_size to " + std::to_string(room);
+  if (busy < world_size) {
+    text = std::to_string(world_size - busy) + " of " + Counted(world_size, "rank") +
+           " have no samples, and ";
+  }
+  text += HumanRate(100 * unused) + " % of each step is computed for nothing: its " +
+          Counted(batch, "sample") + " in micro-batches of " + std::to_string(micro) +
+          " are dealt to ranks with room for " + std::to_string(room);
+  if (batch % world_size == 0) {
+    const int64_t each = batch / world_size;
+    int64_t whole = 0;  // The largest divisor of `each` below `micro`.
+    for (int64_t d = 1; d * d <= each; ++d) {
+      if (each % d != 0) continue;
+      for (const int64_t size : {d, each / d}) whole = size < micro ? std::max(whole, size) : whole;
+    }
+    if (whole > 0) cures += ", or train.micro_batch_size to " + std::to_string(whole);
+  }
+  if (busy < world_size) cures += ", or take " + Counted(busy, "rank");
+  return text + ". To use all, " + cures;
+}
+
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size) {
   std::vector<std::string> advice;
   const TrainRecipe& train = recipe.train;
-  const int64_t most = (train.global_batch_size + world_size - 1) / world_size;
-  if (train.micro_batch_size > most) {
+  if (const std::string unused = WhatIsUnused(train, world_size); !unused.empty()) {
     advice.push_back(recipe.Mistake(
-        std::vector<std::string>{"train.micro_batch_size", "train.global_batch_size"},
-        "micro-batches of " + std::to_string(train.micro_batch_size) + ", but of the " +
-            Counted(train.global_batch_size, "sequence") + " of a step a rank of " +
-            std::to_string(world_size) + " has at most " + std::to_string(most) +
-            ": the rest of each micro-batch is computed for nothing"));
+        std::vector<std::string>{"train.global_batch_size", "train.micro_batch_size"}, unused));
   }
   if (recipe.fsdp.quantize.gather != FsdpOptions::Quantize::Gather::kNone && world_size == 1) {
     advice.push_back(

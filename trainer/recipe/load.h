@@ -11,6 +11,7 @@
 namespace fsdp {
 
 struct Recipe;
+struct TrainRecipe;
 struct ShapeConflict;
 
 // The files in order, then the overrides ("optimizer.lr=3e-4", the value in YAML) in order: the
@@ -46,6 +47,10 @@ void CheckReshard(const Recipe& recipe, int64_t shard_size);
 // The divisors of n in [least, most] for messages: "1, 2, 3 or 6"; may be empty.
 std::string DivisorsOf(int64_t n, int64_t least = 1,
                        int64_t most = std::numeric_limits<int64_t>::max());
+
+// The ranks and the work that a step's samples leave unused, with cures, where there are idle ranks
+// or it is at least 1 %; otherwise "". Samples are dealt as data/loader.h says.
+std::string WhatIsUnused(const TrainRecipe& train, int64_t world_size);
 
 // Settings that are valid but hardly meant, a line each.
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size);

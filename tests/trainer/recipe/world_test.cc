@@ -22,15 +22,50 @@ Recipe Parse(const std::string& text, const std::vector<std::string>& overrides 
   return ParseRecipe({{"r.yaml", text}}, overrides);
 }
 
-TEST(Advice, NamesAMicroBatchThatNoRankFills) {
-  const Recipe recipe = Parse(kGood, {"train.micro_batch_size=8", "train.global_batch_size=12"});
-  EXPECT_TRUE(Advice(recipe, 1).empty());
-  EXPECT_EQ(
-      Advice(recipe, 2),
-      std::vector<std::string>{
-          "--set train.micro_batch_size=8: train.micro_batch_size: micro-batches of 8, but of "
-          "the 12 sequences of a step a rank of 2 has at most 6: the rest of each "
-          "micro-batch is computed for nothing"});
+TEST(Advice, NamesRanksAndWorkWithoutSamples) {
+  struct Case {
+    int64_t batch, micro, ranks;
+    std::string unused;
+  };
+  const Case cases[] = {
+      {128, 1, 128, ""},
+      {1000, 3, 8, ""},  // 0.8 %.
+      {128, 1, 256,
+       "128 of 256 ranks have no samples, and 50.0 % of each step is computed for nothing: its 128 "
+       "samples in micro-batches of 1 are dealt to ranks with room for 256. To use all, set "
+       "train.global_batch_size to 256, or take 128 ranks"},
+      {64, 4, 32,
+       "16 of 32 ranks have no samples, and 50.0 % of each step is computed for nothing: its 64 "
+       "samples in micro-batches of 4 are dealt to ranks with room for 128. To use all, set "
+       "train.global_batch_size to 128, or train.micro_batch_size to 2, or take 16 ranks"},
+      {1, 1, 3,
+       "2 of 3 ranks have no samples, and 66.7 % of each step is computed for nothing: its 1 "
+       "sample "
+       "in micro-batches of 1 are dealt to ranks with room for 3. To use all, set "
+       "train.global_batch_size to 3, or take 1 rank"},
+      {130, 1, 128,
+       "49.2 % of each step is computed for nothing: its 130 samples in micro-batches of 1 are "
+       "dealt to ranks with room for 256. To use all, set train.global_batch_size to 256"},
+      {12, 8, 2,
+       "25.0 % of each step is computed for nothing: its 12 samples in micro-batches of 8 are "
+       "dealt "
+       "to ranks with room for 16. To use all, set train.global_batch_size to 16, or "
+       "train.micro_batch_size to 6"},
+      {2147483647, 2147483646, 1,
+       "50.0 % of each step is computed for nothing: its 2147483647 samples in micro-batches of "
+       "2147483646 are dealt to ranks with room for 4294967292. To use all, set "
+       "train.global_batch_size to 4294967292, or train.micro_batch_size to 1"},
+  };
+  for (const Case& one : cases) {
+    const Recipe recipe = Parse(kGood, {"train.micro_batch_size=" + std::to_string(one.micro),
+                                        "train.global_batch_size=" + std::to_string(one.batch)});
+    EXPECT_EQ(WhatIsUnused(recipe.train, one.ranks), one.unused);
+    const std::vector<std::string> advice = Advice(recipe, one.ranks);
+    ASSERT_EQ(advice.size(), one.unused.empty() ? 0 : 1);
+    if (advice.empty()) continue;
+    EXPECT_EQ(advice[0], "--set train.global_batch_size=" + std::to_string(one.batch) +
+                             ": train.global_batch_size: " + one.unused);
+  }
 }
 
 TEST(Advice, NamesWhatARankAloneDoesNotQuantise) {
