@@ -14,6 +14,7 @@
 #include "trainer/core/json.h"
 #include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
+#include "trainer/loop/plan_heading.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/simulate/network.h"
@@ -44,7 +45,7 @@ Command MachineCommand(const char* name, const char* about, MachineFlags& flags)
        "of them",
        FlagRules{.range = {1, kMostRanks}}},
   };
-  command.footer = PlanTerms();
+  command.footer = PlanTerms() + EstimateTerms();
   return command;
 }
 

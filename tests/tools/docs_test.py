@@ -45,7 +45,7 @@ def pages():
 
 def run(*arguments):
     result = subprocess.run([BINARY, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return result.returncode, result.stdout + result.stderr
+    return result.returncode, result.stdout + ("" if "--json" in arguments else result.stderr)
 
 
 def anchors(page):

@@ -188,7 +188,7 @@ class Floors(unittest.TestCase):
 
     def test_the_runtime_knows_no_text(self):
         """The model says what a batch is made of; the words left are those of formats."""
-        formats = re.compile(r'"tokens(_per_s)?"|\btokens = 0;  // Target tokens seen|meta\.tokens\b')
+        formats = re.compile(r'"tokens(_per_(s|day))?"|\btokens = 0;  // Target tokens seen|meta\.tokens\b')
         found = []
         for room in ("fsdp", "engine", "autograd", "checkpoint"):
             paths = [p for p in (ROOT / "trainer" / room).rglob("*") if p.suffix in (".cc", ".h")]

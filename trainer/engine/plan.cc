@@ -145,6 +145,8 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
   plan.device_code = target.code;
   plan.world = world;
   plan.local_world = local_world;
+  const int64_t micro = options.executor.micro_batch_size;
+  plan.idle_ranks = std::max<int64_t>(0, world - (options.global_batch_size + micro - 1) / micro);
   const Mesh mesh = MeshFor(options.executor, /*rank=*/0, world);
   plan.limit = options.executor.memory_limit;
   try {
@@ -236,8 +238,9 @@ std::string OutsideToJson(const RunPlan& plan) {
   return plan.device_outside ? std::to_string(*plan.device_outside) : "null";
 }
 
-std::optional<double> Of(const std::optional<StepEstimate>& step, double StepEstimate::*number) {
-  return step ? std::optional((*step).*number) : std::nullopt;
+template <typename T>
+std::optional<double> Of(const std::optional<StepEstimate>& step, T StepEstimate::*number) {
+  return step ? std::optional<double>((*step).*number) : std::nullopt;
 }
 
 std::string BreakdownToJson(const std::optional<StepEstimate>& step) {
@@ -312,11 +315,16 @@ std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& s
       .Add("device", Name(plan.device))
       .Add("world_size", plan.world)
       .Add("local_world_size", plan.local_world)
+      .Add("idle_ranks", plan.idle_ranks)
       .Add("step_time_s", Of(step, &StepEstimate::step_time_s))
       .Add("samples_per_s", Of(step, &StepEstimate::samples_per_s))
       .Add("tokens_per_s", Of(step, &StepEstimate::targets_per_s))
       .Add("tflops_per_device", Of(step, &StepEstimate::tflops_per_device))
       .Add("hardware_tflops_per_device", Of(step, &StepEstimate::hardware_tflops_per_device))
+      .Add("mfu", Of(step, &StepEstimate::mfu))
+      .Add("tokens_per_day", Of(step, &StepEstimate::targets_per_day))
+      .Add("run_seconds", Of(step, &StepEstimate::run_s))
+      .Add("device_hours", Of(step, &StepEstimate::device_hours))
       .Add("floor_s", Of(step, &StepEstimate::floor_s))
       .AddRaw("breakdown", BreakdownToJson(step))
       .AddRaw("calibrated_on", CalibrationToJson(step))
@@ -437,22 +445,6 @@ with fsdp.cpu_offload, in a step of a rank:
   updates move    host memory that the optimizer reads and writes
   from the disk   spilled state, read ahead of its update
   to the disk     spilled state, written behind its update
-with --hardware, a step in time:
-  step            from the end of one step to the end of the next
-  data            the device waits for a batch
-  forward         the device computes forward
-  recompute       the device computes again what forward did not keep
-  backward        the device computes backward
-  optimizer       the norm and the update
-  communication   the device waits for collectives and computes nothing
-  offload         the device waits for transfers to and from the host
-  host            the device waits for the host to enqueue
-  floor           products and bytes at the machine's rates: no step is shorter
-  samples/s       samples a second, of all ranks
-  targets/s       targets of the loss a second, of all ranks
-  TFLOP/s         products of forward and backward, per device
-  of hardware     all products, recomputed and masked ones included
-  set from        a published number that the machine's file was set from
 )";
 }
 

@@ -34,6 +34,7 @@ struct PlanTarget {
 struct RunPlan {
   DeviceType device = DeviceType::kCpu;
   int world = 1, local_world = 1;  // local_world: ranks of one host.
+  int64_t idle_ranks = 0;          // Ranks that no sample of a step is for.
   MemoryPlan memory;               // A rank's.
   StepTraffic traffic;
   // Bytes of the host that a rank takes besides: OutsideMemory.
@@ -93,6 +94,13 @@ struct StepEstimate {
   double tflops_per_device = 0, hardware_tflops_per_device = 0;
   double exposed_s = 0;  // The device waits for collectives and computes nothing.
   double floor_s = 0;    // No step can be shorter: `bench floor`.
+  // tflops_per_device as a share of the data sheet's FLOP/s. Empty: the file has none.
+  std::optional<double> mfu = std::nullopt;
+  std::optional<double> targets_per_day = std::nullopt;  // Empty: samples have one target each.
+  // The whole run's: its steps, without evaluations and checkpoints. Empty: the run lasts for
+  // train.epochs of data that nobody has opened.
+  int64_t steps = 0;
+  std::optional<double> run_s = std::nullopt, device_hours = std::nullopt;
   std::vector<std::pair<std::string, double>> breakdown = {};  // Seconds, the step's all in all.
   std::vector<std::string> calibrated_on = {};  // Published numbers by which the machine's were
                                                 // set.

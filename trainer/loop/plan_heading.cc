@@ -1,7 +1,6 @@
 #include "trainer/loop/plan_heading.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "models/shape.h"
 #include "trainer/core/units.h"
@@ -53,24 +52,61 @@ std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Mod
   return text + ": " + (hardware ? PrintableName(hardware->name) : ThisMachine()) + "\n";
 }
 
-std::string EstimateToText(const StepEstimate& step) {
+std::string EstimateToText(const StepEstimate& step, const RunPlan& plan) {
   std::string text = "a step in time\n";
-  const auto line = [&](const std::string& name, const char* format, double value) {
-    char number[32];
-    std::snprintf(number, sizeof(number), format, value);
-    text += "  " + name + std::string(16 - std::min<size_t>(15, name.size()), ' ') + number + "\n";
+  const auto line = [&](const std::string& name, const std::string& value) {
+    text += "  " + name + std::string(16 - std::min<size_t>(15, name.size()), ' ') + value + "\n";
   };
-  line("step", "%.4g s", step.step_time_s);
+  line("step", HumanDuration(step.step_time_s));
   for (const auto& [name, seconds] : step.breakdown) {
-    if (seconds > 0) line("  " + name, "%.4g s", seconds);
+    if (seconds > 0) line("  " + name, HumanDuration(seconds));
   }
-  line("floor", "%.4g s", step.floor_s);
-  line("samples/s", "%.5g", step.samples_per_s);
-  line("targets/s", "%.5g", step.targets_per_s);
-  line("TFLOP/s", "%.4g of the model, each device", step.tflops_per_device);
-  line("  of hardware", "%.4g", step.hardware_tflops_per_device);
-  for (const std::string& point : step.calibrated_on) text += "  set from        " + point + "\n";
+  line("floor", HumanDuration(step.floor_s));
+  line("samples/s", HumanRate(step.samples_per_s));
+  line("targets/s", HumanRate(step.targets_per_s));
+  line("TFLOP/s", HumanRate(step.tflops_per_device) + " of the model, each device");
+  line("  of hardware", HumanRate(step.hardware_tflops_per_device));
+  if (step.mfu) line("MFU", HumanRate(100 * *step.mfu) + " %");
+  constexpr double kDay = 86400;
+  line("a day", step.targets_per_day ? HumanRate(*step.targets_per_day) + " tokens"
+                                     : HumanRate(step.samples_per_s * kDay) + " samples");
+  if (!step.run_s) {
+    line("the run", "as long as train.epochs takes, which its data decides");
+  } else {
+    std::string run = Counted(step.steps, "step") + ", " + HumanDuration(*step.run_s);
+    if (step.targets_per_day) {
+      run += ", " + HumanRate(*step.targets_per_day / kDay * *step.run_s) + " tokens";
+    }
+    line("the run", run);
+    line(plan.on_host() ? "device-hours" : "GPU-hours", HumanRate(*step.device_hours));
+  }
+  for (const std::string& point : step.calibrated_on) line("set from", point);
   return text;
+}
+
+std::string EstimateTerms() {
+  return R"(with --hardware, a step in time:
+  step            from the end of one step to the end of the next
+  data            the device waits for a batch
+  forward         the device computes forward
+  recompute       the device computes again what forward did not keep
+  backward        the device computes backward
+  optimizer       the norm and the update
+  communication   the device waits for collectives and computes nothing
+  offload         the device waits for transfers to and from the host
+  host            the device waits for the host to enqueue
+  floor           products and bytes at the machine's rates: no step is shorter
+  samples/s       samples a second, of all ranks
+  targets/s       targets of the loss a second, of all ranks
+  TFLOP/s         products of forward and backward, per device
+  of hardware     all products, recomputed and masked ones included
+  MFU             TFLOP/s of the model, as a share of the data sheet's for param_dtype
+  a day           tokens, or samples, in 24 hours of steps
+  the run         train.steps of these steps, without evaluations and checkpoints
+  GPU-hours       of all GPUs, for the run
+  device-hours    of all ranks, for the run, where they compute on CPUs
+  set from        a published number that the machine's file was set from
+)";
 }
 
 }  // namespace fsdp

@@ -24,8 +24,10 @@ std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Mod
                         int world, int local_world, DeviceType device,
                         const std::optional<Hardware>& hardware);
 
-// Lines, ended: seconds of a step and of its parts, rates.
-std::string EstimateToText(const StepEstimate& step);
+// Lines, ended: seconds of a step and of its parts, rates, the run. Numbers have the style of
+// units.h.
+std::string EstimateToText(const StepEstimate& step, const RunPlan& plan);
+std::string EstimateTerms();  // Explains the words of that text, a line each.
 
 }  // namespace fsdp
 

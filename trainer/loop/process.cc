@@ -121,9 +121,11 @@ GiveUp AskSignals(const StopSignal& signals) {
           left->rank};
 }
 
-std::string NotesOf(const Recipe& recipe) {
+// Lines, ended.
+std::string NotesOf(const Recipe& recipe, int world) {
   std::string lines;
   for (const std::string& note : recipe.notes) lines += Printable(note) + "\n";
+  for (const std::string& line : Advice(recipe, world)) lines += "warning: " + line + "\n";
   return lines;
 }
 
@@ -230,8 +232,8 @@ ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
   CheckRunDirectory(*run.recipe, run.data->files);
   CheckInitialWeights(recipe);
   if (environment.rank == 0) {
-    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe) << WhatRanksDo(run)
-              << PlanToText(run.plan) << std::flush;
+    std::cout << HeadingOf(run, std::nullopt) << NotesOf(recipe, environment.world_size)
+              << WhatRanksDo(run) << PlanToText(run.plan) << std::flush;
   }
   RequireFit(run);
   if (here) TakeDisk(run.options.executor, run.plan.memory);  // And gives it back.
@@ -320,14 +322,14 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
   CheckWorld(recipe, world, local_world);
   ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
   const std::optional<StepEstimate> step = estimate ? estimate(run) : std::nullopt;
-  const std::string beside = NotesOf(recipe) + WhatRanksDo(run);
+  const std::string beside = NotesOf(recipe, world) + WhatRanksDo(run);
   if (json) {  // stdout gets the plan alone.
     std::cerr << beside;
     std::cout << PlanToJson(run.plan, step) << "\n" << std::flush;
     return run.plan.fits() ? ExitCode::kDone : ExitCode::kMemory;
   }
   std::cout << HeadingOf(run, hardware) << beside << PlanToText(run.plan)
-            << (step ? EstimateToText(*step) : "") << std::flush;
+            << (step ? EstimateToText(*step, run.plan) : "") << std::flush;
   RequireFit(run);
   return ExitCode::kDone;
 }

@@ -229,6 +229,16 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
   return simulation;
 }
 
+namespace {
+
+// FLOP/s of products, as the data sheet has them.
+std::optional<double> PeakOf(const Hardware& hardware, DType dtype) {
+  if (dtype == DType::kBFloat16) return hardware.bf16_flops;
+  return dtype == DType::kFloat16 ? hardware.fp16_flops : hardware.fp32_flops;
+}
+
+}  // namespace
+
 StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
                         const Simulation& simulation) {
   const double step = simulation.step_s;
@@ -246,6 +256,17 @@ StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
                         {"optimizer", times.optimizer}, {"communication", times.communication},
                         {"offload", times.offload},     {"host", simulation.host_s}};
   estimate.calibrated_on = PointsSeen(hardware);
+  const Recipe& recipe = *run.recipe;
+  if (const auto peak = PeakOf(hardware, recipe.fsdp.mixed_precision.param_dtype)) {
+    estimate.mfu = estimate.tflops_per_device * 1e12 / *peak;
+  }
+  const bool of_tokens = simulation.targets != simulation.samples;
+  if (of_tokens) estimate.targets_per_day = estimate.targets_per_s * 86400;
+  estimate.steps = recipe.train.steps;
+  if (estimate.steps > 0) {
+    estimate.run_s = step * static_cast<double>(estimate.steps);
+    estimate.device_hours = *estimate.run_s * run.place.world / 3600;
+  }
   return estimate;
 }
 

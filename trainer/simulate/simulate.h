@@ -57,7 +57,7 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
 
 // The estimate of a step for `plan --hardware` and `simulate`.
 
-// Throws as FloorOf().
+// Throws as FloorOf(). Its MFU divides by the file's rates of products as data sheets state them.
 StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
                         const Simulation& simulation);
 
