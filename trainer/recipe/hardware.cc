@@ -31,43 +31,59 @@ constexpr std::array<const char*, 6> kForms = {"data sheet", "publication", "mea
                                                "calibrate",  "seen",        "assumed"};
 constexpr char kSources[] = "sources";
 
-template <typename T>
-KeyOf<T> Rate(const char* name, std::optional<double> T::*field, const char* about) {
-  return Key(name, field, Nullable(Number({.above = 0})), about);
+// The bounds of a file's numbers (docs/simulator.md, "Bounds"): machines of the past and of the
+// next decades are inside, and no step's time overflows, whichever of these a file has together.
+struct Bounds {
+  double least, most;
+};
+constexpr Bounds kFlopsPerSecond = {1, 1e21};
+constexpr Bounds kBytesPerSecond = {1, 1e18};
+constexpr Bounds kSeconds = {0, 3600};
+constexpr Bounds kSecondsPerByte = {0, 1};
+constexpr Bounds kShare = {1e-6, 1};
+constexpr Bounds kMultiple = {1e-3, 1e3};  // Our kernels' bytes, so many times.
+constexpr Bounds kTerms = {0, 1e9};        // A sum's, or columns and rows.
+constexpr Bounds kBytes = {0, 1e15};       // A message's.
+
+recipe::Type<double> NumberIn(const Bounds& bounds) {
+  return Number({.at_least = bounds.least, .at_most = bounds.most});
 }
 template <typename T>
-KeyOf<T> Seconds(const char* name, double T::*field, const char* about) {
-  return Key(name, field, Number({.at_least = 0}), about);
+KeyOf<T> Within(const Bounds& bounds, const char* name, double T::*field, const char* about) {
+  return Key(name, field, NumberIn(bounds), about);
 }
-KeyOf<Hardware> Share(const char* name, double Hardware::*field, const char* about) {
-  return Key(name, field, Number({.above = 0, .at_most = 1}), about);
+template <typename T>
+KeyOf<T> Within(const Bounds& bounds, const char* name, std::optional<double> T::*field,
+                const char* about) {
+  return Key(name, field, Nullable(NumberIn(bounds)), about);
 }
 
 recipe::Type<HostTimes> HostType() {
   using H = HostTimes;
   return recipe::Map<H>({
-      Seconds("operation_s", &H::operation_s, "To enqueue an operation."),
-      Seconds("event_s", &H::event_s, "To record an event."),
-      Seconds("wait_s", &H::wait_s, "To let a stream wait for an event."),
-      Seconds("allocation_s", &H::allocation_s, "A block from a caching allocator."),
-      Seconds("segment_s", &H::segment_s, "To take a segment from the device, or give it back."),
-      Seconds("segment_s_per_byte", &H::segment_s_per_byte, "The same, a byte of it."),
+      Within(kSeconds, "operation_s", &H::operation_s, "To enqueue an operation."),
+      Within(kSeconds, "event_s", &H::event_s, "To record an event."),
+      Within(kSeconds, "wait_s", &H::wait_s, "To let a stream wait for an event."),
+      Within(kSeconds, "allocation_s", &H::allocation_s, "A block from a caching allocator."),
+      Within(kSeconds, "segment_s", &H::segment_s,
+             "To take a segment from the device, or give it back."),
+      Within(kSecondsPerByte, "segment_s_per_byte", &H::segment_s_per_byte,
+             "The same, a byte of it."),
   });
 }
 
 recipe::Type<LinkRates> LinkType() {
   using L = LinkRates;
-  const auto step = [](const char* name, std::optional<double> L::*field, const char* about) {
-    return Key(name, field, Nullable(Number({.at_least = 0})), about);
-  };
   return recipe::Map<L>({
-      Rate("ring_bytes_per_s", &L::ring_bytes_per_s, "Rate of a ring, for large messages."),
-      step("ring_step_s", &L::ring_step_s, "The latency of a step of a ring."),
-      Rate("all_to_all_bytes_per_s", &L::all_to_all_bytes_per_s,
-           "Rate of a pairwise exchange, for large messages."),
-      step("all_to_all_step_s", &L::all_to_all_step_s, "The latency of one of its steps."),
-      Key("ramp_bytes", &L::ramp_bytes, Number({.at_least = 0}),
-          "A message of this many bytes per rank reaches half of those rates."),
+      Within(kBytesPerSecond, "ring_bytes_per_s", &L::ring_bytes_per_s,
+             "Rate of a ring, for large messages."),
+      Within(kSeconds, "ring_step_s", &L::ring_step_s, "The latency of a step of a ring."),
+      Within(kBytesPerSecond, "all_to_all_bytes_per_s", &L::all_to_all_bytes_per_s,
+             "Rate of a pairwise exchange, for large messages."),
+      Within(kSeconds, "all_to_all_step_s", &L::all_to_all_step_s,
+             "The latency of one of its steps."),
+      Within(kBytes, "ramp_bytes", &L::ramp_bytes,
+             "A message of this many bytes per rank reaches half of those rates."),
   });
 }
 
@@ -75,7 +91,7 @@ recipe::Type<NetworkRates> NetworkType() {
   using N = NetworkRates;
   return recipe::Map<N>({
       Key("ranks_per_host", &N::ranks_per_host, Integer(1), "Ranks of a host."),
-      Seconds("collective_s", &N::collective_s, "A collective, beside its steps."),
+      Within(kSeconds, "collective_s", &N::collective_s, "A collective, beside its steps."),
       Key("inside", &N::inside, LinkType(), "Links inside a host, for each rank."),
       Key("between", &N::between, LinkType(), "Links between hosts, for each host."),
   });
@@ -84,42 +100,46 @@ recipe::Type<NetworkRates> NetworkType() {
 recipe::Section<Hardware> ComputeKeys() {
   using H = Hardware;
   return {
-      Rate("bf16_flops", &H::bf16_flops, "FLOP/s of the data sheet, of bf16 by bf16."),
-      Rate("fp16_flops", &H::fp16_flops, "The same of fp16."),
-      Rate("fp32_flops", &H::fp32_flops, "The same of fp32."),
-      Share("product_share", &H::product_share, "The share of those that a huge product reaches."),
+      Within(kFlopsPerSecond, "bf16_flops", &H::bf16_flops,
+             "FLOP/s of the data sheet, of bf16 by bf16."),
+      Within(kFlopsPerSecond, "fp16_flops", &H::fp16_flops, "The same of fp16."),
+      Within(kFlopsPerSecond, "fp32_flops", &H::fp32_flops, "The same of fp32."),
+      Within(kShare, "product_share", &H::product_share,
+             "The share of those that a huge product reaches."),
       Key("multiprocessors", &H::multiprocessors, Nullable(Integer(1, 4096)),
           "Tiles of a product that are computed at once. null: every shape has the rate above."),
       Key("tile_terms", &H::tile_terms, Integer(0, 1 << 20),
           "Begin and end of a tile, in terms of its sums."),
-      Rate("attention_forward_flops", &H::attention_forward_flops,
-           "FLOP/s of causal attention in bf16, below the diagonal."),
-      Rate("attention_backward_flops", &H::attention_backward_flops,
-           "FLOP/s of its backward pass."),
-      Rate("attention_64_forward_flops", &H::attention_64_forward_flops,
-           "The same of heads of up to 64, forward. null: as of all."),
-      Rate("attention_64_backward_flops", &H::attention_64_backward_flops, "And on the way back."),
-      Rate("copy_bytes_per_s", &H::copy_bytes_per_s,
-           "Bytes a second of a copy in device memory, read and written."),
-      Seconds("launch_s", &H::launch_s, "From one kernel to the next on a stream."),
+      Within(kFlopsPerSecond, "attention_forward_flops", &H::attention_forward_flops,
+             "FLOP/s of causal attention in bf16, below the diagonal."),
+      Within(kFlopsPerSecond, "attention_backward_flops", &H::attention_backward_flops,
+             "FLOP/s of its backward pass."),
+      Within(kFlopsPerSecond, "attention_64_forward_flops", &H::attention_64_forward_flops,
+             "The same of heads of up to 64, forward. null: as of all."),
+      Within(kFlopsPerSecond, "attention_64_backward_flops", &H::attention_64_backward_flops,
+             "And on the way back."),
+      Within(kBytesPerSecond, "copy_bytes_per_s", &H::copy_bytes_per_s,
+             "Bytes a second of a copy in device memory, read and written."),
+      Within(kSeconds, "launch_s", &H::launch_s, "From one kernel to the next on a stream."),
       Key("cores", &H::cores, Nullable(Integer(1, 4096)),
           "Cores that the CPU's rates were measured with."),
-      Key("op_bytes_per_s", &H::op_bytes_per_s, recipe::Named(Number({.above = 0})),
+      Key("op_bytes_per_s", &H::op_bytes_per_s, recipe::Named(NumberIn(kBytesPerSecond)),
           "Operations with a rate of their own, by name or `NAME, DTYPE`: bytes a second."),
-      Key("op_flops_per_s", &H::op_flops_per_s, recipe::Named(Number({.above = 0})),
+      Key("op_flops_per_s", &H::op_flops_per_s, recipe::Named(NumberIn(kFlopsPerSecond)),
           "Operations with products that have a rate of their own, by the same names: FLOP/s."),
-      Key("op_terms", &H::op_terms, recipe::Named(Number({.above = 0})),
+      Key("op_terms", &H::op_terms, recipe::Named(NumberIn(kTerms)),
           "By the same names: the terms of a sum that its begin and end take as long as."),
-      Key("op_sides", &H::op_sides, recipe::Named(Number({.above = 0})),
+      Key("op_sides", &H::op_sides, recipe::Named(NumberIn(kTerms)),
           "By the same names: how many more columns each row of a product costs, and each column "
           "rows."),
-      Share("reached", &H::reached, "Share of their rates that kernels reach in a whole step."),
-      Key("unfused_bytes", &H::unfused_bytes, Number({.above = 0}),
-          "Bytes of kernels other than products, as a multiple of ours."),
-      Share("kernels_beside_collectives", &H::kernels_beside_collectives,
-            "The share of their rate that kernels keep beside a collective."),
-      Share("collectives_beside_kernels", &H::collectives_beside_kernels,
-            "The share of its rate that a collective keeps beside kernels."),
+      Within(kShare, "reached", &H::reached,
+             "Share of their rates that kernels reach in a whole step."),
+      Within(kMultiple, "unfused_bytes", &H::unfused_bytes,
+             "Bytes of kernels other than products, as a multiple of ours."),
+      Within(kShare, "kernels_beside_collectives", &H::kernels_beside_collectives,
+             "The share of their rate that kernels keep beside a collective."),
+      Within(kShare, "collectives_beside_kernels", &H::collectives_beside_kernels,
+             "The share of its rate that a collective keeps beside kernels."),
   };
 }
 
@@ -139,12 +159,14 @@ const recipe::Type<Hardware>& HardwareType() {
     };
     for (const recipe::AnyField& field : ComputeKeys().fields) keys.fields.push_back(field);
     const recipe::Section<H> rest = {
-        Rate("host_link_bytes_per_s", &H::host_link_bytes_per_s,
-             "Bytes a second between a device and its host, each way."),
-        Rate("host_copy_bytes_per_s", &H::host_copy_bytes_per_s,
-             "Bytes a second of a copy in a rank's share of its host, read and written."),
-        Rate("disk_read_bytes_per_s", &H::disk_read_bytes_per_s, "Bytes a second from its disk."),
-        Rate("disk_write_bytes_per_s", &H::disk_write_bytes_per_s, "Bytes a second to its disk."),
+        Within(kBytesPerSecond, "host_link_bytes_per_s", &H::host_link_bytes_per_s,
+               "Bytes a second between a device and its host, each way."),
+        Within(kBytesPerSecond, "host_copy_bytes_per_s", &H::host_copy_bytes_per_s,
+               "Bytes a second of a copy in a rank's share of its host, read and written."),
+        Within(kBytesPerSecond, "disk_read_bytes_per_s", &H::disk_read_bytes_per_s,
+               "Bytes a second from its disk."),
+        Within(kBytesPerSecond, "disk_write_bytes_per_s", &H::disk_write_bytes_per_s,
+               "Bytes a second to its disk."),
         Key("host", &H::host, HostType(), "Seconds that the host is busy."),
         Key("network", &H::network, Nullable(NetworkType()), "null: one rank."),
         Key(kSources, &H::sources, recipe::Named(recipe::Text()), "Each number's source."),
@@ -326,6 +348,8 @@ std::string WriteHardware(const Hardware& hardware) {
   AddYaml(ToWrite(HardwareType().Write(hardware), Defaults(), "", hardware.sources), "", text);
   return text;
 }
+
+std::string HardwareSchema() { return HardwareType()->Schema().Dump(); }
 
 std::string SourceOf(const Hardware& hardware, const std::string& key) {
   const auto found = FindSource(hardware.sources, key);

@@ -90,8 +90,11 @@ struct Hardware {
 };
 
 // Throws ConfigError with a line for every mistake, as LoadRecipe does. A number without a source
-// is a mistake, and so is a source without a number.
+// is a mistake, and so is a source without a number. Each number has bounds, which keep all times
+// finite (docs/simulator.md).
 Hardware ReadHardware(const std::string& path);
+// JSON Schema of these files, with each number's bounds.
+std::string HardwareSchema();
 
 // YAML that ReadHardware() reads as an equal machine. Numbers that equal Hardware{}'s and have no
 // source are left out. Throws std::invalid_argument where another number's source is missing or

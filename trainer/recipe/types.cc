@@ -10,12 +10,6 @@
 namespace fsdp::recipe {
 namespace {
 
-// Shortest text that reads back to the same number, without trailing zeros.
-std::string Show(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
-}
-
 bool IsPlain(const YamlNode& node, PlainType type) {
   return node.kind == YamlNode::Kind::kScalar && node.plain && ResolvePlain(node.text) == type;
 }
@@ -150,7 +144,7 @@ class NumberType final : public TypeOf<double> {
   explicit NumberType(const Interval& interval) : interval_(interval) {
     std::vector<std::string> bounds;
     const auto bound = [&](const std::optional<double>& at, const char* words) {
-      if (at) bounds.push_back(words + Show(*at));
+      if (at) bounds.push_back(words + Shortest(*at));
     };
     bound(interval.at_least, "of at least ");
     bound(interval.above, "above ");
@@ -191,7 +185,9 @@ class NumberType final : public TypeOf<double> {
       read = static_cast<double>(*integer);
     }
     if (!read) {
-      reader.Wrong(node, key, "a finite number that fits in 64 bits");
+      const bool closed =
+          (interval_.at_least || interval_.above) && (interval_.at_most || interval_.below);
+      reader.Wrong(node, key, closed ? want_ : "a finite number that fits in 64 bits");
       return false;
     }
     if (!Inside(*read)) {

@@ -1,19 +1,25 @@
 #include "trainer/recipe/hardware.h"
 
+#include <fnmatch.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "tests/testing/error_of.h"
+#include "tests/testing/hardware_file.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
@@ -63,7 +69,7 @@ host_link_bytes_per_s: 12
 host_copy_bytes_per_s: 13
 disk_read_bytes_per_s: 14
 disk_write_bytes_per_s: 15
-host: {operation_s: 1, event_s: 2, wait_s: 3, allocation_s: 4, segment_s: 5, segment_s_per_byte: 6}
+host: {operation_s: 1, event_s: 2, wait_s: 3, allocation_s: 4, segment_s: 5, segment_s_per_byte: 0.5}
 network:
   ranks_per_host: 8
   collective_s: 16
@@ -111,7 +117,7 @@ TEST(HardwareTest, TakesWhatTheFileSays) {
   EXPECT_EQ(all.collectives_beside_kernels, 0.25);
   EXPECT_EQ(all.disk_write_bytes_per_s, 15);
   EXPECT_EQ(all.host.allocation_s, 4);
-  EXPECT_EQ(all.host.segment_s_per_byte, 6);
+  EXPECT_EQ(all.host.segment_s_per_byte, 0.5);
   ASSERT_TRUE(all.network);
   EXPECT_EQ(all.network->ranks_per_host, 8);
   EXPECT_EQ(all.network->inside.ring_step_s, 0);
@@ -151,29 +157,105 @@ TEST(HardwareTest, EveryMistakeHasItsPlace) {
             HasSubstr("hardware.yaml:5:7: host: want a map, got 3")));
   EXPECT_THAT(
       MistakesOf("name: a\nop_bytes_per_s: {adamw: 0, gemm: x, '': 1}\n"),
-      AllOf(HasSubstr("hardware.yaml:2:25: op_bytes_per_s.adamw: want a number above 0, got 0"),
-            HasSubstr("hardware.yaml:2:34: op_bytes_per_s.gemm: want a number above 0, got the "
-                      "text `x`"),
-            HasSubstr("hardware.yaml:2:37: op_bytes_per_s: a key is empty")));
+      AllOf(
+          HasSubstr("hardware.yaml:2:25: op_bytes_per_s.adamw: want a number of at least 1 and of "
+                    "at most 1e+18, got 0"),
+          HasSubstr(
+              "hardware.yaml:2:34: op_bytes_per_s.gemm: want a number of at least 1 and of at most "
+              "1e+18, got the text `x`"),
+          HasSubstr("hardware.yaml:2:37: op_bytes_per_s: a key is empty")));
   EXPECT_THAT(MistakesOf("name: a\nop_bytes_per_s: 5\nsources: []\n"),
               AllOf(HasSubstr("hardware.yaml:2:17: op_bytes_per_s: want a map"),
                     HasSubstr("hardware.yaml:3:10: sources: want a map")));
 }
 
-// Shares are at most 1, rates above 0, times at least 0.
+// "hardware.yaml:LINE:COLUMN: KEY: " of a value in HardwareYaml().
+std::string PlaceOf(const std::string& text, const std::string& key, const std::string& value) {
+  const size_t at = text.rfind(": " + value) + 2;
+  const size_t line = text.rfind('\n', at);
+  return "hardware.yaml:" +
+         std::to_string(1 +
+                        std::count(text.begin(), text.begin() + static_cast<int64_t>(at), '\n')) +
+         ":" + std::to_string(at - line) + ": " + key + ": ";
+}
+
+TEST(HardwareTest, ANumberBeyondItsBoundsIsAMistakeThatNamesThem) {
+  const std::vector<testing::HardwareNumber> numbers = testing::HardwareNumbers();
+  EXPECT_GE(numbers.size(), 45);
+  int refused = 0, taken = 0;
+  for (const testing::HardwareNumber& number : numbers) {
+    const std::string bounds = "want a number of at least " + Shortest(number.least) +
+                               " and of at most " + Shortest(number.most) + ", got ";
+    const double inf = HUGE_VAL;
+    for (const double value : {number.least, number.most, std::nextafter(number.least, -inf),
+                               std::nextafter(number.most, inf), 0.0, -1.0, 0.5, 1e-308, 5e-324,
+                               1e300, 1e308, inf, -inf, std::nan("")}) {
+      std::string word = std::isnan(value) ? ".nan" : value == inf ? ".inf" : Shortest(value);
+      if (value == -inf) word = "-.inf";
+      if (number.whole && std::abs(value) <= 0x1p60 && value == std::floor(value)) {
+        word = std::to_string(static_cast<int64_t>(value));
+      }
+      const std::string text = testing::HardwareYaml({{number.key, word}});
+      SCOPED_TRACE(text);
+      const std::string mistake = MistakesOf(text);
+      const bool is_whole = word.find_first_of(".e") == std::string::npos;
+      if (value >= number.least && value <= number.most && (is_whole || !number.whole)) {
+        EXPECT_EQ(mistake, "none");
+        ++taken;
+        continue;
+      }
+      EXPECT_THAT(mistake,
+                  HasSubstr(PlaceOf(text, number.key, word) + (number.whole ? "want" : bounds)));
+      EXPECT_LT(mistake.size(), 300);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 300);
+  EXPECT_GT(taken, 100);
+}
+
+// The table of docs/simulator.md: patterns of keys, the least and the most. The first that matches.
+TEST(HardwareTest, ThePageHasTheBounds) {
+  std::ifstream page("docs/simulator.md");
+  struct Row {
+    std::vector<std::string> patterns;
+    double least, most;
+  };
+  std::vector<Row> rows;
+  const std::regex row_form(R"(\| (`[^|]*`) \| ([0-9.e+-]+) \| ([0-9.e+-]+) \|.*)"),
+      word("`([^`]+)`");
+  std::smatch found;
+  for (std::string line; std::getline(page, line);) {
+    if (!std::regex_match(line, found, row_form)) continue;
+    Row row{{}, std::stod(found[2]), std::stod(found[3])};
+    const std::string patterns = found[1];
+    for (std::sregex_iterator at(patterns.begin(), patterns.end(), word), end; at != end; ++at) {
+      row.patterns.push_back((*at)[1]);
+    }
+    rows.push_back(row);
+  }
+  EXPECT_GE(rows.size(), 8);
+  for (const testing::HardwareNumber& number : testing::HardwareNumbers()) {
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& one) {
+      return std::any_of(one.patterns.begin(), one.patterns.end(), [&](const std::string& pattern) {
+        return ::fnmatch(pattern.c_str(), number.key.c_str(), 0) == 0;
+      });
+    });
+    ASSERT_NE(row, rows.end()) << number.key;
+    EXPECT_EQ(row->least, number.least) << number.key;
+    EXPECT_EQ(row->most, number.most) << number.key;
+  }
+}
+
+// Shares are at most 1, rates at least 1, times at least 0.
 TEST(HardwareTest, NumbersHaveTheirIntervals) {
   for (const std::string key :
        {"product_share", "reached", "kernels_beside_collectives", "collectives_beside_kernels"}) {
     for (const std::string value : {"1.01", "0", "-0.5"}) {
       EXPECT_THAT(MistakesOf("name: a\n" + key + ": " + value + "\n"),
                   HasSubstr("hardware.yaml:2:" + std::to_string(key.size() + 3) + ": " + key +
-                            ": want a number above 0 and of at most 1, got " + value));
+                            ": want a number of at least 1e-06 and of at most 1, got " + value));
     }
-  }
-  for (const std::string key : {"bf16_flops", "copy_bytes_per_s", "host_link_bytes_per_s",
-                                "attention_64_forward_flops", "unfused_bytes"}) {
-    EXPECT_THAT(MistakesOf("name: a\n" + key + ": 0\n"),
-                HasSubstr(key + ": want a number above 0"));
   }
   for (const std::string key : {"ring_step_s", "all_to_all_step_s", "ramp_bytes"}) {
     EXPECT_THAT(MistakesOf("{name: a, network: {between: {" + key + ": -1}}}"),
