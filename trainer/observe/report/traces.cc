@@ -115,6 +115,8 @@ constexpr double kWidth = 1000, kRow = 22, kBar = 16, kMemory = 90;
 // Closer than that they are one, in parts of the width.
 constexpr double kGap = 0.3;
 
+// Colours are drawn by style attributes, which no rule of page.css outranks. A rule outranks any
+// other attribute.
 struct Kind {
   std::string_view name, colour;
 };
@@ -220,12 +222,12 @@ std::string BarsOf(Stretches stretches, double y, double scale, std::string_view
             Number(kBar) + "H" + Number(from) + "z";
   }
   if (path.empty()) return "";
-  return "<path fill=\"" + std::string(colour) + "\" d=\"" + path + "\"/>";
+  return "<path style=\"fill:" + std::string(colour) + "\" d=\"" + path + "\"/>";
 }
 
 std::string MemoryOf(const Step& step, double y, double scale, double most) {
   std::string html = "<text x=\"0\" y=\"" + Number(y + 12) + "\">memory, up to " +
-                     Number(most * 1e-9) + " GB</text>";
+                     HumanBytes(static_cast<int64_t>(most)) + "</text>";
   for (const auto& [name, points] : step.memory) {
     std::string path;
     const auto draw = [&](double x, double bytes) {
@@ -243,7 +245,7 @@ std::string MemoryOf(const Step& step, double y, double scale, double most) {
     }
     if (!points.empty()) path += "H" + Number(step.seconds * scale);
     const bool reserved = name == "reserved";
-    html += "<path fill=\"none\" stroke=\"" + std::string(reserved ? "#999" : "#2b5f9e") +
+    html += "<path style=\"fill:none;stroke:" + std::string(reserved ? "#999" : "#2b5f9e") +
             "\" d=\"" + path + "\"><title>" + EscapeHtml(name) + "</title></path>";
   }
   return html;
@@ -304,9 +306,9 @@ std::string StepPictures(const std::vector<std::string>& directories) {
       " s.</p>\n<svg width=\"0\" height=\"0\"><defs><pattern id=\"hatched\" width=\"4\" "
       "height=\"4\" "
       "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><path d=\"M0 0V4\" "
-      "stroke=\"#b33\" stroke-width=\"1.5\"/></pattern></defs></svg>\n<p>";
+      "style=\"stroke:#b33;stroke-width:1.5\"/></pattern></defs></svg>\n<p>";
   for (const Kind& kind : kKinds) {
-    html += "<svg width=\"12\" height=\"12\"><rect width=\"12\" height=\"12\" fill=\"" +
+    html += "<svg width=\"12\" height=\"12\"><rect width=\"12\" height=\"12\" style=\"fill:" +
             std::string(kind.colour) + "\"/></svg> " + std::string(kind.name) + " ";
   }
   html += "</p>\n";

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,6 +20,17 @@ using testing::FreshDirectory;
 inline void Put(const std::string& path, const std::string& contents) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << contents;
+}
+
+// The output of a script of this folder: "page.js ARGUMENT..". Debian's nodejs runs it.
+inline std::string PrintedByNode(const std::string& script) {
+  const std::string command = "node tests/trainer/observe/report/" + script;
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  std::string out;
+  char block[4096];
+  for (size_t n; (n = std::fread(block, 1, sizeof(block), pipe)) > 0;) out.append(block, n);
+  EXPECT_EQ(::pclose(pipe), 0) << command << ": tools/setup --tests installs node";
+  return out;
 }
 
 inline StepRecord Step(int64_t step) {
