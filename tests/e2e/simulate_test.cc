@@ -50,10 +50,17 @@ TEST_F(Simulate, PrintsAnObjectWithoutNulls) {
   ASSERT_EQ(outcome.code, 0) << outcome.Text();
   const Json plan = Json::parse(outcome.out);
   for (const char* key : {"step_time_s", "tokens_per_s", "samples_per_s", "tflops_per_device",
-                          "hardware_tflops_per_device", "floor_s"}) {
+                          "hardware_tflops_per_device", "floor_s", "mfu", "run_seconds",
+                          "device_hours", "tokens_per_day"}) {
     EXPECT_GT(plan[key].get<double>(), 0) << key;
   }
   EXPECT_EQ(plan["local_world_size"], 2);
+  EXPECT_EQ(plan["idle_ranks"], 2);  // 4 samples are 2 micro-batches of 2.
+  const auto number = [&](const char* key) { return plan[key].get<double>(); };
+  EXPECT_DOUBLE_EQ(number("mfu"), number("tflops_per_device") / 20);  // fp32_flops: 20e12.
+  EXPECT_DOUBLE_EQ(number("run_seconds"), number("step_time_s") * 10);
+  EXPECT_DOUBLE_EQ(number("device_hours"), number("run_seconds") * 4 / 3600);
+  EXPECT_DOUBLE_EQ(number("tokens_per_day"), number("tokens_per_s") * 86400);
   EXPECT_GE(plan["step_time_s"], plan["floor_s"]);
   EXPECT_TRUE(plan["communication"]["exposed_s"].is_number());
   double parts = 0;
@@ -68,6 +75,54 @@ TEST_F(Simulate, PrintsAnObjectWithoutNulls) {
   const Json here =
       Json::parse(Call({"plan", "--config", job_.recipe(), "--world-size", "4", "--json"}).out);
   EXPECT_TRUE(here["step_time_s"].is_null() && here["breakdown"].is_null());
+  EXPECT_TRUE(here["mfu"].is_null() && here["run_seconds"].is_null());
+  EXPECT_EQ(here["idle_ranks"], 2);
+}
+
+// A run by epochs is as long as its data, which nobody has opened.
+TEST_F(Simulate, PrintsNullForWhatNobodyKnows) {
+  const Outcome outcome =
+      Call(Command(Machine(), "4", {"--json", "--set", "train={steps: null, epochs: 2}"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.Text();
+  const Json plan = Json::parse(outcome.out);
+  EXPECT_TRUE(plan["run_seconds"].is_null() && plan["device_hours"].is_null()) << outcome.out;
+  EXPECT_GT(plan["tokens_per_day"].get<double>(), 0);
+}
+
+// Whoever plans, simulates or starts such a job hears of it, with the cure.
+TEST_F(Simulate, SaysWhichRanksHaveNoSamples) {
+  const std::string
+      words = "warning: " + job_.recipe() + ":",
+      cure =
+          ": 4 of 8 ranks have no samples, and 50.0 % of "
+          "each step is computed for nothing: its 4 samples in micro-batches of 1 are dealt to "
+          "ranks "
+          "with room for 8. To use all, set train.global_batch_size to 8, or take 4 ranks\n";
+  const Strings micro = {"--set", "train.micro_batch_size=1"};
+  for (const char* command : {"plan", "simulate"}) {
+    Strings all = Command(Machine(), "8", micro);
+    all[0] = command;
+    const Outcome text = Call(all);
+    ASSERT_EQ(text.code, 0) << text.Text();
+    EXPECT_NE(text.out.find(words), std::string::npos) << text.out;
+    EXPECT_NE(text.out.find(cure), std::string::npos) << text.out;
+    all.push_back("--json");
+    const Outcome json = Call(all);
+    EXPECT_EQ(Json::parse(json.out)["idle_ranks"], 4) << json.out;
+    EXPECT_NE(json.err.find(cure), std::string::npos) << json.err;
+  }
+  Strings fits = Command(Machine(), "4", micro);
+  EXPECT_EQ(Call(fits).out.find("warning"), std::string::npos);
+  Strings swept = Command(Machine(), "4", micro);
+  swept.insert(swept.end(), {"--sweep", "world_size=4,8"});
+  const Outcome sweep = Call(swept);
+  EXPECT_NE(sweep.err.find("world_size=8: "), std::string::npos) << sweep.err;
+  EXPECT_NE(sweep.err.find("\n  warning: 4 of 8 ranks"), std::string::npos) << sweep.err;
+  EXPECT_EQ(sweep.err.find("warning"), sweep.err.rfind("warning")) << sweep.err;
+  const Outcome run =
+      job_.Launch(3, {"train.micro_batch_size=1", "train.global_batch_size=2", "train.steps=1"});
+  EXPECT_NE(run.Text().find(": 1 of 3 ranks have no samples, and 33.3 % of"), std::string::npos)
+      << run.Text();
 }
 
 TEST_F(Simulate, LeavesAStepsTrace) {
@@ -106,6 +161,14 @@ TEST_F(Simulate, MistakesAreToldBeforeAnyRun) {
   ExpectMistake(Command(directory_ / "none.yaml"), "none.yaml");
   ExpectMistake({"simulate", "--config", job_.recipe(), "--world-size", "4"}, "--hardware");
   ExpectMistake(Command(Machine(), "4", {"--slowest", "0.5"}), "--slowest");
+  ExpectMistake(Command(Machine(), "4", {"--slowest", "nan"}), "--slowest: Value nan not in range");
+  const std::string slow = Machine("copy_bytes_per_s: 1e12", "copy_bytes_per_s: 1e-308");
+  ExpectMistake(Command(slow), slow + ":1:");
+  ExpectMistake(Command(slow),
+                ": copy_bytes_per_s: want a number of at least 1 and of at most "
+                "1e+18, got 1e-308");
+  ExpectMistake(Command(Machine("name: a GPU", "name: a GPU, launch_s: 1e308")),
+                "launch_s: want a number of at least 0 and of at most 3600, got 1e308");
 }
 
 TEST_F(Simulate, WhatDoesNotFitSaysWhatWould) {

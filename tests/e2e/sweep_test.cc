@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/e2e/run_binary.h"
+#include "trainer/core/units.h"
 
 namespace fsdp::e2e {
 namespace {
@@ -49,7 +50,10 @@ TEST(Sweep, LeavesTablePageAndTheObjectsOfSingleRuns) {
       job, {"--world-size", "2", "--set", "train.activation_checkpointing=full", "--json"}));
   EXPECT_EQ(last, Json::parse(alone.out)) << alone.Text();
   const std::string csv = FileOf(out + "/sweep.csv");
-  EXPECT_TRUE(csv.starts_with("world_size,train.activation_checkpointing,step_time_s,")) << csv;
+  EXPECT_TRUE(csv.starts_with(
+      "world_size,train.activation_checkpointing,step_time_s,tokens_per_s,hardware_tflops,"
+      "model_tflops,exposed_s,planned_gib,reserved_gib,retries,idle_ranks,fits\n"))
+      << csv;
   EXPECT_NE(FileOf(out + "/sweep.html").find(R"("id": "step_time_s")"), std::string::npos);
 }
 
@@ -63,12 +67,9 @@ TEST(Picture, ASimulatedStepIsDrawnBesideARealOne) {
   const Outcome alone = Call({"report", out});
   ASSERT_EQ(alone.code, 0) << alone.Text();
   const std::string page = FileOf(out + "/report.html");
-  for (const char* part : {">host<", ">compute<", "fill=\"url(#hatched)\"", "memory, up to"}) {
+  for (const char* part : {">host<", ">compute<", "fill:url(#hatched)", "memory, up to"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
-  // A rule of CSS outranks an attribute: none may take the fill of the bars.
-  EXPECT_EQ(page.find("\nsvg path {"), std::string::npos);
-  EXPECT_EQ(page.find("\npath {"), std::string::npos);
   ASSERT_EQ(job.Train({"log.trace_steps=[1]"}).code, 0);
   const std::string both = job.dir() / "both.html";
   const Outcome beside = Call({"report", job.run_dir(), out, "--out", both});
@@ -114,22 +115,56 @@ TEST(Picture, PlannedMemoryIsDrawnUpToThePlan) {
   const std::string page = job.dir() / "both.html";
   const Outcome report = Call({"report", job.run_dir(), out, "--out", page});
   ASSERT_EQ(report.code, 0) << report.Text();
-  std::ostringstream scale;  // One for both.
-  scale << "memory, up to " << static_cast<double>(most) * 1e-9 << " GB";
+  const std::string scale = "memory, up to " + HumanBytes(most);  // One for both.
   const std::string text = FileOf(page);
-  const size_t first = text.find(scale.str());
-  ASSERT_NE(first, std::string::npos) << scale.str();
-  EXPECT_NE(text.find(scale.str(), first + 1), std::string::npos);
+  const size_t first = text.find(scale);
+  ASSERT_NE(first, std::string::npos) << scale;
+  EXPECT_NE(text.find(scale, first + 1), std::string::npos);
 }
 
-TEST(Sweep, APointThatDoesNotFitIsARow) {
+// The table, the object and the page mark the point; bytes have the unit that `plan` prints.
+TEST(Sweep, APointThatDoesNotFitIsMarked) {
+  Job job;
+  const std::string out = job.dir() / "swept";
+  const Strings flags = {"--world-size", "1", "--sweep", "run.memory_limit=1024,8589934592",
+                         "--out",        out};
+  const Outcome swept = Call(Simulate(job, flags));
+  ASSERT_EQ(swept.code, 0) << swept.Text();
+  for (const char* part : {"step, s", "planned, GiB", "waiting for ranks, s", "  does not fit\n",
+                           "           yes\n"}) {
+    EXPECT_NE(swept.out.find(part), std::string::npos) << part << "\n" << swept.out;
+  }
+  EXPECT_NE(swept.err.find("1 of 2: run.memory_limit=1024: "), std::string::npos) << swept.err;
+  EXPECT_NE(swept.err.find(", does not fit\n"), std::string::npos) << swept.err;
+  const Json points = Json::parse(FileOf(out + "/sweep.json"));
+  EXPECT_FALSE(points[0]["fits"].get<bool>());
+  EXPECT_TRUE(points[1]["fits"].get<bool>());
+  const std::string csv = FileOf(out + "/sweep.csv"), page = FileOf(out + "/sweep.html");
+  EXPECT_NE(csv.find(",no\n"), std::string::npos) << csv;
+  EXPECT_NE(page.find(R"("name": "does not fit", "colour": "c0", "style": "hollow")"),
+            std::string::npos);
+  EXPECT_NE(page.find(R"("name": "fits", "colour": "c0", "style": "dots")"), std::string::npos);
+  EXPECT_NE(page.find("<tr class=\"dim\"><td>1024</td>"), std::string::npos);
+  EXPECT_NE(page.find("<tr><td>8589934592</td>"), std::string::npos);
+  EXPECT_NE(page.find("Hollow points and grey rows do not fit into memory."), std::string::npos);
+  for (const char* title :
+       {R"("title": "waiting for ranks", "unit": "s")", R"("title": "planned", "unit": "GiB")"}) {
+    EXPECT_NE(page.find(title), std::string::npos) << title;
+  }
+  for (const std::string& text : {swept.out, csv, page}) {
+    EXPECT_EQ(text.find("_gb"), std::string::npos) << text;
+  }
+}
+
+TEST(Sweep, WordsThatAreNoNumbersStayWords) {
   Job job;
   const Outcome swept =
-      Call(Simulate(job, {"--world-size", "1", "--sweep", "run.memory_limit=1KiB,8GiB", "--json"}));
+      Call(Simulate(job, {"--world-size", "1", "--sweep", "run.name=nan,inf,infinity", "--json"}));
   ASSERT_EQ(swept.code, 0) << swept.Text();
   const Json points = Json::parse(swept.out);
-  EXPECT_FALSE(points[0]["fits"].get<bool>()) << swept.out;
-  EXPECT_TRUE(points[1]["fits"].get<bool>()) << swept.out;
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(points[i]["swept"]["run.name"], Strings({"nan", "inf", "infinity"})[i]) << swept.out;
+  }
 }
 
 TEST(Sweep, MistakesComeBeforeTheFirstRun) {
@@ -148,7 +183,9 @@ TEST(Sweep, MistakesComeBeforeTheFirstRun) {
   refused({"optimizer.lr=1e-3", "optimizer.ls=1e-4"}, "optimizer.lr");
   refused({"world_size=2,12"}, "12");
   refused({"fsdp.shard_size=1,3"}, "shard_size");
-  refused({"world_size=0"}, "world_size: 0");
+  for (const char* world : {"0", "-1", "1.5", "nan", "inf", "1e308", "1048577"}) {
+    refused({std::string("world_size=") + world}, std::string("world_size: ") + world);
+  }
 }
 
 }  // namespace

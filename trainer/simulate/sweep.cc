@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
@@ -28,6 +30,7 @@ namespace {
 
 constexpr std::string_view kWorld = "world_size";
 constexpr int kMostWorld = 1 << 20;
+constexpr char kMisfit[] = "does not fit";
 
 struct SweptJob {
   std::vector<std::string> values;
@@ -75,12 +78,13 @@ std::optional<double> NumberOf(const std::string& text) {
   double number = 0;
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && at == end ? std::optional(number) : std::nullopt;
+  const bool finite = error == std::errc() && at == end && std::isfinite(number);
+  return finite ? std::optional(number) : std::nullopt;
 }
 
 int WorldOf(const std::string& value) {
   const std::optional<double> world = NumberOf(value);
-  if (!world || *world < 1 || *world > kMostWorld || *world != static_cast<int>(*world)) {
+  if (!world || *world < 1 || *world > kMostWorld || *world != std::floor(*world)) {
     throw ConfigError("--sweep world_size: " + value + ", want a number of ranks from 1 to " +
                       std::to_string(kMostWorld));
   }
@@ -135,43 +139,57 @@ std::string Format(const char* format, double value) {
   return text;
 }
 
+double GiB(int64_t bytes) { return static_cast<double>(bytes) * 0x1p-30; }
+
 struct Column {
-  const char* name;
+  const char* name;   // sweep.csv's.
+  const char* title;  // People's, and the unit, which may be "".
+  const char* unit;
   const char* format;
   double (*value)(const Row& row);
   bool timed = true;  // Known where the step is.
 };
 
-// Memory in bytes: what is planned, and what a caching allocator reserves.
+// Memory: what is planned, and what a caching allocator reserves.
 constexpr Column kColumns[] = {
-    {"step_time_s", "%.4g", [](const Row& r) { return r.estimate->step_time_s; }},
-    {"tokens_per_s", "%.0f", [](const Row& r) { return r.estimate->targets_per_s; }},
-    {"hardware_tflops", "%.1f",
+    {"step_time_s", "step", "s", "%.4g", [](const Row& r) { return r.estimate->step_time_s; }},
+    {"tokens_per_s", "targets/s", "", "%.0f",
+     [](const Row& r) { return r.estimate->targets_per_s; }},
+    {"hardware_tflops", "hardware", "TFLOP/s", "%.1f",
      [](const Row& r) { return r.estimate->hardware_tflops_per_device; }},
-    {"model_tflops", "%.1f", [](const Row& r) { return r.estimate->tflops_per_device; }},
-    {"exposed_s", "%.4g", [](const Row& r) { return r.estimate->exposed_s; }},
-    {"planned_gb", "%.2f",
-     [](const Row& r) { return static_cast<double>(r.plan.planned()) * 1e-9; }, false},
-    {"reserved_gb", "%.2f",
-     [](const Row& r) { return static_cast<double>(r.plan.statistics().reserved.peak) * 1e-9; },
+    {"model_tflops", "model", "TFLOP/s", "%.1f",
+     [](const Row& r) { return r.estimate->tflops_per_device; }},
+    {"exposed_s", "waiting for ranks", "s", "%.4g",
+     [](const Row& r) { return r.estimate->exposed_s; }},
+    {"planned_gib", "planned", "GiB", "%.2f", [](const Row& r) { return GiB(r.plan.planned()); },
      false},
-    {"retries", "%.0f",
+    {"reserved_gib", "reserved", "GiB", "%.2f",
+     [](const Row& r) { return GiB(r.plan.statistics().reserved.peak); }, false},
+    {"retries", "retries", "", "%.0f",
      [](const Row& r) { return static_cast<double>(r.plan.statistics().retries); }, false},
+    {"idle_ranks", "idle ranks", "", "%.0f",
+     [](const Row& r) { return static_cast<double>(r.plan.idle_ranks); }, false},
 };
 
-// A head and a line for each row, the last cell of which is whether it fits.
-std::vector<std::vector<std::string>> Cells(const Sweep& sweep, const std::vector<Row>& rows) {
+// A head and a line for each row, the last cell of which is whether it fits. The words of a program
+// that reads them, or of people.
+std::vector<std::vector<std::string>> Cells(const Sweep& sweep, const std::vector<Row>& rows,
+                                            bool for_people) {
   std::vector<std::vector<std::string>> cells(1);
   for (const SweptKey& key : sweep.keys) cells[0].push_back(key.key);
-  for (const Column& column : kColumns) cells[0].emplace_back(column.name);
+  for (const Column& column : kColumns) {
+    const std::string unit = *column.unit == 0 ? "" : std::string(", ") + column.unit;
+    cells[0].push_back(for_people ? column.title + unit : column.name);
+  }
   cells[0].emplace_back("fits");
+  const char* const misfit = for_people ? kMisfit : "no";
   for (const Row& row : rows) {
     std::vector<std::string> line = row.values;
     for (const Column& column : kColumns) {
       const bool known = row.estimate || !column.timed;
       line.push_back(known ? Format(column.format, column.value(row)) : "");
     }
-    line.emplace_back(row.plan.fits() ? "yes" : "no");
+    line.emplace_back(row.plan.fits() ? "yes" : misfit);
     cells.push_back(std::move(line));
   }
   return cells;
@@ -219,7 +237,7 @@ std::string JsonOf(const Sweep& sweep, const std::vector<Row>& rows) {
     JsonObject swept;
     for (size_t i = 0; i < row.values.size(); ++i) {
       const std::optional<double> number = NumberOf(row.values[i]);
-      const bool whole = number && *number == static_cast<double>(static_cast<int64_t>(*number));
+      const bool whole = number && std::abs(*number) < 0x1p53 && *number == std::floor(*number);
       if (whole) {
         swept.Add(sweep.keys[i].key, static_cast<int64_t>(*number));
       } else if (number) {
@@ -244,9 +262,15 @@ std::optional<size_t> AlongX(const Sweep& sweep) {
   return std::nullopt;
 }
 
+// Settings that do not fit are curves of their own, which have the colour of those that do.
 Plot PlotOf(const Sweep& sweep, const std::vector<Row>& rows, const Column& column) {
   const std::optional<size_t> along = AlongX(sweep);
-  Plot plot{.id = column.name, .title = column.name, .unit = "", .curves = {}, .may_be_log = false};
+  Plot plot{.id = column.name,
+            .title = column.title,
+            .unit = column.unit,
+            .curves = {},
+            .may_be_log = false};
+  std::vector<std::string> names;  // A setting's place here is its colour.
   for (size_t n = 0; n < rows.size(); ++n) {
     const Row& row = rows[n];
     if (column.timed && !row.estimate) continue;
@@ -255,12 +279,19 @@ Plot PlotOf(const Sweep& sweep, const std::vector<Row>& rows, const Column& colu
       if (!along || i == *along) continue;
       name += (name.empty() ? "" : " ") + sweep.keys[i].key + "=" + row.values[i];
     }
+    const auto colour = std::find(names.begin(), names.end(), name) - names.begin();
+    if (colour == std::ssize(names)) names.push_back(name);
+    const bool fits = row.plan.fits();
+    if (name.empty())
+      name = fits ? "fits" : kMisfit;
+    else if (!fits)
+      name += std::string(", ") + kMisfit;
     auto curve = std::find_if(plot.curves.begin(), plot.curves.end(),
                               [&](const Curve& one) { return one.name == name; });
     if (curve == plot.curves.end()) {
       plot.curves.push_back({.name = name,
-                             .colour = static_cast<int>(plot.curves.size()) % kColours,
-                             .style = Curve::Style::kDots,
+                             .colour = static_cast<int>(colour) % kColours,
+                             .style = fits ? Curve::Style::kDots : Curve::Style::kHollow,
                              .points = {}});
       curve = plot.curves.end() - 1;
     }
@@ -277,16 +308,19 @@ Plot PlotOf(const Sweep& sweep, const std::vector<Row>& rows, const Column& colu
 
 std::string HtmlOf(const Sweep& sweep, const std::vector<Row>& rows) {
   const std::optional<size_t> along = AlongX(sweep);
+  const bool all =
+      std::all_of(rows.begin(), rows.end(), [](const Row& r) { return r.plan.fits(); });
   std::string body = "<h1>Simulated steps</h1>\n<p>x: " +
                      (along ? EscapeHtml(sweep.keys[*along].key) : "the table's rows, from 1") +
+                     (all ? "" : ". Hollow points and grey rows do not fit into memory.") +
                      "</p>\n";
   Plots plots{.plots = {}, .x = along ? sweep.keys[*along].key : "row", .runs = {}, .targets = ""};
   for (const Column& column : kColumns) plots.plots.push_back(PlotOf(sweep, rows, column));
   body += PlotsToHtml(plots) + "<table>\n";
-  const auto cells = Cells(sweep, rows);
+  const auto cells = Cells(sweep, rows, /*for_people=*/true);
   for (size_t n = 0; n < cells.size(); ++n) {
     const std::string tag = n == 0 ? "th" : "td";
-    body += "<tr>";
+    body += n > 0 && !rows[n - 1].plan.fits() ? "<tr class=\"dim\">" : "<tr>";
     for (const std::string& cell : cells[n]) {
       body.append("<" + tag + ">").append(EscapeHtml(cell)).append("</" + tag + ">");
     }
@@ -345,19 +379,21 @@ void SimulateSweep(const Sweep& sweep, const Hardware& hardware) {
   for (const SweptJob& job : jobs) {
     rows.push_back(Simulated(sweep, hardware, job));
     const Row& row = rows.back();
+    const std::string unused = WhatIsUnused(job.recipe.train, job.world);
     std::cerr << rows.size() << " of " << jobs.size() << ": " << NameOf(sweep, job.values) << ": "
-              << (row.estimate ? Format("%.4g s", row.estimate->step_time_s) : "does not fit")
-              << "\n";
+              << (row.estimate ? HumanDuration(row.estimate->step_time_s) : "")
+              << (row.estimate && !row.plan.fits() ? ", " : "") << (row.plan.fits() ? "" : kMisfit)
+              << (unused.empty() ? "" : "\n  warning: " + unused) << "\n";
   }
-  const auto cells = Cells(sweep, rows);
   const std::string json = JsonOf(sweep, rows);
   if (!sweep.directory.empty()) {
     const std::filesystem::path directory = sweep.directory;
-    WriteAtomicFile((directory / "sweep.csv").string(), CsvOf(cells));
+    WriteAtomicFile((directory / "sweep.csv").string(),
+                    CsvOf(Cells(sweep, rows, /*for_people=*/false)));
     WriteAtomicFile((directory / "sweep.json").string(), json);
     WriteAtomicFile((directory / "sweep.html").string(), HtmlOf(sweep, rows));
   }
-  std::cout << (sweep.json ? json : TextOf(cells)) << std::flush;
+  std::cout << (sweep.json ? json : TextOf(Cells(sweep, rows, /*for_people=*/true))) << std::flush;
 }
 
 }  // namespace fsdp

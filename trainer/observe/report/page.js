@@ -131,7 +131,7 @@
       const g = plot.svg.children[i + 1];  // Behind the grid.
       g.style.display = hidden.has(i) ? "none" : "";
       g.querySelector(".stroke").setAttribute("d", line);
-      g.querySelector(".dot")?.setAttribute("d", dots);
+      for (const round of [".dot", ".hole"]) g.querySelector(round)?.setAttribute("d", dots);
     });
   }
 
@@ -211,10 +211,11 @@
     plot.area = add(frame, "div", "area");
     plot.xs = add(frame, "div", "xs");
     // Round caps make a dot of a line without length, whatever the stretch. Classes are words of plot.cc.
-    const isDotted = (c) => c.style === "dots" || (hasValues(c) && c.x.length === 1);
+    const isDotted = (c) => c.style === "dots" || c.style === "hollow" || (hasValues(c) && c.x.length === 1);
     plot.area.innerHTML = `<svg viewBox="0 0 ${SIZE} ${SIZE}" preserveAspectRatio="none" role="img"><path class="grid"/>`
       + data.curves.map((c) => `<g class="${c.colour} ${c.style}"><path class="stroke"/>` +
-        (isDotted(c) ? '<path class="dot"/></g>' : "</g>")).join("") + "</svg>";
+        (isDotted(c) ? '<path class="dot"/>' : "") + (c.style === "hollow" ? '<path class="hole"/></g>' : "</g>"))
+        .join("") + "</svg>";
     plot.svg = plot.area.firstChild;
     plot.svg.setAttribute("aria-label", data.title);
     data.curves.forEach((c, i) => {

@@ -25,6 +25,8 @@ const char* Name(Curve::Style style) {
       return "faint";
     case Curve::Style::kDots:
       return "dots";
+    case Curve::Style::kHollow:
+      return "hollow";
     case Curve::Style::kMarks:
       return "marks";
     case Curve::Style::kTicks:

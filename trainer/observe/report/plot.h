@@ -15,8 +15,9 @@ struct RunHistory;
 inline constexpr int kColours = 10;  // The page's palette has so many.
 
 struct Curve {
-  // kDots: and a line. Without use of y, at x: kMarks over the whole height, kTicks at the foot.
-  enum class Style { kLine, kFaint, kDots, kMarks, kTicks };
+  // kDots: and a line. kHollow: rings without a line. Without use of y, at x: kMarks over the whole
+  // height, kTicks at the foot.
+  enum class Style { kLine, kFaint, kDots, kHollow, kMarks, kTicks };
 
   std::string name;
   int colour = 0;  // From the page's palette; -1: the text's.

@@ -69,6 +69,8 @@ console.log(JSON.stringify(figures.map((figure) => ({
   grid: figure.querySelector(".grid").attributes.d,
   strokes: figure.querySelectorAll(".stroke").map((p) => p.attributes.d),
   dots: figure.querySelectorAll(".dot").map((p) => p.attributes.d),
+  holes: figure.querySelectorAll(".hole").map((p) => p.attributes.d),
+  marks: figure.querySelector(".legend").querySelectorAll("i").map((i) => i.className),
   shown: figure.querySelectorAll("g").map((g) => g.style.display !== "none"),
   tip: figure.querySelector(".tip").textContent,
   over: byId.over.textContent,

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -33,14 +32,7 @@ std::string DataOf(const std::string& html) {
 Json Drawn(const Plots& plots, const std::string& actions = "") {
   const std::string page = ::testing::TempDir() + "/plots.html";
   Put(page, PlotsToHtml(plots));
-  const std::string command =
-      "node tests/trainer/observe/report/page_stand_in.js " + page + " " + actions;
-  FILE* const pipe = ::popen(command.c_str(), "r");
-  std::string out;
-  char block[4096];
-  for (size_t n; (n = std::fread(block, 1, sizeof(block), pipe)) > 0;) out.append(block, n);
-  EXPECT_EQ(::pclose(pipe), 0) << command;
-  return Json::parse(out);
+  return Json::parse(PrintedByNode("page_stand_in.js " + page + " " + actions));
 }
 Json Drawn(const std::vector<Plot>& plots, const std::string& actions = "") {
   return Drawn(Plots{.plots = plots, .x = "step", .runs = {}, .targets = ""}, actions);
@@ -87,11 +79,12 @@ TEST_F(DrawnPlot, CurvesFillTheArea) {
   Plot plot = LossPlot();
   plot.from_zero = false;
   // 4 % of the range above and below: 2 to 4 becomes 1.92 to 4.08.
-  Plot dots = plot, one = plot;
+  Plot dots = plot, hollow = plot, one = plot;
   dots.curves[0].style = Curve::Style::kDots;
+  hollow.curves[0].style = Curve::Style::kHollow;
   one.curves[0] = {"one", 0, Curve::Style::kLine, {{50, 7}}};
   one.curves.push_back({"resume", -1, Curve::Style::kMarks, {{50, 0}}});
-  const Json all = Drawn({plot, dots, one}), drawn = all[0];
+  const Json all = Drawn({plot, dots, one, hollow}), drawn = all[0];
   EXPECT_EQ(drawn["strokes"], (Strings{"M0.0 37.0L500.0 500.0L1000.0 963.0"}));
   EXPECT_EQ(drawn["dots"], Strings());
   EXPECT_EQ(drawn["xs"], (Strings{"0", "50", "100"}));
@@ -100,7 +93,11 @@ TEST_F(DrawnPlot, CurvesFillTheArea) {
   EXPECT_EQ(drawn["id"], "loss");
   EXPECT_EQ(drawn["log"], "false");
   EXPECT_EQ(all[1]["dots"], Strings{"M0.0 37.0h0M500.0 500.0h0M1000.0 963.0h0"});
+  EXPECT_EQ(all[1]["holes"], Strings());
   EXPECT_EQ(all[2]["dots"], Strings{"M500.0 500.0h0"});
+  EXPECT_EQ(all[3]["dots"], all[1]["dots"]);
+  EXPECT_EQ(all[3]["holes"], all[1]["dots"]);
+  EXPECT_EQ(all[3]["marks"], Strings{"hollow"});
   EXPECT_EQ(all[2]["strokes"][1], "M500.0 1000V0");
 }
 
