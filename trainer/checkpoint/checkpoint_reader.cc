@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trainer/checkpoint/chunk_checksum.h"
+#include "trainer/checkpoint/rank_file.h"
 #include "trainer/checkpoint/state_format.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
@@ -217,6 +218,7 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
 
 void CheckpointReader::ReadBytes(int file, int64_t begin, std::span<std::byte> out) {
   const ManifestFile& entry = manifest_.files[file];
+  RequireHeader(file);
   while (!out.empty()) {
     const int64_t chunk = begin / entry.chunk_bytes;
     const int64_t chunk_begin = chunk * entry.chunk_bytes;
@@ -228,18 +230,34 @@ void CheckpointReader::ReadBytes(int file, int64_t begin, std::span<std::byte> o
     if (part.size() == chunk_bytes && !buffered) {
       ReadChunk(file, chunk, part);
     } else {
-      if (!buffered) {
-        buffered_file_ = -1;
-        buffer_.resize(chunk_bytes);
-        ReadChunk(file, chunk, buffer_);
-        buffered_file_ = file;
-        buffered_chunk_ = chunk;
-      }
+      if (!buffered) BufferChunk(file, chunk);
       std::memcpy(part.data(), buffer_.data() + skip, part.size());
     }
     begin += static_cast<int64_t>(part.size());
     out = out.subspan(part.size());
   }
+}
+
+void CheckpointReader::RequireHeader(int file) {
+  if (compared_.contains(file)) return;
+  const ManifestFile& entry = manifest_.files[file];
+  const int64_t end = EndOfHeader(entry);  // The first chunk often has data that is wanted next.
+  for (int64_t chunk = (end - 1) / entry.chunk_bytes; chunk >= 0; --chunk) BufferChunk(file, chunk);
+  const std::string path = directory() + "/" + entry.name;
+  const SafetensorsReader header(path, hold_.Open(entry.name));
+  const std::string differs = HeaderDiffers(manifest_, file, header);
+  if (!differs.empty()) throw CheckpointError(path + ": " + differs);
+  compared_.insert(file);
+}
+
+void CheckpointReader::BufferChunk(int file, int64_t chunk) {
+  const ManifestFile& entry = manifest_.files[file];
+  const int64_t begin = chunk * entry.chunk_bytes;
+  buffered_file_ = -1;
+  buffer_.resize(static_cast<size_t>(std::min(entry.chunk_bytes, entry.bytes - begin)));
+  ReadChunk(file, chunk, buffer_);
+  buffered_file_ = file;
+  buffered_chunk_ = chunk;
 }
 
 void CheckpointReader::ReadChunk(int file, int64_t chunk, std::span<std::byte> out) {

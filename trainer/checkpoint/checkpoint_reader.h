@@ -1,12 +1,13 @@
 // Reads elements of a checkpoint by state, parameter and index, whatever world, F and wrapping
-// wrote it. Every returned byte has passed its chunk's checksum.
-// Tests: tests/trainer/checkpoint/checkpoint_test.cc
+// wrote it. Every returned byte has passed its chunk's checksum, and lies in a file whose header
+// has the tensors of the manifest. Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -66,6 +67,9 @@ class CheckpointReader {
   // Values of the file's dtype from element `from` on.
   void ReadValues(const std::vector<Extent>& extents, DType stored, int64_t from, View out);
   void ReadBytes(int file, int64_t begin, std::span<std::byte> out);
+  // Once a file, before any of its values is read: that it is the one that the manifest describes.
+  void RequireHeader(int file);
+  void BufferChunk(int file, int64_t chunk);
   // The chunk's bytes into `out`, which has its size, verified.
   void ReadChunk(int file, int64_t chunk, std::span<std::byte> out);
   int Open(int file);
@@ -75,6 +79,7 @@ class CheckpointReader {
   const Extents extents_;
   std::unordered_map<std::string, Location> locations_;
   std::map<int, UniqueFd> open_;
+  std::set<int> compared_;  // Files whose header is the manifest's.
   int buffered_file_ = -1;  // The file whose chunk buffer_ holds; -1: none.
   int64_t buffered_chunk_ = -1;
   std::vector<std::byte> buffer_, converted_;

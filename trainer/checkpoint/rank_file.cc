@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <stdexcept>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
 
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/check.h"
@@ -25,6 +29,10 @@ Part PartOfReplica(int64_t shard_size, const ShardPlace& place) {
     return blocks * replica / place.replicas * kShardAlignment;
   };
   return {edge(place.replica), edge(place.replica + 1) - edge(place.replica)};
+}
+
+std::string TensorName(const std::string& state, const std::string& of, DType dtype) {
+  return state + "/" + of + "/" + std::string(Name(dtype));
 }
 
 // Who writes a tensor of its own: the same at any number of replicas.
@@ -89,7 +97,7 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     const bool own = slice.tensor >= 0;
     const std::string& of = own ? states[slice.state].tensors[slice.tensor].name
                                 : layout.flat_parameters[slice.flat].name;
-    tensors_.push_back(state + "/" + of + "/" + std::string(Name(slice.dtype)));
+    tensors_.push_back(TensorName(state, of, slice.dtype));
     entries.push_back({tensors_.back(), ToSafetensorsType(slice.dtype), {}});
     SafetensorsEntry& entry = entries.back();
     if (own) {
@@ -201,6 +209,95 @@ void RankFileWriter::ReadBack() const {
   throw CheckpointError(path + ": bytes " + std::to_string(begin) + " to " +
                         std::to_string(std::min(begin + file_.chunk_bytes, file_.bytes)) +
                         " do not read back as they were written");
+}
+
+namespace {
+
+// What a manifest says of a state of a flat parameter, or of an own tensor.
+struct Kept {
+  DType dtype = DType::kFloat32;
+  const FlatParameter* flat = nullptr;  // Null: an own tensor.
+  const StateFormat* state = nullptr;
+  int tensor = -1;
+};
+using KeptByName = std::map<std::pair<std::string_view, std::string_view>, Kept>;
+
+KeptByName KeptIn(const Manifest& manifest) {
+  KeptByName kept;
+  for (const StateFormat& state : manifest.states) {
+    for (int t = 0; t < std::ssize(state.tensors); ++t) {
+      const OwnTensor& tensor = state.tensors[t];
+      kept[{state.name, tensor.name}] = {tensor.dtype, nullptr, &state, t};
+    }
+    for (size_t u = 0; u < state.dtypes.size(); ++u) {
+      const FlatParameter& flat = manifest.flat_parameters[u];
+      kept[{state.name, flat.name}] = {state.dtypes[u], &flat, &state, -1};
+    }
+  }
+  return kept;
+}
+
+std::string Stretch(const char* of, int64_t begin, int64_t end) {
+  return of + std::to_string(begin) + " to " + std::to_string(end);
+}
+
+// How a slice is not the tensor that the header has of its name.
+std::string SliceDiffers(const ManifestSlice& slice, const Kept& kept, const ShardPlace& place,
+                         const SafetensorsInfo& info) {
+  const auto differs = [](const std::string& there, const std::string& said) {
+    return there + ", the manifest " + said;
+  };
+  const int64_t end = slice.at + slice.bytes;
+  if (info.begin != slice.at || info.end != end) {
+    return differs(Stretch("at bytes ", info.begin, info.end), Stretch("at bytes ", slice.at, end));
+  }
+  if (const SafetensorsType want = ToSafetensorsType(kept.dtype); info.type != want) {
+    return differs("as " + std::string(Name(info.type)), "as " + std::string(Name(want)));
+  }
+  std::vector<int64_t> shape = {slice.count};
+  if (kept.flat == nullptr) shape = ShapeInFile(*kept.state, kept.tensor, slice.count);
+  if (info.shape != shape) return differs("in another shape", "in that of its slice");
+  if (kept.flat == nullptr) return "";
+  const Part part = PartOfReplica(kept.flat->shard_size, place);
+  const int64_t begin = kept.flat->ShardBegin(place.shard) + part.begin;
+  if (slice.begin == begin && slice.count == part.count) return "";
+  return differs(Stretch("of its rank's elements ", begin, begin + part.count),
+                 Stretch("of elements ", slice.begin, slice.begin + slice.count));
+}
+
+}  // namespace
+
+int64_t EndOfHeader(const ManifestFile& file) {
+  int64_t end = file.bytes;
+  for (const ManifestSlice& slice : file.slices) end = std::min(end, slice.at);
+  return end;
+}
+
+std::string HeaderDiffers(const Manifest& manifest, int rank, const SafetensorsReader& header) {
+  const KeptByName kept = KeptIn(manifest);
+  const int shards = manifest.shards;
+  const ShardPlace place{rank, manifest.world, rank % shards, rank / shards,
+                         manifest.world / shards};
+  std::unordered_set<std::string> names;
+  std::vector<std::string> differences;
+  for (const ManifestSlice& slice : manifest.files[static_cast<size_t>(rank)].slices) {
+    const std::string& of = slice.tensor.empty() ? slice.flat : slice.tensor;
+    const Kept& said = kept.at({slice.state, of});
+    const std::string name = TensorName(slice.state, of, said.dtype);
+    if (!header.Contains(name) || !names.insert(name).second) {
+      differences.push_back("the header has no '" + name + "' " +
+                            Stretch("at bytes ", slice.at, slice.at + slice.bytes));
+      continue;
+    }
+    const std::string how = SliceDiffers(slice, said, place, header.Info(name));
+    if (!how.empty()) differences.push_back("the header has '" + name + "' " + how);
+  }
+  for (const std::string& name : header.Names()) {
+    if (names.count(name) == 0) differences.push_back("the manifest has no '" + name + "'");
+  }
+  if (differences.empty()) return "";
+  const size_t more = differences.size() - 1;
+  return differences[0] + (more > 0 ? ", and " + std::to_string(more) + " more such" : "");
 }
 
 }  // namespace fsdp

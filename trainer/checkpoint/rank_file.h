@@ -1,5 +1,5 @@
-// One rank's file of a checkpoint, written from its first byte to its last with the checksums of
-// its chunks, and read back.
+// One rank's file of a checkpoint: written from its first byte to its last with the checksums of
+// its chunks, and read back; and held against the manifest.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_RANK_FILE_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_RANK_FILE_H_
 
@@ -82,6 +82,14 @@ class RankFileWriter {
   int64_t reached_ = 0;  // Bytes of the file.
   std::string not_finite_;
 };
+
+// The byte behind the header of a file.
+int64_t EndOfHeader(const ManifestFile& file);
+
+// How the file of a rank is not the one that the manifest describes, by its header: the names,
+// dtypes, shapes and places of its tensors, and the elements that its rank writes. Empty where it
+// is. Takes time in proportion to the manifest and the header.
+std::string HeaderDiffers(const Manifest& manifest, int rank, const SafetensorsReader& header);
 
 }  // namespace fsdp
 

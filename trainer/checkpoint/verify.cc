@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -19,20 +18,12 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_file.h"
 #include "trainer/checkpoint/safetensors.h"
-#include "trainer/checkpoint/state_format.h"
-#include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
-
-int64_t EndOfHeader(const ManifestFile& file) {
-  int64_t end = file.bytes;
-  for (const ManifestSlice& slice : file.slices) end = std::min(end, slice.at);
-  return end;
-}
 
 // The contents of bytes [begin, end) of the file, in the file's order.
 std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& file, int64_t begin,
@@ -75,67 +66,6 @@ std::string ReadAt(int fd, int64_t begin, std::span<std::byte> out) {
   return "";
 }
 
-// The tensor of its file that a slice should be (manifest.h).
-SafetensorsEntry TensorOf(const Manifest& manifest, const ManifestSlice& slice) {
-  const StateFormat& state = *manifest.FindState(slice.state);
-  const bool own = HasOwnTensors(state.grid);
-  SafetensorsEntry entry;
-  DType dtype = DType::kFloat32;
-  if (own) {
-    const auto tensor = std::find_if(state.tensors.begin(), state.tensors.end(),
-                                     [&](const OwnTensor& t) { return t.name == slice.tensor; });
-    dtype = tensor->dtype;
-    entry.shape = ShapeInFile(state, static_cast<int>(tensor - state.tensors.begin()), slice.count);
-  } else {
-    const auto& flats = manifest.flat_parameters;
-    const auto flat = std::find_if(flats.begin(), flats.end(),
-                                   [&](const FlatParameter& f) { return f.name == slice.flat; });
-    dtype = state.dtypes[static_cast<size_t>(flat - flats.begin())];
-    entry.shape = {slice.count};
-  }
-  entry.name =
-      slice.state + "/" + (own ? slice.tensor : slice.flat) + "/" + std::string(Name(dtype));
-  entry.type = ToSafetensorsType(dtype);
-  return entry;
-}
-
-std::string Bytes(int64_t begin, int64_t end) {
-  return "bytes " + std::to_string(begin) + " to " + std::to_string(end);
-}
-
-// How the tensors of a file's header are not those of the manifest; empty where they are.
-std::string HeaderDiffers(const Manifest& manifest, const ManifestFile& file,
-                          const SafetensorsReader& header) {
-  std::unordered_set<std::string> names;
-  std::vector<std::string> differences;
-  for (const ManifestSlice& slice : file.slices) {
-    const SafetensorsEntry want = TensorOf(manifest, slice);
-    const int64_t end = slice.at + slice.bytes;
-    const auto differs = [&](const std::string& there, const std::string& said) {
-      differences.push_back("the header has '" + want.name + "' " + there + ", the manifest " +
-                            said);
-    };
-    if (!header.Contains(want.name) || !names.insert(want.name).second) {
-      differences.push_back("the header has no '" + want.name + "' at " + Bytes(slice.at, end));
-      continue;
-    }
-    const SafetensorsInfo& info = header.Info(want.name);
-    if (info.begin != slice.at || info.end != end) {
-      differs("at " + Bytes(info.begin, info.end), "at " + Bytes(slice.at, end));
-    } else if (info.type != want.type) {
-      differs("as " + std::string(Name(info.type)), "as " + std::string(Name(want.type)));
-    } else if (info.shape != want.shape) {
-      differs("in another shape", "in that of its slice");
-    }
-  }
-  for (const std::string& name : header.Names()) {
-    if (names.count(name) == 0) differences.push_back("the manifest has no '" + name + "'");
-  }
-  if (differences.empty()) return "";
-  const size_t more = differences.size() - 1;
-  return differences[0] + (more > 0 ? ", and " + std::to_string(more) + " more such" : "");
-}
-
 }  // namespace
 
 VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
@@ -168,7 +98,7 @@ VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
   const int64_t total = manifest.DataBytes();
   std::vector<std::byte> buffer;
   for (const ManifestFile& file : manifest.files) {
-    ++report.files;
+    const int rank = report.files++;
     const std::string path = directory.path() + "/" + file.name;
     const auto damaged = [&](const std::string& reason) {
       report.damages.push_back({path, 0, 0, {}, reason});
@@ -214,7 +144,7 @@ VerifyReport VerifyCheckpoint(const CheckpointHold& directory,
     if (!header_is_whole) continue;
     try {
       const std::string differs =
-          HeaderDiffers(manifest, file, SafetensorsReader(path, std::move(fd)));
+          HeaderDiffers(manifest, rank, SafetensorsReader(path, std::move(fd)));
       if (!differs.empty()) damaged(differs);
     } catch (const CheckpointError& error) {
       damaged(std::string(error.what()).substr(path.size() + 2));  // "<path>: <reason>".

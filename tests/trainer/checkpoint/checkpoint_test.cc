@@ -328,7 +328,7 @@ TEST(CheckpointTest, VerifiesTheChunksThatItReads) {
     EXPECT_TRUE(Contains(error, "is damaged: bytes " + first + " to ")) << at << ": " << error;
     FlipByte(file, at, 0x10);
   }
-  FlipByte(file, 100, 1);  // Elements of shard 0 alone.
+  FlipByte(file, (1 << 20) + 100, 1);  // Elements of shards 0 and 1 alone, and not the header.
   const Layout layout = readers.MakeLayout();
   RankStates states(layout, PlaceOf(3, 4, 4), readers.states);
   states.Poison();
