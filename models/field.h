@@ -69,6 +69,8 @@ struct Field {
   // No tensor's shape follows from it, and files that lack it are good: a recipe may give another
   // value than the weights that a run begins with.
   bool is_free = false;
+  // Time and memory alone follow from it: a free field that a resume may change, too.
+  bool is_tuning = false;
 };
 
 // As a recipe shows it: "768", "[1, 2]", "{type: linear, factor: 8}" in the order of `range`.

@@ -94,6 +94,15 @@ FieldRow<Config> FreeRow(const char* name, T Config::*member, const decltype(Fie
   return row;
 }
 
+// FreeRow() for a member from which time and memory alone follow (Field::is_tuning).
+template <typename Config, typename T>
+FieldRow<Config> TuningRow(const char* name, T Config::*member, const decltype(Field::range)& range,
+                           const std::string& text, const std::string& standard) {
+  FieldRow<Config> row = FreeRow(name, member, range, text, standard, {}, "");
+  row.field.is_tuning = true;
+  return row;
+}
+
 template <typename Config>
 FieldRow<Config> DropoutRow(const char* name, double Config::*member, const std::string& text,
                             const std::vector<std::string>& elsewhere = {},

@@ -34,10 +34,10 @@ std::vector<FieldRow<Config>> Rows() {
       Row("table_width", &Config::table_width, IntegerRange{1, kMaxWidth},
           "Width of all feature vectors: of a table's row and of a layer's output", "64",
           {"embedding_dim"}, "table_width"),
-      Row("table_capacity", &Config::table_capacity, RealRange{.at_least = 1, .at_most = 1e6},
-          "Room of one round of the exchange, as a multiple of a rank's own ids; further ids "
-          "take further rounds",
-          "2.0"),
+      TuningRow("table_capacity", &Config::table_capacity, RealRange{.at_least = 1, .at_most = 1e6},
+                "Room of one round of the exchange, as a multiple of a rank's own ids; further ids "
+                "take further rounds",
+                "2.0"),
       NameRow("table_dtype", &Config::table_dtype, {"fp32", "bf16"},
               "Number format of the tables' rows. bf16: updates are rounded stochastically",
               "fp32"),

@@ -62,8 +62,13 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
   // A run records its dropouts; one that is not recorded was not known to that build and is 0.
   Recipe recorded = before;
   recipe::FillDropouts(recorded.model.fields);
-  // A field left out is init_from's, whose shape is compared with the recipe's anyway.
   Recipe asked = now;
+  for (const recipe::ModelField& of : recipe::ModelFields()) {
+    if (!of.field.is_tuning) continue;
+    recorded.model.fields.erase(of.field.name);
+    asked.model.fields.erase(of.field.name);
+  }
+  // A field left out is init_from's, whose shape is compared with the recipe's anyway.
   if (!recorded.model.family || !asked.model.family) {
     recorded.model.family.reset();
     asked.model.family.reset();

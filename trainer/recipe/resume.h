@@ -16,7 +16,8 @@ struct RecipeDifference {
 };
 
 // The differences that a resume does not allow by itself, in the schema's order. Allowed are run.*,
-// log.*, checkpoint.*, eval.*, fsdp.* and the keys that IsFree() lists (resume.cc).
+// log.*, checkpoint.*, eval.*, fsdp.*, fields of models that tune alone (Field::is_tuning) and the
+// keys that IsFree() lists (resume.cc).
 std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Recipe& now);
 
 // The differences that now.checkpoint.allow_changed allows, as "key: before -> now". Throws
