@@ -94,8 +94,9 @@ TEST(Clicks, SayWhatDoesNotFit) {
                     ExitCode::kUsage)
                 .find("names 1 column, but the model has 2 tables of ids (model.table_rows)"),
             std::string::npos);
-  EXPECT_EQ(ErrorOf(Columns(path), ExitCode::kData),
-            "data: " + path + ":3: column `tags`: `x` is no id, which is a number below 2^64 - 1");
+  EXPECT_EQ(
+      ErrorOf(Columns(path), ExitCode::kData),
+      "data: " + path + ":3: column `tags`: `x` is no id, which is a whole number of 64 bits");
   const std::string missing =
       ErrorOf("paths: [" + path + "], label: clicked, dense: [a, b], categorical: [page, tags]",
               ExitCode::kData);

@@ -17,10 +17,10 @@
 namespace fsdp {
 
 // The columns of a model's clicks: so many numbers, and for each categorical column the most ids
-// that a cell of it has.
+// that a cell of it has, and the rows of its table, at least 1.
 struct ClickColumns {
   int64_t dense = 0;
-  std::vector<int64_t> bags;
+  std::vector<int64_t> bags, rows;
 
   int64_t slots() const {
     int64_t sum = 0;
@@ -50,7 +50,7 @@ class ClickStore {
 // low one first, and kNoId in the slots without one; a label, fp32, 0 or 1; a weight.
 enum ClickInput : size_t { kDense, kIds, kClick, kClickWeight };
 
-// An absent id: -1 in both words.
+// An absent id: -1 in both words. An id of this number is written as another one of the same row.
 inline constexpr uint64_t kNoId = ~uint64_t{0};
 
 // The inputs' specification. Both numbers are at least 1; slots: the most ids of a cell, summed

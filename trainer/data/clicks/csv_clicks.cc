@@ -75,8 +75,7 @@ class CsvFile {
     }
     for (size_t k = 0, slot = 0; k < categorical_.size(); ++k) {
       const auto bag = static_cast<size_t>(options_.columns.bags[k]);
-      ReadIds(line, cells.all[categorical_[k]], options_.categorical[k],
-              ids.subspan(2 * slot, 2 * bag));
+      ReadIds(line, cells.all[categorical_[k]], k, ids.subspan(2 * slot, 2 * bag));
       slot += bag;
     }
     const std::string_view label = cells.all[label_];
@@ -153,8 +152,10 @@ class CsvFile {
     }
   }
 
-  void ReadIds(const Line& line, std::string_view cell, const std::string& column,
-               std::span<int32_t> words) const {
+  // The cell of categorical column k.
+  void ReadIds(const Line& line, std::string_view cell, size_t k, std::span<int32_t> words) const {
+    const std::string& column = options_.categorical[k];
+    const auto rows = static_cast<uint64_t>(options_.columns.rows[k]);
     std::fill(words.begin(), words.end(), -1);
     const int64_t bag = std::ssize(words) / 2;
     int64_t n = 0;
@@ -163,14 +164,15 @@ class CsvFile {
       const std::optional<uint64_t> id = CsvId(cell.substr(0, bar));
       if (!id) {
         Refuse(line, column,
-               Quoted(cell.substr(0, bar)) + " is no id, which is a number below 2^64 - 1");
+               Quoted(cell.substr(0, bar)) + " is no id, which is a whole number of 64 bits");
       }
       if (n == bag) {
         Refuse(line, column,
                "has more than " + Counted(bag, "id") +
                    ", which is what the model's bag of this column holds");
       }
-      WriteId(*id, words.subspan(static_cast<size_t>(2 * n)).first<2>());
+      WriteId(*id == kNoId ? kNoId % rows : *id,
+              words.subspan(static_cast<size_t>(2 * n)).first<2>());
       ++n;
       if (bar == cell.size()) break;
       cell.remove_prefix(bar + 1);
@@ -191,6 +193,7 @@ class CsvClicks final : public ClickStore {
   explicit CsvClicks(const CsvClicksOptions& options) : options_(options) {
     FSDP_CHECK_EQ(std::ssize(options.dense), options.columns.dense);
     FSDP_CHECK_EQ(options.categorical.size(), options.columns.bags.size());
+    FSDP_CHECK_EQ(options.categorical.size(), options.columns.rows.size());
     std::vector<float> dense(options.dense.size());
     std::vector<int32_t> ids(static_cast<size_t>(2 * options.columns.slots()));
     for (const std::string& path : ExpandPaths(options.paths, options.where)) {
@@ -282,14 +285,21 @@ std::optional<float> CsvNumber(std::string_view cell) {
 
 std::optional<uint64_t> CsvId(std::string_view cell) {
   cell = WithoutSpaces(cell);
+  const char* const end_of_cell = cell.data() + cell.size();
+  if (cell.starts_with('-')) {
+    int64_t id = 0;
+    const auto [end, error] = std::from_chars(cell.data(), end_of_cell, id);
+    if (error != std::errc() || end != end_of_cell) return std::nullopt;
+    return static_cast<uint64_t>(id);
+  }
   int base = 10;
   if (cell.starts_with("0x") || cell.starts_with("0X")) {
     cell.remove_prefix(2);
     base = 16;
   }
   uint64_t id = 0;
-  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), id, base);
-  if (error != std::errc() || end != cell.data() + cell.size() || id == kNoId) return std::nullopt;
+  const auto [end, error] = std::from_chars(cell.data(), end_of_cell, id, base);
+  if (error != std::errc() || end != end_of_cell) return std::nullopt;
   return id;
 }
 

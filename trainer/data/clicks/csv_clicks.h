@@ -43,8 +43,8 @@ std::string_view SplitCsvLine(std::string_view line, std::vector<std::string_vie
 
 // A finite number, with spaces around it or none. Empty: it is none.
 std::optional<float> CsvNumber(std::string_view cell);
-// A 64-bit id, decimal or hexadecimal behind 0x, but for 2^64 - 1, which is no id. Empty: it is
-// none.
+// A 64-bit id, from -2^63 to 2^64 - 1, decimal or hexadecimal behind 0x. A negative one is the
+// unsigned number of its bits. Empty: it is none.
 std::optional<uint64_t> CsvId(std::string_view cell);
 
 }  // namespace fsdp

@@ -19,11 +19,10 @@ double Entropy(double p) {
 
 }  // namespace
 
-SyntheticClicks::SyntheticClicks(ClickColumns columns, std::vector<int64_t> rows, int64_t size,
-                                 uint64_t samples)
-    : columns_(std::move(columns)), rows_(std::move(rows)), size_(size), samples_(samples) {
-  FSDP_CHECK_EQ(rows_.size(), columns_.bags.size());
-  const auto columns_of_all = static_cast<size_t>(columns_.dense) + rows_.size();
+SyntheticClicks::SyntheticClicks(ClickColumns columns, int64_t size, uint64_t samples)
+    : columns_(std::move(columns)), size_(size), samples_(samples) {
+  FSDP_CHECK_EQ(columns_.rows.size(), columns_.bags.size());
+  const auto columns_of_all = static_cast<size_t>(columns_.dense) + columns_.rows.size();
   FSDP_CHECK(columns_of_all > 0);
   for (size_t c = 0; c < columns_of_all; ++c) vectors_.emplace_back(kFunction, "planted", c);
 }
@@ -42,13 +41,13 @@ double SyntheticClicks::Draw(int64_t i, std::span<float> dense, std::span<int32_
   }
   uint64_t drawn = 0;
   size_t slot = 0;
-  for (size_t t = 0; t < rows_.size(); ++t) {
+  for (size_t t = 0; t < columns_.rows.size(); ++t) {
     const int64_t bag = columns_.bags[t];
     const auto n = bag == 1 ? 1 : static_cast<int64_t>(draws.Below(drawn++, bag + 1));
     for (int64_t j = 0; j < bag; ++j, ++slot) {
       uint64_t id = kNoId;
       if (j < n) {
-        id = draws.Below(drawn++, static_cast<uint64_t>(rows_[t]));
+        id = draws.Below(drawn++, static_cast<uint64_t>(columns_.rows[t]));
         for (size_t k = 0; k < kFactors; ++k) {
           v[columns + t][k] +=
               vectors_[columns + t].Normal(id * kFactors + k) / std::sqrt(static_cast<double>(bag));

@@ -27,9 +27,8 @@ class SyntheticClicks final : public ClickStore {
  public:
   static constexpr int kFactors = 2;
 
-  // `rows`: of each categorical column's table, at least 1. `samples`: each number draws other
-  // clicks of the one function.
-  SyntheticClicks(ClickColumns columns, std::vector<int64_t> rows, int64_t size, uint64_t samples);
+  // `samples`: each number draws other clicks of the one function.
+  SyntheticClicks(ClickColumns columns, int64_t size, uint64_t samples);
 
   int64_t size() const override { return size_; }
   float Read(int64_t i, std::span<float> dense, std::span<int32_t> ids) const override;
@@ -42,7 +41,6 @@ class SyntheticClicks final : public ClickStore {
   double Draw(int64_t i, std::span<float> dense, std::span<int32_t> ids) const;
 
   const ClickColumns columns_;
-  const std::vector<int64_t> rows_;
   const int64_t size_;
   const uint64_t samples_;
   std::vector<RandomStream> vectors_;  // Each column's.

@@ -95,11 +95,10 @@ std::string FloorWords(const std::string& name, const std::vector<ClickSource>& 
 RowLoaders Rows(const RunToOpen& run, const Model& model) {
   const BatchSpec inputs = model.Inputs(run.recipe.data.seq_len);
   ClickColumns columns;
-  std::vector<int64_t> table_rows;
   columns.dense = inputs.inputs[kDense].sample[0];
   for (const EmbeddingTable& table : model.tables()) {
     columns.bags.push_back(table.bag);
-    table_rows.push_back(table.rows);
+    columns.rows.push_back(table.rows);
   }
   const auto open = [&](const KeyedSource& keyed, size_t index, std::vector<DataFile>& files) {
     const SourceRecipe& source = *keyed.source;
@@ -109,7 +108,7 @@ RowLoaders Rows(const RunToOpen& run, const Model& model) {
     };
     std::shared_ptr<const ClickStore> store;
     if (keys.planted) {
-      store = std::make_shared<const SyntheticClicks>(columns, table_rows, *keys.planted,
+      store = std::make_shared<const SyntheticClicks>(columns, *keys.planted,
                                                       HashBytes("data.planted", index));
     } else {
       store = OpenCsvClicks({source.paths, keys.label, keys.dense, keys.categorical, columns,
@@ -153,9 +152,10 @@ const DataSource& Source() {
                    "clicks: the columns of numbers, in the model's order. An empty cell is 0.")),
            Own(Key(
                "categorical", &Keys::categorical, ListOf(Text()),
-               "clicks: the columns of ids, one per table of the model. An id is a 64-bit "
+               "clicks: the columns of ids, one per table of the model. An id is any 64-bit "
                "number, decimal or with 0x, for example a hash; its row is the remainder by the "
-               "table's number of rows. Several ids in a cell are separated by a vertical bar; "
+               "table's number of rows. A negative id counts as the unsigned number of its bits. "
+               "Several ids in a cell are separated by a vertical bar; "
                "an empty cell has none.")),
            Own(Key("planted", &Keys::planted, recipe::Nullable(recipe::Integer(1, kMaxPlanted)),
                    "clicks: draw this many clicks instead of reading paths. Their labels follow a "

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kDense = 4, kTables = 6, kRows = 24;
 
 SyntheticClicks Clicks(int64_t size, uint64_t samples) {
-  return {{kDense, {1, 1, 1, 1, 1, 3}}, std::vector<int64_t>(kTables, kRows), size, samples};
+  return {{kDense, {1, 1, 1, 1, 1, 3}, std::vector<int64_t>(kTables, kRows)}, size, samples};
 }
 
 std::vector<int64_t> FirstOf(int64_t n) {
@@ -77,10 +77,10 @@ TEST(SyntheticClicks, AreBeyondALogisticRegression) {
   constexpr int64_t kTrain = 40000, kHeld = 10000;
   for (const std::vector<int64_t>& bags :
        {std::vector<int64_t>{1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 3}}) {
-    const SyntheticClicks clicks({kDense, bags}, std::vector<int64_t>(kTables, kRows),
-                                 kTrain + kHeld, 3);
+    const ClickColumns columns{kDense, bags, std::vector<int64_t>(kTables, kRows)};
+    const SyntheticClicks clicks(columns, kTrain + kHeld, 3);
     std::vector<float> x(kDense);
-    std::vector<int32_t> ids(2 * static_cast<size_t>(ClickColumns{kDense, bags}.slots()));
+    std::vector<int32_t> ids(2 * static_cast<size_t>(columns.slots()));
     std::vector<double> weights(1 + kDense + kTables * kRows);
     std::vector<std::pair<size_t, double>> active;
     const auto predict = [&](int64_t i, float& label) {
