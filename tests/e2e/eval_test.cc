@@ -79,6 +79,19 @@ INSTANTIATE_TEST_SUITE_P(
              2,
              {"fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, master_dtype: bf16, "
               "keep_fp32: ['*ln_*']}"}},
+        Case{"PartlyFrozen",
+             2,
+             {"fsdp.quantize={gather: int8, min_size: 1}",
+              "optimizer.groups=[{match: '*mlp*', frozen: true}]"}},
+        Case{"PartlyFrozenInOneUnit",
+             3,
+             {"fsdp={quantize: {gather: fp8, min_size: 1}, auto_wrap: {policy: none}}",
+              "optimizer.groups=[{match: '*attn*', frozen: true}]", "train.micro_batch_size=1"}},
+        Case{"PartlyFrozenBySize",
+             2,
+             {"fsdp={quantize: {gather: int8, min_size: 1, block: 64}, auto_wrap: {policy: size, "
+              "min_num_params: 20000}}",
+              "optimizer.groups=[{match: '*wte*', frozen: true}]"}},
         Case{"Adapters",
              1,
              {std::string("model={hidden_size: null, num_hidden_layers: null, num_attention_heads: "

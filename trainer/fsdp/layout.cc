@@ -54,6 +54,13 @@ int64_t Bytes(const Layout& layout, std::span<const int> flats, DType DTypes::*d
   return bytes;
 }
 
+// Where a parameter begins behind so many elements. No shard cuts a matrix's blocks: they end at
+// multiples of a shard's alignment.
+int64_t OffsetOf(const ParameterShape& p, int64_t behind) {
+  const bool in_blocks = p.dtypes.quantized && p.shape.rank() > 1;
+  return RoundUp(behind, in_blocks ? kShardAlignment : kParameterAlignment);
+}
+
 // The one for `dtypes` of a kind; made where there is none yet.
 FlatParameter& FlatFor(std::vector<FlatParameter>& kind, const std::string& name, bool frozen,
                        const DTypes& dtypes) {
@@ -124,7 +131,7 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
       Parts& of = parts[p.shared ? 0 : unit];
       FlatParameter& flat =
           FlatFor(p.frozen ? of.frozen : of.trainable, of.name, p.frozen, p.dtypes);
-      const int64_t offset = RoundUp(flat.size, kParameterAlignment);
+      const int64_t offset = OffsetOf(p, flat.size);
       flat.parameters.push_back({p.name, p.shape, offset});
       flat.size = offset + p.shape.NumElements();
     }

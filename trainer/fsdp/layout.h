@@ -7,7 +7,9 @@
 // again by choice of dtypes.
 // Offsets count elements and are the same for every dtype: each parameter starts at a multiple of
 // 64 (a cache line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never
-// straddles two ranks). Padding is zero in parameters, gradients and state, by construction.
+// straddles two ranks). A matrix that may travel in blocks of 64, 128 or 256 starts at a multiple
+// of 256, so that its blocks are the same in every layout. Padding is zero in parameters, gradients
+// and state, by construction.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 

@@ -60,9 +60,9 @@ QuantizedPart ShardOf(const FlatParameter& flat, int shard, int index,
   return PartOf(flat, shard, 0, flat.shard_size, index * flat.shard_size, quantize);
 }
 
-// Where copy `replica` begins to sum: parts are as equal as multiples of 64 elements allow.
+// Where copy `replica` begins to sum: parts are as equal as whole blocks of any size allow.
 int64_t ReplicaBegin(const FlatParameter& flat, int replica, int replicas) {
-  return flat.shard_size / kParameterAlignment * replica / replicas * kParameterAlignment;
+  return flat.shard_size / kShardAlignment * replica / replicas * kShardAlignment;
 }
 
 QuantizedPart ReplicaPart(const FlatParameter& flat, int shard, int replica, int replicas,

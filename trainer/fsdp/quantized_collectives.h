@@ -1,6 +1,8 @@
 // Flat parameters that travel in blocks that share a scale: which elements travel, and in what
 // order (ZeRO++, Wang et al. 2023, arXiv:2306.10209). Matrices of at least min_size elements are
-// quantised, the rest travels as it is. Blocks end with the parameter or the shard.
+// quantised, the rest travels as it is. Blocks are counted from a parameter's first element, and no
+// shard or part of a shard cuts one (layout.h): they are the same however parameters are wrapped,
+// frozen and sharded.
 //
 // Gathers of weights (qwZ, section 3.1): a shard travels in the flat parameter's `compute`.
 //

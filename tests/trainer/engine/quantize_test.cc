@@ -1,13 +1,16 @@
 // Gathers of quantised weights: every rank computes with what a model of the blocks says, and no
-// setting but the sharding factor has a say in it.
+// setting has a say in it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
@@ -54,10 +57,8 @@ float Round(float x, DType dtype) {
   return x;
 }
 
-// A whole parameter as it arrives where shards begin at multiples of `shard_size` elements of the
-// flat parameter, in which it lies at `offset`.
-std::vector<float> Arriving(const Parameter& p, const TinyRun& run, int64_t offset,
-                            int64_t shard_size) {
+// A whole parameter as it arrives.
+std::vector<float> Arriving(const Parameter& p, const TinyRun& run) {
   const ExecutorOptions& o = run.options.executor;
   const DType dtype = o.mixed_precision.param_dtype;
   const auto form = o.quantize.gather == Gather::kInt8 ? QuantizedForm::kInt8 : QuantizedForm::kFp8;
@@ -66,9 +67,7 @@ std::vector<float> Arriving(const Parameter& p, const TinyRun& run, int64_t offs
   for (int64_t i = 0; i < size; ++i) values[i] = Round(Value(p, i), dtype);
   if (p.shape().rank() < 2 || size < kMinSize) return values;
   for (int64_t begin = 0; begin < size;) {
-    const int64_t shard_end = ((offset + begin) / shard_size + 1) * shard_size - offset;
-    const int64_t block_end = (begin / o.quantize.block + 1) * o.quantize.block;
-    const int64_t end = std::min({size, shard_end, block_end});
+    const int64_t end = std::min(size, begin + o.quantize.block);
     const float scale = ModelScale(form, {values.begin() + begin, values.begin() + end});
     for (; begin < end; ++begin) {
       const int code = ModelCode(form, values[begin], scale);
@@ -80,20 +79,10 @@ std::vector<float> Arriving(const Parameter& p, const TinyRun& run, int64_t offs
 
 // The same run on weights that are what arrives already, not quantised.
 TinyResult OnWhatArrives(TinyRun run) {
-  const Gpt2 model(run.config);
-  const ExecutorOptions& o = run.options.executor;
-  const Mesh mesh = MeshFor(o, /*rank=*/0, run.world);
-  const Layout layout = LayoutFor(o, model, mesh.shard_size());
   std::map<std::string, std::vector<float>> values;
+  const Gpt2 model(run.config);
   for (const ModelSegment& segment : model.segments()) {
-    for (const Parameter* p : segment.parameters) {
-      for (const FlatParameter& flat : layout.flat_parameters) {
-        for (const Placement& placed : flat.parameters) {
-          if (placed.name != p->name()) continue;
-          values[p->name()] = Arriving(*p, run, placed.offset, flat.shard_size);
-        }
-      }
-    }
+    for (const Parameter* p : segment.parameters) values[p->name()] = Arriving(*p, run);
   }
   run.options.executor.quantize = {};
   run.initial = [values](const Parameter& p, int64_t begin, std::span<float> part) {
@@ -118,6 +107,27 @@ TEST(Quantize, RanksComputeWithWhatArrives) {
         EXPECT_EQ(quantized.gradients, model.gradients) << world;
         run.options.executor.quantize = {};
         EXPECT_NE(Train(run).gradients, model.gradients);  // It makes a difference.
+      }
+    }
+  }
+}
+
+// Blocks are a parameter's own: wrapping and freezing do not move them.
+TEST(Quantize, LossesAreThoseOfAnyLayout) {
+  const WrapPolicy wraps[] = {{}, {AutoWrap::kNone}, {AutoWrap::kSize, 6000}};
+  for (const auto& [world, gather, block] :
+       {std::tuple(2, Gather::kInt8, 256), {3, Gather::kFp8, 256}, {3, Gather::kInt8, 64}}) {
+    std::optional<std::pair<float, float>> first;
+    for (const WrapPolicy& wrap : wraps) {
+      for (const char* frozen : {"", "*mlp*", "*attn*", "*wte*", "*h.1.*"}) {
+        TinyRun run = QuantizedRun(world, gather, block);
+        run.options.executor.auto_wrap = wrap;
+        run.options.lr.lr = 0;
+        if (*frozen != '\0') run.options.optimizer.groups = {{frozen, std::nullopt, 1, true}};
+        const TinyResult result = Train(run);
+        const std::pair losses(result.losses.at(0), result.eval_loss);
+        if (!first) first = losses;
+        EXPECT_EQ(losses, *first) << world << " ranks, frozen `" << frozen << "`";
       }
     }
   }

@@ -15,7 +15,7 @@
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/ops/quantize_model.h"
-#include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
 
 namespace fsdp::testing {
 
@@ -80,27 +80,23 @@ inline const Tensors& OwnGradients(const ReduceSetting& s, int rank, int micro_b
 
 class ReduceModel {
  public:
-  ReduceModel(const ReduceSetting& s, const Gpt2& model) : s_(s) {
-    const ExecutorOptions o = RunOf(s).options.executor;
-    layout_ = LayoutFor(o, model, s.shards());
-  }
+  explicit ReduceModel(const ReduceSetting& s) : s_(s) {}
 
   // The gradient of each parameter, as all ranks sum it.
-  Tensors Gradients() const {
+  Tensors Gradients(const Gpt2& model) const {
     Tensors gradients;
-    for (const FlatParameter& flat : layout_.flat_parameters) {
-      for (const Placement& p : flat.parameters) {
-        std::vector<float>& all = gradients[p.name];
+    for (const ModelSegment& segment : model.segments()) {
+      for (const Parameter* p : segment.parameters) {
         for (int m = 0; m < s_.micro_batches; ++m) {
           std::vector<std::vector<float>> copies;
-          for (int c = 0; c < s_.copies; ++c) copies.push_back(OfCopy(flat, p, c, m));
+          for (int c = 0; c < s_.copies; ++c) copies.push_back(OfCopy(*p, c, m));
           if (m == 0) {
             sums_ = copies;
           } else {
             for (int c = 0; c < s_.copies; ++c) Add(copies[c], sums_[c]);
           }
         }
-        all = OverCopies(flat, p);
+        gradients[p->name()] = OverCopies(*p);
       }
     }
     return gradients;
@@ -111,20 +107,18 @@ class ReduceModel {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
   }
 
-  bool IsQuantized(const Placement& p) const {
-    return s_.shards() > 1 && p.shape.rank() > 1 && p.size() >= kMinReduced;
+  bool IsQuantized(const Parameter& p) const {
+    return s_.shards() > 1 && p.shape().rank() > 1 && p.shape().NumElements() >= kMinReduced;
   }
 
-  // As it arrives where elements of the flat parameter are sent up to each of `ends`.
-  std::vector<float> Sent(const std::vector<float>& x, const Placement& p,
-                          const std::vector<int64_t>& ends) const {
+  // As it arrives.
+  std::vector<float> Sent(const std::vector<float>& x, const Parameter& p) const {
     if (!IsQuantized(p)) return x;
     const auto form = s_.reduce == FsdpOptions::Quantize::Reduce::kInt8 ? QuantizedForm::kInt8
                                                                         : QuantizedForm::kInt4;
     std::vector<float> y(x.size());
-    for (int64_t begin = 0; begin < p.size();) {
-      const int64_t sent = *std::ranges::upper_bound(ends, p.offset + begin) - p.offset;
-      const int64_t end = std::min({p.size(), sent, (begin / s_.block + 1) * s_.block});
+    for (int64_t begin = 0; begin < std::ssize(x);) {
+      const int64_t end = std::min<int64_t>(std::ssize(x), begin + s_.block);
       const float scale = ModelScale(form, {x.begin() + begin, x.begin() + end});
       for (; begin < end; ++begin) {
         y[begin] = ModelValue(form, ModelCode(form, x[begin], scale), scale);
@@ -134,40 +128,31 @@ class ReduceModel {
   }
 
   // The sum over the ranks of copy `c` in a micro-batch: within each host, then over hosts.
-  std::vector<float> OfCopy(const FlatParameter& flat, const Placement& p, int c, int m) const {
-    std::vector<int64_t> ends;
-    for (int s = 1; s <= s_.shards(); ++s) ends.push_back(s * flat.shard_size);
+  std::vector<float> OfCopy(const Parameter& p, int c, int m) const {
     const int inside = s_.inside == 0 ? s_.shards() : s_.inside;
     std::vector<float> all;
     for (int host = 0; host < s_.shards() / inside; ++host) {
       std::vector<float> sum;
       for (int l = 0; l < inside; ++l) {
         const int rank = c * s_.shards() + host * inside + l;
-        const std::vector<float> own = Sent(OwnGradients(s_, rank, m).at(p.name), p, ends);
+        const std::vector<float> own = Sent(OwnGradients(s_, rank, m).at(p.name()), p);
         l == 0 ? void(sum = own) : Add(own, sum);
       }
-      if (inside > 1 && inside < s_.shards()) sum = Sent(sum, p, ends);
+      if (inside > 1 && inside < s_.shards()) sum = Sent(sum, p);
       host == 0 ? void(all = sum) : Add(sum, all);
     }
     return all;
   }
 
-  // Each copy's shard goes in as many parts as there are copies.
-  std::vector<float> OverCopies(const FlatParameter& flat, const Placement& p) const {
+  // Each copy sums a part of the shard, and gives it to all.
+  std::vector<float> OverCopies(const Parameter& p) const {
     if (s_.copies == 1) return sums_[0];
-    std::vector<int64_t> ends;
-    for (int s = 0; s < s_.shards(); ++s) {
-      for (int c = 1; c <= s_.copies; ++c) {
-        ends.push_back(s * flat.shard_size + flat.shard_size / 64 * c / s_.copies * 64);
-      }
-    }
-    std::vector<float> all = Sent(sums_[0], p, ends);
-    for (int c = 1; c < s_.copies; ++c) Add(Sent(sums_[c], p, ends), all);
-    return Sent(all, p, ends);
+    std::vector<float> all = Sent(sums_[0], p);
+    for (int c = 1; c < s_.copies; ++c) Add(Sent(sums_[c], p), all);
+    return Sent(all, p);
   }
 
   const ReduceSetting s_;
-  Layout layout_;
   mutable std::vector<std::vector<float>> sums_;  // A parameter's, by copy.
 };
 
@@ -179,7 +164,7 @@ inline void ExpectReduceModel(const ReduceSetting& s) {
                std::to_string(s.micro_batches));
   TinyRun run = RunOf(s);
   const TinyResult quantized = Train(run);
-  const Tensors want = ReduceModel(s, Gpt2(run.config)).Gradients();
+  const Tensors want = ReduceModel(s).Gradients(Gpt2(run.config));
   ASSERT_EQ(quantized.gradients.size(), want.size());
   for (const auto& [name, values] : want) {
     const std::vector<float>& got = quantized.gradients.at(name);
