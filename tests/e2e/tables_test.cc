@@ -82,6 +82,35 @@ TEST(Tables, AKilledRunGoesOnWithTheSameBits) {
   }
 }
 
+// Behind evaluations and saves, too: a plan's memory is the most that a record has, and its traffic
+// is that of each. More rounds than one send more ids, rows and gradients.
+TEST(Tables, RecordsAreAsPlanned) {
+  for (const int world : {1, 2, 3}) {
+    for (const std::string buffers : {"slots", "caching"}) {
+      SCOPED_TRACE(buffers + " on " + std::to_string(world));
+      Job job(std::string(kTables) + kRest);
+      const std::string fsdp = "fsdp={buffers: " + buffers + ", communicators: 1}";
+      Train(job, world, {fsdp});
+      const Outcome outcome = Call({"plan", "--config", job.recipe(), "--set", fsdp, "--world-size",
+                                    std::to_string(world), "--json"});
+      ASSERT_EQ(outcome.code, 0) << outcome.Text();
+      const Json plan = Json::parse(outcome.out);
+      const std::vector<Json> steps = OfKind(ReadMetrics(job.run_dir()), "step");
+      EXPECT_EQ(steps.size(), 12u);
+      for (const Json& step : steps) {
+        for (const char* key : {"allocated_peak", "active_peak", "reserved_peak"}) {
+          EXPECT_LE(step["memory"][key], plan["memory"][key]) << key << " of step " << step["step"];
+        }
+        for (const auto& [key, bytes] : plan["communication"].items()) {
+          const bool more = key == "all_to_all_bytes" && step["table_rounds"] > 1;
+          if (key == "exposed_s" || more) continue;
+          EXPECT_EQ(step["communication"][key], bytes) << key << " of step " << step["step"];
+        }
+      }
+    }
+  }
+}
+
 // SGD moves the dense part, as in resume_test: what ranks add up in another order changes a loss by
 // kSamples roundings in each of the steps so far. A row is updated by the sum of its gradients in
 // the order of samples, which no world changes.

@@ -51,20 +51,21 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
         Count(operation, ResourceOf(operation, stream.name()), *traffic);
       });
     }
-    if (options.train) session.Train(1, session.FullTargets(), {}, no_load);
+    // As a run's: each step knows the next, so the host waits for no more than there.
+    const auto train = [&](int64_t step) {
+      session.Train(step, session.FullTargets(), {}, no_load, no_load);
+    };
+    if (options.train) train(1);
     device.Observe(nullptr);
     if (traffic != nullptr) {
-      for (const Communicator* c : communicators.all()) {
-        traffic->all_gather_bytes += c->bytes_given(Collective::kAllGather);
-        traffic->reduce_scatter_bytes += c->bytes_given(Collective::kReduceScatter);
-        traffic->all_reduce_bytes += c->bytes_given(Collective::kAllReduce);
-        traffic->all_to_all_bytes += c->bytes_given(Collective::kAllToAll);
-      }
+      const TrafficBytes given = session.executor().Given(0);
+      traffic->all_gather_bytes = given.of(Collective::kAllGather);
+      traffic->reduce_scatter_bytes = given.of(Collective::kReduceScatter);
+      traffic->all_reduce_bytes = given.of(Collective::kAllReduce);
+      traffic->all_to_all_bytes = given.of(Collective::kAllToAll);
     }
     // Two steps, or two micro-batches of an evaluation, are in the air at a time.
-    for (int step = 2; caches && options.train && step <= 4; ++step) {
-      session.Train(step, session.FullTargets(), {}, no_load);
-    }
+    for (int step = 2; caches && options.train && step <= 4; ++step) train(step);
     for (int i = 0; options.eval && i < (caches ? 3 : 1); ++i) session.Eval(1, no_load);
     if (options.generate) session.Logits(0, no_load);
     if (caches) plan = buffers.Used();

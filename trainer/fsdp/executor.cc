@@ -282,8 +282,9 @@ void Executor::Run(const Step& step) {
   clocks_[steps_ % 2].Clear();
   if (caching()) caching()->TakePeaks();  // Those of what was between the steps.
   traffic_[steps_ % 2].Clear();
-  communicators_.CountIn(&traffic_[steps_ % 2]);
+  communicators_.CountIn(nullptr);  // An agreement that no step before has made is of none.
   PrepareTables();
+  communicators_.CountIn(&traffic_[steps_ % 2]);
   events_before_ = std::move(events_);
   events_.assign(running_->actions.size(), nullptr);
   cursor_ = 0;

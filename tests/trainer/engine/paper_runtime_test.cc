@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "models/dhen/dhen.h"
 #include "models/shape.h"
 #include "tests/testing/everything.h"
 #include "tests/testing/pairwise.h"
@@ -143,9 +144,11 @@ TinyRun Wide() {
   return run;
 }
 
-MemoryPlan PlanOf(const TinyRun& run) {
-  return PlanMemory(*MakeModel(run.shape()), run.options, run.world);
+std::shared_ptr<Model> ModelOf(const TinyRun& run) {
+  return run.model ? run.model() : std::shared_ptr<Model>(MakeModel(run.shape()));
 }
+
+MemoryPlan PlanOf(const TinyRun& run) { return PlanMemory(*ModelOf(run), run.options, run.world); }
 
 TEST(PaperRuntime, PlannedStatisticsAreInOrder) {
   TinyRun run = Wide();
@@ -199,21 +202,21 @@ TEST(PaperRuntime, ConcatenatedGradientsAreReducedFromACopy) {
   EXPECT_GT(reduced, 4);
 }
 
-// Reserved by steps and evaluations by turns, where the device is as late or as quick as it can be.
-int64_t ReservedByTurns(const TinyRun& run, bool late) {
+// Steps and evaluations by turns, where the device is as late or as quick as it can be.
+CachingStatistics OfTurns(const TinyRun& run, bool late) {
   SimDevice device({.ready_when_waited_for = late});
   CachingBuffers buffers(device);
   const MeshCommunicators communicators(MeshFor(run.options.executor, /*rank=*/0, run.world),
                                         run.options.executor.communicators, ConnectSim);
-  const std::shared_ptr<Model> model = MakeModel(run.shape());
+  const std::shared_ptr<Model> model = ModelOf(run);
   Session session(device, buffers, *model, run.options, communicators);
   session.executor().MastersWritten();
   const auto no_load = [](int, const Batch&) {};
   for (int step = 1; step <= 12; ++step) {
-    session.Train(step, session.FullTargets(), {}, no_load);
+    session.Train(step, session.FullTargets(), {}, no_load, no_load);
     for (int i = 0; i < step % 4; ++i) session.Eval(1, no_load);
   }
-  return buffers.Used().caching->reserved.peak;
+  return *buffers.Used().caching;
 }
 
 TEST(PaperRuntime, EvaluationsByTurnsReserveNoMoreThanPlanned) {
@@ -228,10 +231,60 @@ TEST(PaperRuntime, EvaluationsByTurnsReserveNoMoreThanPlanned) {
           run.options.executor.forward_prefetch = prefetch;
           const int64_t planned = PlanOf(run).caching->reserved.peak;
           for (const bool late : {false, true}) {
-            EXPECT_LE(ReservedByTurns(run, late), planned)
+            EXPECT_LE(OfTurns(run, late).reserved.peak, planned)
                 << vocab << ", limit " << limit << ", prefetch " << prefetch << ", world " << world
                 << ", late " << late;
           }
+        }
+      }
+    }
+  }
+}
+
+// Ids are read a step ahead, so the host waits for less than in the first step.
+TEST(PaperRuntime, TablesTakeNoMoreThanPlanned) {
+  const DhenConfig shapes[] = {{.dense_columns = 1,
+                                .table_rows = {500},
+                                .table_width = 8,
+                                .dense_vectors = 2,
+                                .num_vectors = 4,
+                                .num_hidden_layers = 1,
+                                .num_attention_heads = 2,
+                                .cross_rank = 4,
+                                .intermediate_size = 16},
+                               {.dense_columns = 3,
+                                .table_rows = {50, 9000},
+                                .table_bags = {1, 5},
+                                .table_width = 16,
+                                .dense_vectors = 3,
+                                .num_vectors = 8,
+                                .num_hidden_layers = 3,
+                                .num_attention_heads = 4,
+                                .cross_rank = 8,
+                                .intermediate_size = 24},
+                               {.dense_columns = 13,
+                                .table_rows = {100000, 20, 7},
+                                .table_width = 64,
+                                .num_hidden_layers = 2}};
+  for (const DhenConfig& shape : shapes) {
+    for (const int world : {1, 2, 3}) {
+      for (const int row : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        TinyRun run = Wide();
+        run.world = world;
+        run.model = [shape] { return std::make_shared<Dhen>(shape); };
+        ExecutorOptions& o = run.options.executor;
+        o.concat_gradients = row % 2 == 1;
+        o.communicators = row % 4 < 2 ? 1 : 2;
+        o.limit_all_gathers = row < 4 ? 2 : 0;
+        o.micro_batches = 1 + row % 3;
+        const CachingStatistics planned = *PlanOf(run).caching;
+        for (const bool late : {false, true}) {
+          const CachingStatistics got = OfTurns(run, late);
+          const std::string what = std::to_string(shape.table_width) + " wide, world " +
+                                   std::to_string(world) + ", row " + std::to_string(row);
+          EXPECT_LE(got.allocated.peak, planned.allocated.peak) << what;
+          EXPECT_LE(got.active.peak, planned.active.peak) << what;
+          EXPECT_LE(got.reserved.peak, planned.reserved.peak) << what;
         }
       }
     }

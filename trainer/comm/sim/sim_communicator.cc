@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -17,6 +18,7 @@ void SimCommunicator::Enqueue(Stream& stream, Operation operation, const Collect
     std::lock_guard lock(mutex_);
     if (!aborted_.empty()) throw CommError(aborted_);
   }
+  CountTaken(call, BytesTaken(call, rank(), size()));
   if (charge_) static_cast<SimDevice&>(stream.device()).PriceNext(charge_(stream, group(), call));
   stream.Enqueue(std::move(operation));
 }
