@@ -3,99 +3,45 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <new>
 #include <stdexcept>
 
 #include "trainer/core/errors.h"
+#include "trainer/data/tokenizers/regex_pattern.h"
+#include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
 namespace {
-
-constexpr std::string_view kSpaces =
-    "\\t-\\r "
-    "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-constexpr std::string_view kWord = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
-
-// From Oniguruma's spelling to PCRE2's.
-struct Translation {
-  std::string pattern;
-  bool looks_back = false;
-};
-
-Translation Translate(std::string_view pattern) {
-  Translation out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const std::string_view rest = pattern.substr(i);
-    if (c == '\\') {
-      if (++i == pattern.size()) throw std::invalid_argument("ends in a backslash");
-      const char escaped = pattern[i];
-      const auto unsupported = [&] {
-        return std::invalid_argument(std::string("\\") + escaped +
-                                     (in_class ? " in brackets" : "") + " is not supported");
-      };
-      if (escaped == 's' || escaped == 'w') {
-        const std::string_view set = escaped == 's' ? kSpaces : kWord;
-        out.pattern += in_class ? std::string(set) : "[" + std::string(set) + "]";
-      } else if (escaped == 'S' || escaped == 'W') {
-        if (in_class) throw unsupported();
-        out.pattern += "[^" + std::string(escaped == 'S' ? kSpaces : kWord) + "]";
-      } else {
-        const bool letter =
-            (escaped >= 'a' && escaped <= 'z') || (escaped >= 'A' && escaped <= 'Z');
-        const bool digit = escaped >= '0' && escaped <= '9';
-        if (digit || (letter &&
-                      std::string_view("pPdDrntfxbBAzZ").find(escaped) == std::string_view::npos)) {
-          throw unsupported();
-        }
-        if (in_class && std::string_view("bBAzZ").find(escaped) != std::string_view::npos) {
-          throw unsupported();
-        }
-        out.looks_back |= escaped == 'b' || escaped == 'B' || escaped == 'A';
-        out.pattern += {'\\', escaped};
-        // The braces of \p{L} and \x{2581} repeat nothing.
-        const size_t close = pattern.find('}', i);
-        const bool named = std::string_view("pPx").find(escaped) != std::string_view::npos;
-        if (named && i + 1 < pattern.size() && pattern[i + 1] == '{' &&
-            close != std::string_view::npos) {
-          out.pattern += pattern.substr(i + 1, close - i);
-          i = close;
-        }
-      }
-      continue;
-    }
-    if (in_class) {
-      if (rest.starts_with("&&")) throw std::invalid_argument("&& in brackets is not supported");
-      if (c == '[') throw std::invalid_argument("brackets in brackets are not supported");
-      if (c == ']') in_class = false;
-    } else if (c == '[') {
-      in_class = true;
-      // A bracket at the start is itself for PCRE2 and an error for Oniguruma.
-      if (rest.starts_with("[]") || rest.starts_with("[^]")) {
-        throw std::invalid_argument("empty brackets are not supported");
-      }
-    } else if (rest.starts_with("}+")) {
-      throw std::invalid_argument("{...}+ is not supported");
-    } else if (c == '(' && rest.starts_with("(?")) {
-      const std::string_view kind = rest.substr(2, 2);
-      out.looks_back |= kind == "<=" || kind == "<!";
-      const bool known = kind.starts_with(':') || kind.starts_with('=') || kind.starts_with('!') ||
-                         kind.starts_with('>') || kind == "<=" || kind == "<!" || kind == "i:";
-      if (!known) throw std::invalid_argument("(?" + std::string(kind) + " is not supported");
-    } else if (c == '(' && rest.starts_with("(*")) {
-      throw std::invalid_argument("(* is not supported");
-    } else if (c == '^' || c == '$') {
-      throw std::invalid_argument(std::string(1, c) + " is not supported");
-    }
-    out.pattern += c;
-  }
-  return out;
-}
 
 std::string MessageOf(int code) {
   PCRE2_UCHAR text[256];
   pcre2_get_error_message(code, text, sizeof(text));
   return reinterpret_cast<const char*>(text);
+}
+
+struct CompileContext {
+  CompileContext() : context(pcre2_compile_context_create(nullptr)) {
+    if (context == nullptr) throw std::bad_alloc();
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+  }
+  ~CompileContext() { pcre2_compile_context_free(context); }
+  pcre2_compile_context* context;
+};
+
+pcre2_code* Compile(std::string_view pattern, int& error) {
+  // ^ and $ are Oniguruma's: at the ends of lines.
+  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  const CompileContext lines;
+  PCRE2_SIZE offset = 0;
+  return pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions,
+                       &error, &offset, lines.context);
+}
+
+bool Compiles(std::string_view pattern) {
+  int error = 0;
+  pcre2_code* const code = Compile(pattern, error);
+  pcre2_code_free(code);
+  return code != nullptr;
 }
 
 }  // namespace
@@ -127,13 +73,14 @@ Regex::Scratch::Scratch() : data_(std::make_unique<Data>()) {}
 Regex::Scratch::~Scratch() = default;
 
 Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
-  const Translation translation = Translate(pattern);
-  looks_back_ = translation.looks_back;
+  std::string buffer;
+  if (WellFormed(pattern, buffer).data() != pattern.data()) {
+    throw std::invalid_argument("is no UTF-8");
+  }
+  const RegexPattern translated = TranslateRegex(pattern, Compiles);
+  looks_back_ = translated.looks_back;
   int error = 0;
-  PCRE2_SIZE offset = 0;
-  code_->code = pcre2_compile(
-      reinterpret_cast<PCRE2_SPTR>(translation.pattern.data()), translation.pattern.size(),
-      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  code_->code = Compile(translated.pattern, error);
   if (code_->code == nullptr) throw std::invalid_argument(MessageOf(error));
   pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // Without it, matching is slow, not wrong.
 }
