@@ -36,7 +36,7 @@ int FuzzTokenizerJson(const uint8_t* data, size_t size) {
       "the  jargon's <s>a\xcc\x81 \xe2\x96\x81 1234 \xf0\x9f\x98\x80\xff\n\nabab  [x] " +
       std::string(60, 'a') + " end of it";
   try {
-    const auto tokenizer = ParseHfTokenizer("fuzz", Text(data, size), "");
+    const auto tokenizer = ParseHfTokenizer("fuzz", Text(data, size), {});
     std::vector<int32_t> ids = tokenizer->Encode(text);
     for (const int32_t id : ids) {
       Require(id >= 0 && id < tokenizer->vocab_size(), "an id outside the vocabulary");

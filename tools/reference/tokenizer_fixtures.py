@@ -13,6 +13,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "tokenizers"
+# tokenizer_files.py's, but for the first.
+OTHERS = {"expected.json", "patterns.json", "side_files.json", "t5.model"}
 MASK = (1 << 64) - 1
 
 GPT2 = None  # ByteLevel's own.
@@ -237,6 +239,93 @@ def huggingface():
                                   special_tokens=["<unk>", "</s>"])
     parts.train_from_iterator(text, trainer)
     made["parts"] = parts
+    made.update(unigrams())
+    return made
+
+
+# What a small charsmap replaces: one character by several, several by one, and some by nothing.
+CHARSMAP = ["\u212B \u00C5", "A\u030A \u00C5", "e\u0301 \u00E9", "\uFB01 fi", "\u2122 TM", "\uFF21 A",
+            "\u2460 1", "\u00BD 1\u20442", "\uFDFA \u0635\u0644\u0649", "\u3000  ", "\u00A0  ", "\t  ",
+            "\n  ", "\u0344 ", "\u1100\u1161 \uAC00", "\u2126 \u03A9",
+            "\u00B2 2", "\u2026 ...", "\u0958 \u0915\u093C"]
+
+
+def t5_model():
+    """A SentencePiece model as T5's: ids of <pad>, </s> and <unk>, and a charsmap."""
+    import sentencepiece
+
+    with tempfile.TemporaryDirectory() as folder:
+        rules = pathlib.Path(folder) / "rules.tsv"
+        code = lambda text: " ".join(f"{ord(c):X}" for c in text)
+        rules.write_text("".join(f"{code(rule.split(' ', 1)[0])}\t{code(rule.split(' ', 1)[1])}\n"
+                                 for rule in CHARSMAP))
+        text = pathlib.Path(folder) / "text.txt"
+        text.write_text("\n".join(line for line in corpus(20_000).splitlines() if len(line) < 2000),
+                        "utf-8")
+        prefix = pathlib.Path(folder) / "t5"
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(text), model_prefix=str(prefix), model_type="unigram", vocab_size=500,
+            character_coverage=0.98, normalization_rule_tsv=str(rules), pad_id=0, eos_id=1,
+            unk_id=2, bos_id=-1, hard_vocab_limit=False, num_threads=1, minloglevel=2,
+            max_sentence_length=8192)
+        return prefix.with_suffix(".model").read_bytes()
+
+
+def unigrams():
+    """Unigram models: with and without charsmap, byte_fallback, and every prepend_scheme."""
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+    from tokenizers import pre_tokenizers, processors
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(t5_model())
+    charsmap = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+    metaspace = lambda scheme, split=True: pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    decode = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(),
+                                decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+
+    made = {}
+    extra = [f"<extra_id_{i}>" for i in range(9, -1, -1)]
+    t5 = Tokenizer(models.Unigram(vocab + [(token, 0.0) for token in extra], 2, False))
+    t5.normalizer = charsmap
+    t5.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace("always")])
+    t5.decoder = decoders.Metaspace(prepend_scheme="always")
+    t5.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>",
+                                                      special_tokens=[("</s>", 1)])
+    t5.add_special_tokens(["<pad>", "</s>", "<unk>", *extra])
+    made["uni_t5"] = t5
+
+    converted = Tokenizer(models.Unigram(vocab, 2, False))
+    converted.normalizer = normalizers.Sequence([
+        charsmap, normalizers.Strip(left=False, right=True),
+        normalizers.Replace(Regex(" {2,}"), "\u2581")])
+    converted.pre_tokenizer = metaspace("first")
+    converted.decoder = decode
+    converted.add_tokens([AddedToken("<mask>", lstrip=True, special=True, normalized=False),
+                          AddedToken("[word]", single_word=True)])
+    made["uni_spm"] = converted
+
+    bytes_ = [(f"<0x{i:02X}>", 0.0) for i in range(256)]
+    fallback = Tokenizer(models.Unigram([("<unk>", 0.0), *bytes_, *vocab[3:]], 0, True))
+    fallback.pre_tokenizer = metaspace("first", False)  # A text is one word.
+    fallback.decoder = decode
+    fallback.add_special_tokens(["</s>"])
+    made["uni_bytes"] = fallback
+    # Without a byte, some characters are unknown.
+    some = [piece for piece in bytes_ if piece[0] != "<0xF0>"]
+    fallback = Tokenizer(models.Unigram([*some, *vocab[2:]], len(some), True))
+    fallback.pre_tokenizer = metaspace("always")
+    fallback.decoder = decode
+    made["uni_some"] = fallback
+
+    never = Tokenizer(models.Unigram(vocab[1:], 1, False))
+    never.normalizer = normalizers.Sequence([
+        normalizers.NFKC(), normalizers.Nmt(), normalizers.Replace(Regex(" {2,}"), " ")])
+    never.pre_tokenizer = metaspace("never")
+    never.decoder = decoders.Metaspace(prepend_scheme="never")
+    never.add_tokens([AddedToken("vi\u1EBFX", normalized=True), AddedToken("word", single_word=True),
+                      AddedToken("<|im_end|>", rstrip=True, normalized=False)])
+    made["uni_never"] = never
     return made
 
 
@@ -261,6 +350,7 @@ def sentencepiece_models():
             prefix = str(pathlib.Path(tempfile.gettempdir()) / name)
             sentencepiece.SentencePieceTrainer.train(model_prefix=prefix, **common, **options)
             made[name] = pathlib.Path(prefix + ".model").read_bytes()
+    made["t5"] = t5_model()
     return made
 
 
@@ -292,7 +382,7 @@ def results(folder):
     base = bases(decoded)
     out = {"text": {"bytes": len(text), "hash": f"{fnv(text):016x}"}}
     for path in sorted(folder.glob("*.json")):
-        if path.name == "expected.json":
+        if path.name in OTHERS:
             continue
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
         encoded = tokenizer.encode(decoded, add_special_tokens=False)
@@ -300,6 +390,8 @@ def results(folder):
         begins = [base[begin] for begin, _ in encoded.offsets]
         out[path.name] = describe(encoded.ids, begins, back)
     for path in sorted(folder.glob("*.model")):
+        if path.name in OTHERS:
+            continue
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         ids = processor.encode(decoded)
         pieces = processor.encode(decoded, out_type="immutable_proto").pieces
@@ -369,7 +461,7 @@ def measure():
     hard = hard_text(2, 1_000_000).decode("utf-8", "replace")
     easy = (ROOT / "configs" / "data" / "jargon.txt").read_text("utf-8")
     for path in sorted([*FOLDER.glob("*.json"), *FOLDER.glob("*.model")]):
-        if path.name == "expected.json":
+        if path.name in OTHERS:
             continue
         if path.suffix == ".json":
             encode = tokenizers.Tokenizer.from_file(str(path)).encode

@@ -28,6 +28,17 @@ struct Stretch {
   }
 };
 
+// tokenizers, normalizers/unicode.rs, do_nmt.
+bool IsNmtControl(uint32_t c) {
+  return (c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f ||
+         c == 0x9f;
+}
+bool IsNmtSpace(uint32_t c) {
+  return c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 ||
+         (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xfeff ||
+         c == 0xfffd;
+}
+
 class HfTokenizer : public Tokenizer {
  public:
   HfTokenizer(HfTokenizerFile file, uint64_t hash)
@@ -80,6 +91,7 @@ class HfTokenizer : public Tokenizer {
  private:
   struct Scratch {
     Bpe::Scratch bpe;
+    Unigram::Scratch unigram;
     Regex::Scratch regex;
     std::string head, tail, joined, normal, other;
     std::vector<int32_t>* out = nullptr;
@@ -146,7 +158,7 @@ std::string_view HfTokenizer::Normalize(std::string_view text, Regex::Scratch& r
                                         std::string& to, std::string& other,
                                         std::vector<size_t>* from) const {
   std::vector<size_t> places;  // By byte of `other`: its byte of `text`.
-  for (const HfNormalizer& n : file_.normalizers) {
+  for (const HfNormalizer& n : file_.steps.normalizers) {
     if (text.empty()) break;
     // `text` may lie in `to`.
     other.clear();
@@ -167,6 +179,34 @@ std::string_view HfTokenizer::Normalize(std::string_view text, Regex::Scratch& r
           AppendNormalized(text, n.form, other);
         }
         break;
+      case HfNormalizer::Kind::kPrecompiled:
+        n.charsmap->Append(text, other, from == nullptr ? nullptr : &places);
+        break;
+      case HfNormalizer::Kind::kNmt:
+        for (size_t at = 0; at < text.size();) {
+          const CodePoint c = FirstCodePoint(text.substr(at));
+          if (IsNmtSpace(c.value)) {
+            other += ' ';
+            if (from != nullptr) places.push_back(at);
+          } else if (!IsNmtControl(c.value)) {
+            copy(at, at + c.bytes);
+          }
+          at += c.bytes;
+        }
+        break;
+      case HfNormalizer::Kind::kStrip: {
+        size_t begin = 0, end = text.size();
+        while (n.left && begin < end && IsWhiteSpace(FirstCodePoint(text.substr(begin)).value)) {
+          begin += FirstCodePoint(text.substr(begin)).bytes;
+        }
+        while (n.right && begin < end) {
+          const CodePoint last = LastCodePoint(text.substr(begin, end - begin));
+          if (!IsWhiteSpace(last.value)) break;
+          end -= last.bytes;
+        }
+        copy(begin, end);
+        break;
+      }
       case HfNormalizer::Kind::kPrepend:
         insert(0);
         copy(0, text.size());
@@ -181,7 +221,8 @@ std::string_view HfTokenizer::Normalize(std::string_view text, Regex::Scratch& r
             continue;
           }
           copy(done, match.begin);
-          insert(match.begin);
+          // It comes from the last character that it replaces, as the library says.
+          insert(match.end - LastCodePoint(text.substr(0, match.end)).bytes);
           done = at = match.end;
         }
         copy(done, text.size());
@@ -266,18 +307,24 @@ HfTokenizer::Outcome HfTokenizer::Split(const HfSplitter& splitter, std::string_
 
 HfTokenizer::Outcome HfTokenizer::SplitFrom(size_t step, const Stretch& piece, size_t limit,
                                             bool first, Scratch& scratch) const {
-  if (step == file_.splitters.size()) {
+  if (step == file_.steps.splitters.size()) {
     if (piece.text.size() > limit) return Outcome::kAcross;
     const size_t before = scratch.out->size();
-    file_.bpe->Encode(piece.text, scratch.bpe, *scratch.out);
+    if (file_.unigram) {
+      file_.unigram->Encode(piece.text, scratch.unigram, *scratch.out, scratch.begins);
+    } else {
+      file_.bpe->Encode(piece.text, scratch.bpe, *scratch.out);
+    }
     if (scratch.begins != nullptr) {
       std::vector<size_t>& begins = *scratch.begins;
-      file_.bpe->AppendBegins(piece.text, std::span(*scratch.out).subspan(before), begins);
+      if (file_.bpe) {
+        file_.bpe->AppendBegins(piece.text, std::span(*scratch.out).subspan(before), begins);
+      }
       for (size_t i = before; i < begins.size(); ++i) begins[i] = piece.From(begins[i]);
     }
     return Outcome::kOn;
   }
-  const HfSplitter& splitter = file_.splitters[step];
+  const HfSplitter& splitter = file_.steps.splitters[step];
   const auto into = [&](const Stretch& all, size_t its_limit) {
     if (!splitter.regex) return SplitFrom(step + 1, all, its_limit, first, scratch);
     return Split(splitter, all.text, its_limit, scratch, [&](size_t begin, size_t end) {
@@ -318,7 +365,7 @@ HfTokenizer::Outcome HfTokenizer::SplitFrom(size_t step, const Stretch& piece, s
 // `text` holds no added token that is found before normalising.
 HfTokenizer::Outcome HfTokenizer::EncodeText(Stretch text, size_t limit, bool first,
                                              Scratch& scratch) const {
-  if (!file_.normalizers.empty()) {
+  if (!file_.steps.normalizers.empty()) {
     std::vector<size_t>* from = nullptr;
     if (scratch.begins != nullptr) {
       from = &scratch.from;
@@ -397,7 +444,7 @@ bool HfTokenizer::EncodeTo(std::string_view text, size_t end, bool first, std::v
 }
 
 size_t HfTokenizer::PartEnd(std::string_view text, size_t target) const {
-  if (file_.whole || target >= text.size()) return text.size();
+  if (file_.steps.whole || target >= text.size()) return text.size();
   const auto is_letter = [&](size_t i) { return text[i] >= 'a' && text[i] <= 'z'; };
   constexpr size_t kSearch = 1 << 16;
   const size_t stop = std::min(text.size(), target + kSearch);
@@ -407,7 +454,7 @@ size_t HfTokenizer::PartEnd(std::string_view text, size_t target) const {
   }
   for (size_t i = std::max<size_t>(target, 1); i < stop; ++i) {
     const char before = text[i - 1];
-    const bool space = text[i] == ' ' || (text[i] == '\n' && !file_.needs_space);
+    const bool space = text[i] == ' ' || (text[i] == '\n' && !file_.steps.needs_space);
     if (space && before != ' ' && before != '\n' && before != '\r' && before != '\t') return i;
   }
   return text.size();
@@ -416,9 +463,9 @@ size_t HfTokenizer::PartEnd(std::string_view text, size_t target) const {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> ParseHfTokenizer(const std::string& path, std::string_view json,
-                                                  std::string_view config) {
-  return std::make_shared<const HfTokenizer>(ReadHfTokenizerFile(path, json, config),
-                                             HashBytes(config, HashBytes(json)));
+                                                  const SideFiles& beside) {
+  return std::make_shared<const HfTokenizer>(ReadHfTokenizerFile(path, json, beside),
+                                             beside.Hash(HashBytes(json)));
 }
 
 }  // namespace fsdp

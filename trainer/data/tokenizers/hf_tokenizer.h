@@ -1,10 +1,12 @@
 // tokenizer.json of Hugging Face's `tokenizers`: byte-pair encodings as GPT-2, Llama, Qwen, Mistral
-// and their kin have them. The same ids as the library's encode(text, add_special_tokens=False),
-// which finds added tokens in the text too, special ones included.
+// and their kin have them, and unigram models as T5 has. The same ids as the library's
+// encode(text, add_special_tokens=False), which finds added tokens in the text too, special ones
+// included; with the tokens of the files beside it (side_files.h) those of transformers.
 //
 //   model           BPE: merges as text or pairs, ignore_merges, byte_fallback, unk_token, fuse_unk
-//   normalizer      NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence
-//   pre_tokenizer   ByteLevel, Split, Digits, Metaspace, Sequence
+//                   Unigram: unk_id, byte_fallback
+//   normalizer      NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Strip, Sequence
+//   pre_tokenizer   ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, Sequence
 //   decoder         ByteLevel, Metaspace, Sequence of Replace, ByteFallback, Fuse, Strip
 //   post_processor  ByteLevel, TemplateProcessing and Sequence, read for bos() and eot() alone
 // Everything else is refused by name. Two things differ where Unicode is not settled: characters
@@ -18,15 +20,16 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/data/tokenizers/side_files.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 
-// `path` is for messages. `config`: the tokenizer_config.json beside it, or empty; its eos_token is
-// the eot(). Without one, what the template puts behind a text is, or else the token called
+// `path` is for messages. The eos_token of the files beside it is the eot(). Without one, what the
+// template puts behind a text is, or else the token called
 // <|endoftext|>, <|end_of_text|>, </s> or <eos>, the first there is. Throws DataError.
 std::shared_ptr<const Tokenizer> ParseHfTokenizer(const std::string& path, std::string_view json,
-                                                  std::string_view config);
+                                                  const SideFiles& beside);
 
 }  // namespace fsdp
 

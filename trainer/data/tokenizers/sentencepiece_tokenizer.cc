@@ -3,13 +3,17 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/json_reader.h"
 #include "trainer/core/philox.h"
+#include "trainer/data/tokenizers/added_tokens.h"
+#include "trainer/data/tokenizers/sentencepiece_model.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
@@ -17,74 +21,12 @@ namespace {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581.
 
-// The settings of sentencepiece_model.proto that its C++ interface does not show.
-struct Settings {
-  bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
-  bool treat_whitespace_as_suffix = false;
-};
-
-// Walks through a message of Protocol Buffers. visit(field, varint, bytes); false where the bytes
-// are no message.
-template <typename Visit>
-bool ForEachField(std::string_view message, const Visit& visit) {
-  const auto varint = [&](uint64_t& value) {
-    value = 0;
-    for (int shift = 0; shift < 64 && !message.empty(); shift += 7) {
-      const auto byte = static_cast<unsigned char>(message[0]);
-      message.remove_prefix(1);
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return true;
-    }
-    return false;
-  };
-  while (!message.empty()) {
-    uint64_t tag = 0, value = 0;
-    if (!varint(tag)) return false;
-    std::string_view bytes;
-    switch (tag & 7) {
-      case 0:
-        if (!varint(value)) return false;
-        break;
-      case 1:
-      case 5:
-        value = (tag & 7) == 1 ? 8 : 4;
-        [[fallthrough]];
-      case 2:
-        if ((tag & 7) == 2 && !varint(value)) return false;
-        if (value > message.size()) return false;
-        bytes = message.substr(0, value);
-        message.remove_prefix(value);
-        break;
-      default:
-        return false;
-    }
-    visit(tag >> 3, value, bytes);
-  }
-  return true;
-}
-
-Settings ReadSettings(std::string_view model) {
-  Settings s;
-  ForEachField(model, [&](uint64_t part, uint64_t, std::string_view bytes) {
-    if (part == 2) {  // TrainerSpec.
-      ForEachField(bytes, [&](uint64_t field, uint64_t value, std::string_view) {
-        if (field == 24) s.treat_whitespace_as_suffix = value != 0;
-      });
-    } else if (part == 3) {  // NormalizerSpec.
-      ForEachField(bytes, [&](uint64_t field, uint64_t value, std::string_view) {
-        if (field == 3) s.add_dummy_prefix = value != 0;
-        if (field == 4) s.remove_extra_whitespaces = value != 0;
-        if (field == 5) s.escape_whitespaces = value != 0;
-      });
-    }
-  });
-  return s;
-}
-
 class SentencePiece : public Tokenizer {
  public:
-  SentencePiece(const std::string& path, std::string_view model, std::string_view config)
-      : path_(path), hash_(HashBytes(config, HashBytes(model))), settings_(ReadSettings(model)) {
+  SentencePiece(const std::string& path, std::string_view model, const SideFiles& beside)
+      : path_(path),
+        hash_(beside.Hash(HashBytes(model))),
+        settings_(ReadSentencePieceSettings(model)) {
     const auto status = processor_.LoadFromSerializedProto(model);
     if (!status.ok()) {
       throw DataError("tokenizer: " + path +
@@ -113,16 +55,42 @@ class SentencePiece : public Tokenizer {
     whole_ = inner_space || settings_.treat_whitespace_as_suffix || !settings_.escape_whitespaces ||
              (!settings_.add_dummy_prefix && settings_.remove_extra_whitespaces);
     if (processor_.eos_id() >= 0) eot_ = processor_.eos_id();
-    if (config.empty()) return;
-    constexpr JsonErrors kErrors{
-        .raise = [](const std::string& message) { throw DataError(message); },
-        .separator = " ",
-        .not_json = "is no JSON object"};
-    const JsonValue json =
-        ParseJson(config, "tokenizer: " + path, kErrors, "tokenizer_config.json beside it");
-    if (!json.IsObject()) json.Refuse("is no JSON object");
-    const auto asked = json.Find("add_bos_token");
-    if (asked && asked->Is("true") && processor_.bos_id() >= 0) bos_ = processor_.bos_id();
+    const SideTokens side = ReadSideTokens(path, beside, {});
+    for (const SideToken& token : side.tokens) {
+      const std::string& text = token.token.content;
+      AddedToken added = token.token;
+      added.id = IdOfAdded(path, token, IdOf(text), vocab_size());
+      if (added.id == vocab_size()) {
+        pieces_.push_back(text);
+        added_ids_[text] = added.id;
+      }
+      const bool letters = text.find(' ') != std::string::npos;
+      whole_ |= letters || added.lstrip || added.rstrip;
+      added_.Add(std::move(added), text);
+      finds_added_ = true;
+    }
+    if (const auto eos = side.named.find("eos_token"); eos != side.named.end()) {
+      if (const auto id = IdOf(eos->second)) eot_ = id;
+    }
+    const auto is = [&](const char* key) {
+      const JsonTree* const value = side.config.Find(key);
+      return value != nullptr && value->IsBoolean() && value->Boolean();
+    };
+    if (is("add_bos_token")) {
+      const auto bos = side.named.find("bos_token");
+      if (bos != side.named.end()) bos_ = IdOf(bos->second);
+      if (!bos_ && processor_.bos_id() >= 0) bos_ = processor_.bos_id();
+    }
+    // LlamaTokenizer adds a space before a text, and none behind an added token.
+    const JsonTree* const name = side.config.Find("tokenizer_class");
+    const bool once =
+        name != nullptr && name->IsText() &&
+        name->Text().substr(0, std::string_view("LlamaTokenizer").size()) == "LlamaTokenizer";
+    if (finds_added_ && once && !is("legacy") && settings_.add_dummy_prefix) {
+      behind_.emplace();
+      const auto loaded = behind_->LoadFromSerializedProto(WithoutDummyPrefix(model));
+      if (!loaded.ok()) throw DataError("tokenizer: " + path + ": " + loaded.ToString());
+    }
   }
 
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
@@ -133,8 +101,11 @@ class SentencePiece : public Tokenizer {
     return settings_.add_dummy_prefix || settings_.remove_extra_whitespaces ? 1 : 0;
   }
   std::optional<int32_t> IdOf(std::string_view token) const override {
+    if (const auto found = added_ids_.find(token); found != added_ids_.end()) return found->second;
     const int id = processor_.PieceToId(token);  // The unknown one's where there is no such piece.
-    if (id < 0 || id >= vocab_size() || processor_.IdToPiece(id) != token) return std::nullopt;
+    if (id < 0 || id >= processor_.GetPieceSize() || processor_.IdToPiece(id) != token) {
+      return std::nullopt;
+    }
     return id;
   }
   std::string_view Piece(int32_t id) const override {
@@ -153,19 +124,38 @@ class SentencePiece : public Tokenizer {
     // The space before a later part is the one that the library puts before a text.
     if (!first && settings_.add_dummy_prefix && part.starts_with(' ')) part.remove_prefix(1);
     std::vector<int> ids;
-    const auto status = processor_.Encode(part, &ids);
-    if (!status.ok()) throw DataError("tokenizer: " + path_ + ": " + status.ToString());
-    out.insert(out.end(), ids.begin(), ids.end());
+    added_.Split(
+        part,
+        [&](size_t begin, size_t stop) {
+          const auto status = At(begin).Encode(part.substr(begin, stop - begin), &ids);
+          if (!status.ok()) throw DataError("tokenizer: " + path_ + ": " + status.ToString());
+          out.insert(out.end(), ids.begin(), ids.end());
+          return true;
+        },
+        [&](size_t, size_t, int32_t id) {
+          out.push_back(id);
+          return true;
+        });
     return true;
   }
 
   PlacedIds EncodePlaced(std::string_view text) const override {
     PlacedIds out;
-    const auto encoded = processor_.EncodeAsImmutableProto(text);
-    for (const auto& piece : encoded.pieces()) {
-      out.ids.push_back(static_cast<int32_t>(piece.id()));
-      out.begins.push_back(piece.begin());
-    }
+    const auto add = [&](int32_t id, size_t begin) {
+      out.ids.push_back(id);
+      out.begins.push_back(begin);
+      return true;
+    };
+    added_.Split(
+        text,
+        [&](size_t begin, size_t stop) {
+          const auto encoded = At(begin).EncodeAsImmutableProto(text.substr(begin, stop - begin));
+          for (const auto& piece : encoded.pieces()) {
+            add(static_cast<int32_t>(piece.id()), begin + piece.begin());
+          }
+          return true;
+        },
+        [&](size_t begin, size_t, int32_t id) { return add(id, begin); });
     return out;
   }
 
@@ -184,10 +174,19 @@ class SentencePiece : public Tokenizer {
            is_letter(at + 1);
   }
 
+  // For a stretch that begins there: behind an added token, or at the start.
+  const sentencepiece::SentencePieceProcessor& At(size_t begin) const {
+    return begin > 0 && behind_ ? *behind_ : processor_;
+  }
+
   std::string path_;
   uint64_t hash_;
-  Settings settings_;
+  SentencePieceSettings settings_;
   sentencepiece::SentencePieceProcessor processor_;
+  std::optional<sentencepiece::SentencePieceProcessor> behind_;
+  AddedTokens added_;
+  bool finds_added_ = false;
+  std::map<std::string, int32_t, std::less<>> added_ids_;  // Those without a piece of the model.
   std::vector<std::string> pieces_;
   std::optional<int32_t> bos_, eot_;
   bool whole_ = false;
@@ -196,8 +195,8 @@ class SentencePiece : public Tokenizer {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> ParseSentencePiece(const std::string& path, std::string_view model,
-                                                    std::string_view config) {
-  return std::make_shared<const SentencePiece>(path, model, config);
+                                                    const SideFiles& beside) {
+  return std::make_shared<const SentencePiece>(path, model, beside);
 }
 
 }  // namespace fsdp

@@ -7,13 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/data/tokenizers/side_files.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 
 // `model`: the contents of a .model file; `path` is for messages. The same ids as the library's
-// Encode(). eot() is the model's eos piece; bos() its bos piece where `config`, the
-// tokenizer_config.json beside it or empty, says add_bos_token.
+// Encode(); tokens of the files beside it are found first, as transformers finds them. eot() is
+// their eos_token, or the model's eos piece; bos() their bos_token, or the model's, where
+// tokenizer_config.json says add_bos_token.
 //
 // A text is encoded in parts (PartEnd) only between two plain words of ASCII, and only by a model
 // none of whose pieces holds a space behind its start: then no piece reaches across. Still a
@@ -22,7 +24,7 @@ namespace fsdp {
 // the ways it is differs between versions of the library too (0.1.97 to 0.2.0 agree, 0.2.3 does
 // not). Throws DataError for what is no model.
 std::shared_ptr<const Tokenizer> ParseSentencePiece(const std::string& path, std::string_view model,
-                                                    std::string_view config);
+                                                    const SideFiles& beside);
 
 }  // namespace fsdp
 

@@ -11,16 +11,18 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/tokenizers/hf_tokenizer.h"
+#include "trainer/data/tokenizers/sentencepiece_model.h"
 #include "trainer/data/tokenizers/sentencepiece_tokenizer.h"
+#include "trainer/data/tokenizers/side_files.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
@@ -121,39 +123,103 @@ std::string TextStream::Finish() { return std::exchange(held_, {}); }
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int64_t kMostTokenizerBytes = int64_t{256} << 20;
+
+// Empty where it is absent. Throws DataError for an empty or long one.
+std::optional<FileContents> ReadIfThere(const std::string& path, int64_t most) {
+  if (!PathExists(path)) return std::nullopt;
+  std::error_code none;
+  if (fs::file_size(path, none) == 0 && !none) {
+    throw DataError("tokenizer: " + path + ": is empty");
+  }
+  std::optional<FileContents> file(std::in_place, path);
+  if (std::ssize(file->bytes()) <= most) return file;
+  throw DataError("tokenizer: " + path + ": has " + std::to_string(file->bytes().size()) +
+                  " bytes, the most is " + std::to_string(most));
+}
+
+std::string TextOf(const JsonTree& config, const char* key) {
+  const JsonTree* const value = config.Find(key);
+  return value != nullptr && value->IsText() ? value->Text() : "";
+}
+
+// How many <extra_id_N> transformers' T5Tokenizer adds to the pieces of a model; empty where it is
+// not the class that opens them. Where none is named, spiece.model is its file.
+std::optional<int32_t> ExtraIds(const JsonTree& config, const std::string& path) {
+  const std::string name = TextOf(config, "tokenizer_class");
+  const bool ours = name.empty() ? fs::path(path).filename() == "spiece.model"
+                                 : name == "T5Tokenizer" || name == "T5TokenizerFast";
+  if (!ours) return std::nullopt;
+  const JsonTree* const given = config.Find("extra_ids");
+  if (given == nullptr) return 100;
+  constexpr int64_t kMost = 1 << 16;
+  if (!given->IsInteger() || given->Number() < 0 || given->Number() > kMost) {
+    throw std::invalid_argument(
+        "tokenizer_config.json beside it, extra_ids: is no number from 0 "
+        "to " +
+        std::to_string(kMost));
+  }
+  return static_cast<int32_t>(given->Integer());
+}
 
 }  // namespace
 
+std::optional<std::string> TokenizerFileIn(const std::string& directory) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"}) {
+    std::string path = (fs::path(directory) / name).string();
+    if (PathExists(path)) return path;
+  }
+  return std::nullopt;
+}
+
 std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   if (name == "bytes") return ByteTokenizer();
-  std::optional<FileContents> file, config;
+  std::error_code none;
+  if (fs::is_directory(name, none)) {
+    if (const auto file = TokenizerFileIn(name)) return OpenTokenizer(*file);
+    throw DataError("tokenizer: " + name +
+                    ": holds no tokenizer.json, tokenizer.model or spiece.model");
+  }
   if (::access(name.c_str(), R_OK) != 0) {
     throw DataError("tokenizer: " + name + ": " + std::strerror(errno) +
                     " (a relative path starts at the working directory)");
   }
-  const std::string beside =
-      (std::filesystem::path(name).parent_path() / "tokenizer_config.json").string();
-  for (const std::string& path : {name, beside}) {
-    std::error_code none;
-    if (std::filesystem::file_size(path, none) == 0 && !none) {
-      throw DataError("tokenizer: " + path + ": is empty");
-    }
-  }
-  file.emplace(name);
-  if (PathExists(beside)) config.emplace(beside);
-  const std::string_view bytes = file->bytes(), extra = config ? config->bytes() : "";
-  for (const auto& [path, size, most] : {std::tuple(name, std::ssize(bytes), kMostTokenizerBytes),
-                                         std::tuple(beside, std::ssize(extra), kMostTextBytes)}) {
-    if (size <= most) continue;
-    throw DataError("tokenizer: " + path + ": has " + std::to_string(size) +
-                    " bytes, the most is " + std::to_string(most));
-  }
+  const auto beside = [&](const char* file) {
+    return ReadIfThere((fs::path(name).parent_path() / file).string(), kMostTextBytes);
+  };
+  const std::optional<FileContents> file = ReadIfThere(name, kMostTokenizerBytes);
+  if (!file) throw DataError("tokenizer: " + name + ": is gone");
+  const auto config = beside("tokenizer_config.json"), map = beside("special_tokens_map.json"),
+             added = beside("added_tokens.json");
+  const auto bytes_of = [](const std::optional<FileContents>& read) {
+    return read ? read->bytes() : std::string_view();
+  };
+  const SideFiles side{bytes_of(config), bytes_of(map), bytes_of(added)};
+  const std::string_view bytes = file->bytes();
   const size_t start = bytes.find_first_not_of(" \t\r\n");
   if (start != std::string_view::npos && bytes[start] == '{') {
-    return ParseHfTokenizer(name, bytes, extra);
+    return ParseHfTokenizer(name, bytes, side);
   }
-  return ParseSentencePiece(name, bytes, extra);
+  const auto parsed = [&](const std::optional<FileContents>& read) {
+    std::optional<JsonTree> json = JsonTree::Parse(read ? read->bytes() : "{}");
+    return json ? std::move(*json) : JsonTree();
+  };
+  std::string json;
+  try {
+    const JsonTree keys = parsed(config);
+    const std::optional<int32_t> extra_ids = ExtraIds(keys, name);
+    if (!extra_ids) return ParseSentencePiece(name, bytes, side);
+    // T5Tokenizer leaves its own list out where tokenizer_config.json has one.
+    const JsonTree* const extra = keys.Find("extra_special_tokens");
+    const bool listed =
+        keys.Contains("additional_special_tokens") || (extra != nullptr && !extra->IsObject());
+    json = T5TokenizerJson(bytes, *extra_ids, !listed);
+  } catch (const std::invalid_argument& error) {
+    throw DataError("tokenizer: " + name + ": " + error.what());
+  }
+  return ParseHfTokenizer(name, json, side);
 }
 
 namespace {

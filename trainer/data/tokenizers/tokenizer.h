@@ -86,9 +86,16 @@ class TextStream {
 };
 
 // `bytes`, a tokenizer.json (hf_tokenizer.h) or a SentencePiece model (sentencepiece_tokenizer.h);
-// which of the two a file is, its contents say. A tokenizer_config.json beside it is read too.
+// which of the two a file is, its contents say; or a directory (TokenizerFileIn). The files beside
+// it are read too (side_files.h). A model with T5Tokenizer in tokenizer_config.json, or called
+// spiece.model where that names no class, is read as T5Tokenizer reads it: with its <extra_id_N>,
+// as many as extra_ids says.
 // Throws DataError that names the file: missing, damaged, or asking for what is not supported.
 std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name);
+
+// The first there is of tokenizer.json, tokenizer.model and spiece.model; empty where there is
+// none.
+std::optional<std::string> TokenizerFileIn(const std::string& directory);
 
 // A tokenizer for all ids of a model, which may know more of them than its tokenizer does (a
 // vocabulary padded to a round number), or have no tokenizer at all.

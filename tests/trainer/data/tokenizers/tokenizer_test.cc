@@ -148,7 +148,8 @@ TEST_P(TokenizerTest, PartsAreTheWhole) {
     } else {
       EXPECT_EQ(ids, whole);
     }
-    const std::set<std::string> kOneWord = {"llama2.json", "stripped.json"};
+    const std::set<std::string> kOneWord = {"llama2.json", "stripped.json", "uni_spm.json",
+                                            "uni_bytes.json", "uni_never.json"};
     if (kOneWord.count(GetParam()) > 0) {
       EXPECT_EQ(parts, 1);
     } else {
@@ -206,7 +207,9 @@ TEST_P(TokenizerTest, EmptyTextHasNoIds) {
 INSTANTIATE_TEST_SUITE_P(Every, TokenizerTest,
                          ::testing::Values("gpt2.json", "prefix_space.json", "llama3.json",
                                            "qwen2.json", "llama2.json", "parts.json",
-                                           "stripped.json", "sp_bpe.model", "sp_unigram.model"),
+                                           "stripped.json", "uni_t5.json", "uni_spm.json",
+                                           "uni_bytes.json", "uni_some.json", "uni_never.json",
+                                           "sp_bpe.model", "sp_unigram.model"),
                          [](const auto& info) {
                            std::string name = info.param;
                            return name.substr(0, name.find('.'));
@@ -365,6 +368,26 @@ TEST_F(RefusalTest, WhatIsNotSupportedIsNamed) {
   EXPECT_EQ(ErrorOf(split("(a)\\1")),
             "pre_tokenizer: the pattern (a)\\1: \\1 at byte 3 is not supported");
   EXPECT_EQ(ErrorOf(split("a(")), "pre_tokenizer: the pattern a(: missing closing parenthesis");
+  const auto charsmap = [](const std::string& text) {
+    return [=](J& j) {
+      j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", text}};
+    };
+  };
+  EXPECT_EQ(ErrorOf(charsmap("?")), "normalizer.precompiled_charsmap is no base64");
+  EXPECT_EQ(ErrorOf(charsmap("/wAAAA==")), "normalizer.precompiled_charsmap is cut");
+  const auto pieces = [](const char* text, double score) {
+    return J::array({J::array({text, score})});
+  };
+  const auto unigram = [](const J& vocab, const J& unk) {
+    return [=](J& j) { j["model"] = {{"type", "Unigram"}, {"vocab", vocab}, {"unk_id", unk}}; };
+  };
+  EXPECT_EQ(ErrorOf(unigram(pieces("a", -1.5), 0)),
+            "model `Unigram` behind `ByteLevel` is not supported");
+  EXPECT_EQ(ErrorOf(unigram(J::array({"a"}), 0)), "model.vocab[0] is no piece with a score");
+  EXPECT_EQ(ErrorOf(unigram(J::array(), 0)), "model.vocab is empty");
+  EXPECT_EQ(ErrorOf(unigram(pieces("a", 0), 1)), "model.unk_id is no id from 0 to 0");
+  EXPECT_EQ(ErrorOf(unigram(pieces("a", 0), nullptr)),
+            "model.unk_id is not given, and that is not supported");
   EXPECT_EQ(ErrorOf([](J& j) {
               j["pre_tokenizer"] = {
                   {"type", "Sequence"},
@@ -411,8 +434,8 @@ TEST_F(RefusalTest, TheConfigBesideItNamesTheEnd) {
   EXPECT_EQ(eot_, 1002);
   EXPECT_EQ(ErrorOf(json, R"({"eos_token": {"content": "<|im_start|>"}})"), "no error");
   EXPECT_EQ(eot_, 1001);
-  EXPECT_EQ(ErrorOf(json, R"({"eos_token": "<eos>"})"),
-            "eos_token `<eos>` of tokenizer_config.json is no token");
+  EXPECT_EQ(ErrorOf(json, R"({"eos_token": "<eos>"})"), "no error");  // transformers adds it.
+  EXPECT_EQ(eot_, 1004);
   EXPECT_EQ(ErrorOf(json, "{"), "tokenizer_config.json beside it is no JSON");
 }
 
