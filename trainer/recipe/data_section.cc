@@ -26,9 +26,10 @@ Section<SourceRecipe> SourceSection() {
           "directories with one folder of .jpg and .png per class; classes are numbered in the "
           "order of the folders' names."),
       Key("tokenizer", &R::tokenizer, TokenizerName(),
-          "bytes: one token per byte of the files as they are. Otherwise a tokenizer.json or a "
-          "SentencePiece .model; each file is a document, in .jsonl each line. For tokens: the "
-          "tokenizer that made the files, needed to show samples. Left out for text with "
+          "bytes: one token per byte of the files as they are. Otherwise a tokenizer.json, a "
+          "SentencePiece .model, or a directory with one; each file is a document, in .jsonl each "
+          "line. For tokens: the tokenizer that made the files, needed to show samples. Left out "
+          "for text with "
           "model.init_from: the tokenizer beside those weights."),
   };
   for (const DataSource* row : DataSources()) {

@@ -1,4 +1,5 @@
 // Tests: tests/trainer/recipe/schema_test.cc
+#include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/sections.h"
 
@@ -7,12 +8,11 @@ namespace {
 
 using Sources = std::vector<SourceRecipe>;
 
-// `bytes`, or a path whose ending gives the kind of tokenizer.
+// `bytes`, a path whose ending gives the kind of tokenizer, or a directory that holds one.
 class TokenizerType final : public TypeOf<std::string> {
  public:
   Json Schema() const override {
     Json path = text_->Schema();
-    path["pattern"] = "\\.(json|model)$";
     return AnyOfSchemas({EnumSchema({"bytes"}), path});
   }
 
@@ -22,8 +22,14 @@ class TokenizerType final : public TypeOf<std::string> {
     std::string read;
     if (!text_.Read(node, key, reader, read)) return false;
     if (read != "bytes" && !read.ends_with(".json") && !read.ends_with(".model")) {
-      reader.Wrong(node, key, "`bytes`, or a path that ends in .json or .model");
-      return false;
+      const std::optional<std::string> file = TokenizerFileIn(read);
+      if (!file) {
+        reader.Wrong(node, key,
+                     "`bytes`, a path that ends in .json or .model, or a directory with a "
+                     "tokenizer.json, tokenizer.model or spiece.model");
+        return false;
+      }
+      read = *file;
     }
     value = std::move(read);
     return true;

@@ -172,12 +172,9 @@ RunTokenizer InitialTokenizer(const std::string& directory) {
     if (recipe.empty()) return {};  // It was imported.
     return TokenizerOfRun(ParseRecipe({{found.directory + "/manifest.json, recipe", recipe}}));
   }
-  for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
-    RunTokenizer tokenizer;
-    tokenizer.name = found.directory + name;
-    if (PathExists(tokenizer.name)) return tokenizer;
-  }
-  return {};
+  RunTokenizer tokenizer;
+  tokenizer.name = TokenizerFileIn(found.directory).value_or("");
+  return tokenizer;
 }
 
 std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {

@@ -64,6 +64,7 @@ constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr const char* kFastClass = "PreTrainedTokenizerFast";
 // The library's own ids from a .model (transformers 5).
 constexpr const char* kSentencePieceClass = "SentencePieceBackend";
+constexpr const char* kT5Class = "T5Tokenizer";
 
 std::string Utf8(uint32_t c) {
   if (c < 0x80) return {static_cast<char>(c)};
@@ -153,17 +154,21 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
   const std::shared_ptr<const Tokenizer> tokenizer = OpenTokenizer(name);
   out.ids.eos = eot ? eot : tokenizer->eot();
   out.ids.bos = tokenizer->bos();
-  bool json = true;
+  bool json = true, sentinels = false;
   if (name == "bytes") {
     out.contents["tokenizer.json"] = BytesJson(eot);
   } else {
-    const std::string bytes(FileContents(name).bytes());
+    const std::string file = TokenizerFileIn(name).value_or(name);
+    const fs::path folder = fs::path(file).parent_path();
+    const std::string bytes(FileContents(file).bytes());
     const size_t start = bytes.find_first_not_of(" \t\r\n");
     json = start != std::string::npos && bytes[start] == '{';
-    out.contents[json ? "tokenizer.json" : "tokenizer.model"] = bytes;
+    // T5Tokenizer looks for spiece.model, others for tokenizer.model.
+    sentinels = !json && tokenizer->IdOf("<extra_id_0>");
+    out.contents[json ? "tokenizer.json" : sentinels ? "spiece.model" : "tokenizer.model"] = bytes;
     for (const char* beside : {kConfig, "special_tokens_map.json", "added_tokens.json",
                                "chat_template.jinja", "chat_template.json"}) {
-      const std::string path = (fs::path(name).parent_path() / beside).string();
+      const std::string path = (folder / beside).string();
       if (!PathExists(path)) continue;
       FileText read = ReadFileText(path, kMostTextBytes);
       if (!read.why.empty()) throw DataError("data: " + path + ": " + read.why);
@@ -176,13 +181,17 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
     out.contents["chat_template.jinja"] = std::move(read.text);
   }
   JsonTree config = Parsed(out.contents, kConfig);
-  for (const JsonTree& from : {config, Parsed(out.contents, "special_tokens_map.json")}) {
+  // As the tokenizer's reader (side_files.h).
+  const JsonTree map = config.Contains("added_tokens_decoder")
+                           ? JsonTree::Object()
+                           : Parsed(out.contents, "special_tokens_map.json");
+  for (const JsonTree& from : {map, config}) {
     if (!out.ids.bos) out.ids.bos = TokenOf(from, "bos_token", *tokenizer);
     if (!out.ids.pad) out.ids.pad = TokenOf(from, "pad_token", *tokenizer);
   }
   if (!config.Contains("tokenizer_class")) {
     const bool ours = config.empty();
-    config["tokenizer_class"] = json ? kFastClass : kSentencePieceClass;
+    config["tokenizer_class"] = json ? kFastClass : sentinels ? kT5Class : kSentencePieceClass;
     if (ours) {
       config["clean_up_tokenization_spaces"] = false;
       config["model_max_length"] = positions;

@@ -123,6 +123,15 @@ TEST(HfTokenizerFiles, SaysHowItIsToBeLoaded) {
   EXPECT_EQ(sp_config["eos_token"], "</s>");
   EXPECT_EQ(sp.ids.eos, OpenTokenizer(model)->eot());
 
+  // T5Tokenizer looks for spiece.model. A directory stands for the tokenizer in it.
+  const std::string t5 = FreshDirectory("t5");
+  fs::copy_file(std::string(kFixtures) + "t5.model", t5 + "/spiece.model");
+  std::ofstream(t5 + "/config.json") << R"({"model_type": "t5"})";
+  const HfTokenizerFiles spiece = ReadHfTokenizerFiles(t5, std::nullopt, 99);
+  EXPECT_EQ(spiece.contents.at("spiece.model"), ReadWholeFile(t5 + "/spiece.model"));
+  EXPECT_EQ(spiece.tokenizer_class, "T5Tokenizer");
+  EXPECT_EQ(spiece.ids.eos, 1);
+
   // A class that is missing is added, and all else stays.
   const std::string dir = FreshDirectory("half");
   fs::copy_file(std::string(kFixtures) + "gpt2.json", dir + "/tokenizer.json");
@@ -130,6 +139,20 @@ TEST(HfTokenizerFiles, SaysHowItIsToBeLoaded) {
   const HfTokenizerFiles half = ReadHfTokenizerFiles(dir + "/tokenizer.json", std::nullopt, 64);
   EXPECT_EQ(Json::parse(half.contents.at("tokenizer_config.json")),
             Json({{"add_prefix_space", true}, {"tokenizer_class", "PreTrainedTokenizerFast"}}));
+}
+
+// special_tokens_map.json comes first, where tokenizer_config.json lists no tokens.
+TEST(HfTokenizerFiles, NamesTheTokensThatTheReaderFinds) {
+  const std::string dir = FreshDirectory("named");
+  fs::copy_file(std::string(kFixtures) + "qwen2.json", dir + "/tokenizer.json");
+  std::ofstream(dir + "/special_tokens_map.json") << R"({"pad_token": "<|im_end|>"})";
+  const auto pad = [&](const std::string& config) {
+    std::ofstream(dir + "/tokenizer_config.json") << config;
+    return ReadHfTokenizerFiles(dir + "/tokenizer.json", std::nullopt, 64).ids.pad;
+  };
+  EXPECT_EQ(pad(R"({"pad_token": "<|endoftext|>"})"), 1002);
+  EXPECT_EQ(pad(R"({"pad_token": "<|endoftext|>", "added_tokens_decoder": {}})"), 1000);
+  EXPECT_EQ(pad("{}"), 1002);
 }
 
 TEST(HfTokenizerFiles, FilesThatAreGoneAreADataError) {
