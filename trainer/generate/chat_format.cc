@@ -5,41 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "trainer/core/errors.h"
-
 namespace fsdp {
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-Json Message(const char* role, const char* content) {
-  return {{"role", role}, {"content", content}};
-}
-
-// White space apart; "" where nothing is behind it.
-std::string BehindAnAnswer(const ChatTemplate& chat, const ChatOptions& options) {
-  constexpr const char* kAnswer = "An answer.";
-  ChatOptions whole = options;
-  whole.add_generation_prompt = false;
-  whole.train_on = TrainOn::kAll;
-  std::string text;
-  try {
-    const Json line = {
-        {"messages", Json::array({Message("user", "A question?"), Message("assistant", kAnswer)})}};
-    text = chat.Render(line, whole).text;
-  } catch (const DataError&) {
-    return "";
-  }
-  const size_t at = text.rfind(kAnswer);
-  if (at == std::string::npos) return "";
-  text.erase(0, at + std::string_view(kAnswer).size());
-  constexpr const char* kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
-
-}  // namespace
 
 ChatFormat::ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer,
                        std::optional<JinjaDate> date)
@@ -48,15 +14,12 @@ ChatFormat::ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer,
   options_.add_generation_prompt = true;
   options_.train_on = TrainOn::kAll;
   options_.date = date;
-  end_text_ = BehindAnAnswer(template_, options_);
-  if (end_text_.empty()) return;
-  const std::vector<int32_t> ids = tokenizer.Encode(end_text_);
-  if (ids.size() != 1) return;
-  end_token_ = ids[0];
-  end_text_.clear();
+  EndOfTurn end = EndOfTurnOf(template_, tokenizer, date);
+  end_token_ = end.token;
+  end_text_ = std::move(end.text);
 }
 
-std::string ChatFormat::PromptOf(const Json& conversation) const {
+std::string ChatFormat::PromptOf(const nlohmann::ordered_json& conversation) const {
   return template_.Render(conversation, options_).text;
 }
 

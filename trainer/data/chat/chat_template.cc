@@ -299,6 +299,28 @@ void RequireSpecialTokens(const Tokenizer& tokenizer, const ChatTemplate& chat_t
   }
 }
 
+EndOfTurn EndOfTurnOf(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                      std::optional<JinjaDate> date) {
+  constexpr std::string_view kAnswer = "An answer.", kSpace = " \t\r\n";
+  const Json question = {{"role", "user"}, {"content", "A question?"}};
+  const Json answer = {{"role", "assistant"}, {"content", std::string(kAnswer)}};
+  const Json line = {{"messages", Json::array({question, answer})}};
+  EndOfTurn end;
+  try {
+    end.text = chat_template.Render(line, {.train_on = TrainOn::kAll, .date = date}).text;
+  } catch (const DataError&) {
+    return {};
+  }
+  const size_t at = end.text.rfind(kAnswer);
+  const size_t begin =
+      at == std::string::npos ? at : end.text.find_first_not_of(kSpace, at + kAnswer.size());
+  if (begin == std::string::npos) return {};
+  end.text = end.text.substr(begin, end.text.find_last_not_of(kSpace) + 1 - begin);
+  const std::vector<int32_t> ids = tokenizer.Encode(end.text);
+  if (ids.size() == 1) return {ids[0], ""};
+  return end;
+}
+
 ChatText ChatTemplate::Render(const Json& line, const ChatOptions& options) const {
   return Rendering(template_, special_tokens_, line, options).Run();
 }

@@ -77,6 +77,15 @@ class ChatTemplate {
 // SentencePiece model does, because it does not look for special tokens in a text.
 void RequireSpecialTokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template);
 
+// The token, or else the text, that a template puts behind an answer, white space apart. Neither
+// where it puts nothing there, or refuses an answer to a user's message.
+struct EndOfTurn {
+  std::optional<int32_t> token;
+  std::string text;
+};
+EndOfTurn EndOfTurnOf(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                      std::optional<JinjaDate> date);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_DATA_CHAT_CHAT_TEMPLATE_H_
