@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
@@ -170,9 +171,20 @@ void FileContents::CheckThere() const {
 
 FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
   CheckThere();
-  if (as != As::kStored && IsCompressed(path_)) {
-    Inflate(as == As::kBegin ? kBeginBytes : std::string::npos);
+  if (as == As::kStored || !IsCompressed(path_)) {
+  } else if (as == As::kBegin) {
+    Inflate(kBeginBytes);
   } else {
+    // The last eighth is for whoever reads it.
+    const std::optional<MemoryRoom> room = MemoryLimits().Shared();
+    constexpr size_t kLeast = size_t{1} << 26;
+    const size_t most =
+        room ? std::max(kLeast, static_cast<size_t>(room->bytes) / 8 * 7) : std::string::npos;
+    Inflate(most);
+    if (bytes_.size() < most) return;
+    Fail(path_, "has " + std::to_string(most) + " bytes or more when decompressed, and " +
+                    room->limit + " leaves no more: decompress it first, to be read in place: " +
+                    (path_.ends_with(".gz") ? "gunzip -k " : "unzstd ") + PrintableName(path_));
     Map();
   }
 }
@@ -197,9 +209,7 @@ FileContents::FileContents(FileContents&& other) noexcept
       mapped_(std::exchange(other.mapped_, false)),
       device_(other.device_),
       inode_(other.inode_),
-      guard_(std::move(other.guard_)) {
-  if (!mapped_) bytes_ = inflated_;  // A short string moves with its owner.
-}
+      guard_(std::move(other.guard_)) {}
 
 FileContents::~FileContents() {
   guard_.reset();
@@ -242,9 +252,8 @@ void FileContents::CheckIntact() const {
 
 void FileContents::Inflate(size_t most) {
   inflated_ = Decompress(path_, most);
-  if (inflated_.empty()) Fail(path_, "is empty when decompressed: take it out of data.*.paths");
-  inflated_.shrink_to_fit();
-  bytes_ = inflated_;
+  bytes_ = {inflated_.data(), inflated_.size()};
+  if (bytes_.empty()) Fail(path_, "is empty when decompressed: take it out of data.*.paths");
 }
 
 std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const std::string& where) {

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/data/decompress.h"
+
 namespace fsdp {
 
 class MappingGuard;
@@ -20,7 +22,7 @@ class MappingGuard;
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
 // address space, and ranks of a host share its pages. If the file becomes shorter meanwhile, the
 // lost part reads as zeros: a reader must call CheckIntact() before it uses the bytes. A name that
-// ends in .gz or .zst is decompressed into memory of this process.
+// ends in .gz or .zst is decompressed into memory of this process, if it has room for it.
 class FileContents {
  public:
   static constexpr size_t kBeginBytes = 64 << 10;
@@ -30,7 +32,7 @@ class FileContents {
     kBegin    // A compressed file is decompressed up to kBeginBytes.
   };
   // Throws DataError that names the path and the cure: missing, unreadable, no regular file, empty,
-  // damaged or cut-off .gz or .zst.
+  // damaged or cut-off .gz or .zst, or one that would take all memory.
   explicit FileContents(std::string path, As as = As::kContents);
   // kContents, with a limit: refuses a compressed file with more than `most` bytes, with `why`
   // behind the number, before it takes memory for more.
@@ -54,7 +56,7 @@ class FileContents {
 
   std::string path_;
   std::string_view bytes_;
-  std::string inflated_;  // A compressed file's contents; empty for a mapped file.
+  HeapBytes inflated_;  // A compressed file's contents; empty for a mapped file.
   bool mapped_ = false;
   dev_t device_ = 0;  // The mapped file's, like the next.
   ino_t inode_ = 0;

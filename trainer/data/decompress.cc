@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -30,27 +31,26 @@ constexpr size_t kChunk = 1 << 20;  // Bytes of contents that are made at a time
   Fail(path, std::string("cannot be read: ") + std::strerror(errno));
 }
 
-std::string Gunzip(const std::string& path, size_t most) {
+HeapBytes Gunzip(const std::string& path, size_t most) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path.c_str(), "rbe"), ::gzclose);
   if (!file) FailToRead(path);
   ::gzbuffer(file.get(), 1 << 17);
-  std::string out;
+  HeapBytes out;
   while (out.size() < most) {
-    const size_t size = out.size(), wanted = std::min(kChunk, most - size);
-    out.resize(size + wanted);
-    const int n = ::gzread(file.get(), out.data() + size, static_cast<unsigned>(wanted));
+    const size_t wanted = std::min(kChunk, most - out.size());
+    const int n = ::gzread(file.get(), out.Room(wanted), static_cast<unsigned>(wanted));
     // zlib hands a file that is no gzip through as it is, and reports a cut-off one at its end.
     if (::gzdirect(file.get())) Fail(path, "is not in gzip format: rename it, or compress it");
     int error = Z_OK;
     const char* message = ::gzerror(file.get(), &error);
     if (n < 0 || error != Z_OK) Fail(path, std::string("is damaged or cut off: ") + message);
-    out.resize(size + static_cast<size_t>(n));
+    out.Add(static_cast<size_t>(n));
     if (n == 0) break;
   }
   return out;
 }
 
-std::string Unzstd(const std::string& path, size_t most) {
+HeapBytes Unzstd(const std::string& path, size_t most) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.open()) FailToRead(path);
   const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(::ZSTD_createDCtx(),
@@ -60,7 +60,7 @@ std::string Unzstd(const std::string& path, size_t most) {
   ::ZSTD_DCtx_setParameter(context.get(), ZSTD_d_windowLogMax, sizeof(void*) == 8 ? 31 : 30);
   std::vector<char> buffer(::ZSTD_DStreamInSize());
   ZSTD_inBuffer in{buffer.data(), 0, 0};
-  std::string out;
+  HeapBytes out;
   bool begun = false, in_frame = false, at_end = false, full = false;
   while (out.size() < most) {
     // Output that fills its room may not be all that the bytes read so far give.
@@ -73,11 +73,10 @@ std::string Unzstd(const std::string& path, size_t most) {
       in.size = static_cast<size_t>(n);
       in.pos = 0;
     }
-    const size_t size = out.size(), wanted = std::min(kChunk, most - size);
-    out.resize(size + wanted);
-    ZSTD_outBuffer to{out.data() + size, wanted, 0};
+    const size_t wanted = std::min(kChunk, most - out.size());
+    ZSTD_outBuffer to{out.Room(wanted), wanted, 0};
     const size_t left = ::ZSTD_decompressStream(context.get(), &to, &in);
-    out.resize(size + to.pos);
+    out.Add(to.pos);
     if (!begun && ::ZSTD_getErrorCode(left) == ZSTD_error_prefix_unknown) {
       Fail(path, "is not in Zstandard format: rename it, or compress it");
     }
@@ -102,8 +101,23 @@ std::string WithoutCompression(const std::string& path) {
   return IsCompressed(path) ? path.substr(0, path.rfind('.')) : path;
 }
 
-std::string Decompress(const std::string& path, size_t most) {
-  return path.ends_with(".gz") ? Gunzip(path, most) : Unzstd(path, most);
+char* HeapBytes::Room(size_t more) {
+  if (capacity_ - size_ < more) Resize(std::max(size_ + more, capacity_ + capacity_ / 2));
+  return bytes_.get() + size_;
+}
+
+void HeapBytes::Resize(size_t capacity) {
+  void* const moved = std::realloc(bytes_.get(), capacity);
+  if (moved == nullptr) throw std::bad_alloc();
+  (void)bytes_.release();
+  bytes_.reset(static_cast<char*>(moved));
+  capacity_ = capacity;
+}
+
+HeapBytes Decompress(const std::string& path, size_t most) {
+  HeapBytes out = path.ends_with(".gz") ? Gunzip(path, most) : Unzstd(path, most);
+  out.Trim();
+  return out;
 }
 
 }  // namespace fsdp
