@@ -18,6 +18,8 @@
 namespace fsdp {
 namespace {
 
+constexpr size_t kMostLineBytes = size_t{1} << 24;  // Damage, or a file's hole, has more.
+
 // Cells of a line, in memory that is used again.
 struct Cells {
   std::vector<std::string_view> all;
@@ -40,9 +42,16 @@ class CsvFile {
     if (bytes.starts_with("\xef\xbb\xbf")) at = 3;  // Some programs' mark of UTF-8.
     int64_t number = 0;
     while (at < bytes.size()) {
-      const size_t end = std::min(bytes.find('\n', at), bytes.size());
+      const std::string_view rest = bytes.substr(at, kMostLineBytes + 1);
+      const size_t end = at + std::min(rest.find('\n'), rest.size());
       const std::string_view line = bytes.substr(at, end - at);
       ++number;
+      if (line.size() > kMostLineBytes) {
+        contents_.CheckIntact();
+        throw DataError("data: " + path + ":" + std::to_string(number) + ": has more than " +
+                        std::to_string(kMostLineBytes) +
+                        " bytes, which no line may have: the file is damaged, or no .csv");
+      }
       if (!line.empty() && line != "\r") {
         if (columns_ == 0) {
           NameColumns(line, number);
