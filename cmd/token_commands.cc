@@ -124,13 +124,13 @@ Command TokenizeCommand() {
   Command command{
       "tokenize",
       "Write the tokens of text files as shards for `source: tokens`. Each file is a document,\n"
-      "in .jsonl each line; .gz and .zst are decompressed. After an interruption the same command\n"
+      "in JSON each object; .gz and .zst are decompressed. After an interruption the same command\n"
       "goes on where it stopped."};
   command.flags = {
       {"--tokenizer", &flags->tokenizer, "bytes, a tokenizer.json or a SentencePiece .model",
        kRequired},
       {"--out", &flags->out, "Directory of the shards", kRequired},
-      {"--column", &flags->column, "Field of .jsonl that holds the text", kShowsDefault},
+      {"--column", &flags->column, "Field of JSON objects that holds the text", kShowsDefault},
       {"--eot", &flags->eot, "Token that ends each document. Default: the tokenizer's",
        FlagRules{.range = {0, kMostTokens}}},
       {"--shard-tokens", &flags->shard_tokens, "Tokens of a shard",

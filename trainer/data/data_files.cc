@@ -136,7 +136,6 @@ namespace {
 
 constexpr const char* kWhereItStarts =
     " (a relative path starts at the working directory, not at the recipe)";
-constexpr std::string_view kTextNames[] = {".txt", ".text", ".md", ".jsonl", ".gz", ".zst"};
 
 std::string FromHome(const std::string& path, const std::string& where) {
   if (path != "~" && !path.starts_with("~/")) return path;
@@ -172,6 +171,7 @@ void FileContents::CheckThere() const {
 FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
   CheckThere();
   if (as == As::kStored || !IsCompressed(path_)) {
+    Map();
   } else if (as == As::kBegin) {
     Inflate(kBeginBytes);
   } else {
@@ -185,7 +185,6 @@ FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
     Fail(path_, "has " + std::to_string(most) + " bytes or more when decompressed, and " +
                     room->limit + " leaves no more: decompress it first, to be read in place: " +
                     (path_.ends_with(".gz") ? "gunzip -k " : "unzstd ") + PrintableName(path_));
-    Map();
   }
 }
 
@@ -286,11 +285,6 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const s
   return out;
 }
 
-bool IsTextName(std::string_view name) {
-  return std::any_of(std::begin(kTextNames), std::end(kTextNames),
-                     [&](std::string_view end) { return name.ends_with(end); });
-}
-
 std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
                                          const std::string& where) {
   namespace fs = std::filesystem;
@@ -305,7 +299,7 @@ std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
     for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
       const std::string name = at->path().filename();
       std::error_code unknown;
-      if (name[0] == '.' || !IsTextName(name) || !at->is_regular_file(unknown)) continue;
+      if (name[0] == '.' || !at->is_regular_file(unknown)) continue;
       out.push_back(path + (path.ends_with('/') ? "" : "/") + name);
     }
     if (error) {
@@ -313,10 +307,9 @@ std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
                       ": is a directory that cannot be read: " + error.message());
     }
     if (out.size() == first) {
-      std::string names;
-      for (const std::string_view end : kTextNames) names.append(" *").append(end);
-      throw DataError(where + ": " + path + ": is a directory without text files (" +
-                      names.substr(1) + "; its directories are not read): name others by a glob");
+      throw DataError(where + ": " + path +
+                      ": is a directory without text files (hidden files and its directories are "
+                      "not read): name others by a glob");
     }
     std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
   }

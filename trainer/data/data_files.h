@@ -69,12 +69,10 @@ class FileContents {
 // without matches and an empty list.
 std::vector<std::string> ExpandPaths(std::span<const std::string> paths,
                                      const std::string& where = "data");
-// ExpandPaths() for text: a directory stands for its files that IsTextName(), in byte order,
-// without hidden ones and without its directories'. DataError for a directory without such files.
+// ExpandPaths() for text: a directory stands for its files in byte order, without hidden ones and
+// without its directories'. DataError for a directory without such files.
 std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
                                          const std::string& where = "data");
-// Ends in .txt, .text, .md, .jsonl, .gz or .zst.
-bool IsTextName(std::string_view name);
 
 // "a.txt", "a.txt and 1 more file": the first of so many.
 std::string AndMoreFiles(const std::string& first, size_t files);

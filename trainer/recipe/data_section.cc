@@ -21,15 +21,16 @@ Section<SourceRecipe> SourceSection() {
       Key("paths", &R::paths, Paths(),
           "Files or globs, read in this order. A single one needs no list; a leading ~ is $HOME. "
           "synthetic and planted clicks take none, every other source at least one. For text, a "
-          "directory means the .txt, .text, .md, .jsonl, .gz and .zst files directly in it, "
-          "sorted by name. For images: IDX files, CIFAR's binary files, either also in .gz, or "
+          "directory means the files directly in it but for hidden ones, sorted by name, and JSON "
+          "is recognised by what a file holds. For images: IDX files, CIFAR's binary files, either "
+          "also in .gz, or "
           "directories with one folder of .jpg and .png per class; classes are numbered in the "
           "order of the folders' names."),
       Key("tokenizer", &R::tokenizer, TokenizerName(),
-          "bytes: one token per byte of the files as they are. Otherwise a tokenizer.json, a "
-          "SentencePiece .model, or a directory with one; each file is a document, in .jsonl each "
-          "line. For tokens: the tokenizer that made the files, needed to show samples. Left out "
-          "for text with "
+          "bytes: one token per byte of the text. Otherwise a tokenizer.json, a SentencePiece "
+          ".model, or a directory with one; each file is a document, in JSON each object. For "
+          "tokens: the tokenizer that made the files, needed to show samples. Left out for text "
+          "with "
           "model.init_from: the tokenizer beside those weights."),
   };
   for (const DataSource* row : DataSources()) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -13,7 +14,7 @@
 #include "trainer/core/process_limits.h"
 #include "trainer/core/start_thread.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/text/text_chunks.h"
+#include "trainer/data/text/text_format.h"
 #include "trainer/data/text/text_source.h"
 #include "trainer/data/text/tokenize.h"
 #include "trainer/data/tokenizers/unicode.h"
@@ -141,7 +142,8 @@ class ApartEncoder : public LineEncoder {
 struct Line {
   std::string text;
   size_t file;
-  int64_t number;  // From 1.
+  int64_t number;   // From 1, like the next.
+  int64_t element;  // 0: the file has a record a line.
   std::vector<uint32_t> tokens = {};
   std::exception_ptr error = nullptr;
 };
@@ -151,8 +153,9 @@ void EncodeLine(const LineEncoder& encoder, const std::string& path, Line& line)
     std::string buffer;
     encoder.Encode(ParseConversation(WellFormed(line.text, buffer)), line.tokens);
   } catch (const DataError& error) {
-    line.error = std::make_exception_ptr(
-        DataError("data: " + path + ", line " + std::to_string(line.number) + ": " + error.what()));
+    const std::string element = line.element > 0 ? ", element " + std::to_string(line.element) : "";
+    line.error = std::make_exception_ptr(DataError(
+        "data: " + path + ", line " + std::to_string(line.number) + element + ": " + error.what()));
   } catch (...) {
     line.error = std::current_exception();
   }
@@ -170,17 +173,22 @@ class LineReader {
   std::vector<Line> Next(size_t bytes) {
     std::vector<Line> lines;
     for (size_t taken = 0; taken < bytes && (contents_ != nullptr || Open());) {
-      const std::string_view rest = contents_->bytes().substr(offset_);
-      const size_t end = std::min(rest.find('\n'), rest.size());
-      // A copy, of a file that is whole.
-      std::string text(rest.substr(0, end));
-      ++number_;
-      offset_ += std::min(end + 1, rest.size());
-      if (text.find_first_not_of(" \t\r") != std::string::npos) {
-        taken += text.size();
-        lines.push_back({std::move(text), file_ - 1, number_});
+      const std::string_view file = contents_->bytes();
+      const std::optional<std::string_view> record = NextRecord();
+      if (record) {
+        // A copy, of a file that is whole.
+        std::string text(*record);
+        const auto begin = static_cast<size_t>(record->data() - file.data());
+        number_ += std::count(file.begin() + static_cast<ptrdiff_t>(counted_),
+                              file.begin() + static_cast<ptrdiff_t>(begin), '\n');
+        counted_ = begin;
+        if (text.find_first_not_of(" \t\r") != std::string::npos) {
+          taken += text.size();
+          if (format_ == TextFormat::kValues) ++element_;
+          lines.push_back({std::move(text), file_ - 1, number_, element_});
+        }
       }
-      if (offset_ == contents_->bytes().size()) {
+      if (!record || records_->end() == file.size()) {
         contents_->CheckIntact();
         contents_.reset();
       }
@@ -191,7 +199,7 @@ class LineReader {
   // The share that has been read of all files.
   double Share() const {
     const double here = contents_ == nullptr ? 0
-                                             : static_cast<double>(offset_) /
+                                             : static_cast<double>(records_->end()) /
                                                    static_cast<double>(contents_->bytes().size());
     const auto done = static_cast<double>(file_ - (contents_ == nullptr ? 0 : 1));
     return (done + here) / static_cast<double>(paths_.size());
@@ -204,18 +212,33 @@ class LineReader {
     CheckFormat(*contents_);
     const auto found = FindTooInvalid(*contents_);
     if (found && too_invalid_.empty()) too_invalid_ = found->refusal;
+    format_ = FormatOf(paths_[file_], contents_->bytes());
+    records_.emplace(format_, contents_->bytes(), /*is_begin=*/true,
+                     JsonRecords::BeginsList(contents_->bytes()));
     ++file_;
-    offset_ = 0;
-    number_ = 0;
+    counted_ = 0;
+    number_ = 1;
+    element_ = 0;
     return true;
+  }
+  std::optional<std::string_view> NextRecord() {
+    try {
+      return records_->Next();
+    } catch (const DataError& error) {
+      contents_->CheckIntact();
+      throw DataError("data: " + contents_->path() + ", behind byte " +
+                      std::to_string(records_->end()) + ": " + error.what());
+    }
   }
 
   const std::vector<std::string>& paths_;
   std::string too_invalid_;
   size_t file_ = 0;  // The next one.
   std::unique_ptr<const FileContents> contents_;
-  size_t offset_ = 0;
-  int64_t number_ = 0;
+  TextFormat format_ = TextFormat::kLines;
+  std::optional<JsonRecords> records_;
+  size_t counted_ = 0;  // The bytes whose line ends are in number_.
+  int64_t number_ = 1, element_ = 0;
 };
 
 void EncodeAll(const LineEncoder& encoder, const std::vector<std::string>& paths, int threads,
@@ -297,9 +320,10 @@ std::vector<std::string> ExpandLinePaths(const std::vector<std::string>& files,
                                          const std::string& where) {
   std::vector<std::string> paths = ExpandTextPaths(files, where);
   for (const std::string& path : paths) {
-    if (IsLines(path)) continue;
+    if (FormatOf(path) != TextFormat::kText) continue;
+    CheckFormats({&path, 1});
     throw DataError(where + ": " + path +
-                    ": is no .jsonl, .jsonl.gz or .jsonl.zst, a sample a line");
+                    ": is no .jsonl and no other JSON, whose objects are the samples");
   }
   return paths;
 }

@@ -1,7 +1,7 @@
-// Samples from the lines of .jsonl: conversations, through the chat template of their tokenizer,
-// and completions of prompts. They are tokenised once, when a run first asks for them, and kept in
-// a directory of the host, for its ranks and for later runs.
-// Tests: tests/trainer/data/samples/line_samples_test.cc
+// Samples from the objects of JSON files (text_format.h): conversations, through the chat template
+// of their tokenizer, and completions of prompts. They are tokenised once, when a run first asks
+// for them, and kept in a directory of the host, for its ranks and for later runs. Tests:
+// tests/trainer/data/samples/line_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_
 #define FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_
 
@@ -58,7 +58,7 @@ std::shared_ptr<const LineEncoder> PairsApart(std::shared_ptr<const Tokenizer> t
                                               const PairFields& fields, int32_t eot);
 
 struct LineOptions {
-  std::vector<std::string> files;   // As in ExpandTextPaths(): .jsonl, .jsonl.gz or .jsonl.zst.
+  std::vector<std::string> files;   // As in ExpandTextPaths(), of JSON.
   std::string tokenizer;            // As it was opened, for the record.
   bool allow_invalid_text = false;  // Files that are TooInvalid, too.
   int threads = 0;                  // 0: the cores that this process may use. They change no bit.
@@ -73,7 +73,7 @@ std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
                                                   const LineEncoder& encoder,
                                                   const LineOptions& options);
 
-// The files, checked only for names other than .jsonl. Throws DataError.
+// The files, checked only for other formats than JSON. Throws DataError.
 std::vector<std::string> ExpandLinePaths(const std::vector<std::string>& files,
                                          const std::string& where = "data");
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <span>
 
 #include "trainer/data/decompress.h"
+#include "trainer/data/text/text_format.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
@@ -82,6 +84,20 @@ constexpr Mark kMarks[] = {
     {"\x89PNG", {"a PNG image", "", "", kNone}},
     {"\xff\xd8\xff", {"a JPEG image", "", "", kNone}},
     {"GGUF", {"a model's weights (GGUF)", "", "", kNone}, true},
+};
+
+// Files of tables by name: nothing else tells .csv from text.
+struct Table {
+  std::string_view end, what;
+  Format format;
+};
+constexpr Format kRename = {"", "", "", "rename it, if it is text"};
+constexpr Table kTables[] = {
+    {".csv", "is a table, not text", {"", FSDP_BY_PANDAS("csv"), ".jsonl"}},
+    {".tsv", "is a table, not text", {"", FSDP_BY_PANDAS("table"), ".jsonl"}},
+    {".parquet", "is called Parquet, and is none", kRename},
+    {".arrow", "is called an Arrow file, and is none", kRename},
+    {".feather", "is called a Feather file, and is none", kRename},
 };
 #undef FSDP_BY_PANDAS
 #undef FSDP_BY_PYARROW
@@ -221,7 +237,13 @@ std::optional<NoText> FindNoText(const std::string& path, std::string_view conte
     return Describe(path, "is text in " + std::string(wide) + ", not UTF-8", {"", command});
   }
   const size_t zero = begin.find('\0');
-  if (zero == std::string_view::npos) return std::nullopt;
+  if (zero == std::string_view::npos) {
+    const std::string name = FormatName(path);
+    const auto* const table = std::find_if(std::begin(kTables), std::end(kTables),
+                                           [&](const Table& t) { return t.end == name; });
+    if (table == std::end(kTables) || FormatOf(path, contents) != TextFormat::kText) return {};
+    return Describe(path, std::string(table->what), table->format);
+  }
   return Describe(
       path, "is no text (byte " + std::to_string(zero) + " is zero)",
       {"", "tr -d '\\000' < IN > OUT", ".txt",

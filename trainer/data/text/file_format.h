@@ -15,9 +15,10 @@ struct NoText {
 
 // Empty where `contents`, all of a file or at least its first 64 KiB, may be text: they begin with
 // the mark of no other format, no byte order mark of UTF-16 or UTF-32, and have no zero byte in
-// their first 64 KiB. A mark of plain letters (PAR1) counts where such a format's end is there,
-// too, or bytes that no text has. `path` is the file's, for the cure; of a compressed one
-// (decompress.h) `contents` are decompressed.
+// their first 64 KiB. Nor is the name a table's, such as .csv, unless they are JSON
+// (text_format.h). A mark of plain letters (PAR1) counts where such a format's end is there, too,
+// or bytes that no text has. `path` is the file's, for the cure; of a compressed one (decompress.h)
+// `contents` are decompressed.
 std::optional<NoText> FindNoText(const std::string& path, std::string_view contents);
 
 // `text` as one word of a shell.

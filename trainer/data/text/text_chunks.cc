@@ -5,13 +5,28 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/start_thread.h"
-#include "trainer/data/decompress.h"
 #include "trainer/data/text/text_source.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace fsdp {
 
-bool IsLines(const std::string& path) { return WithoutCompression(path).ends_with(".jsonl"); }
+namespace {
+
+// The size of the records from byte `begin` of a file on: as few as are more than `most` bytes, or
+// all.
+size_t SizeOfRecords(JsonRecords records, const FileContents& file, size_t begin, size_t most) {
+  try {
+    while (records.end() <= most && records.Next()) {
+    }
+  } catch (const DataError& error) {
+    file.CheckIntact();
+    throw DataError("tokenize: " + file.path() + ", behind byte " +
+                    std::to_string(begin + records.end()) + ": " + error.what());
+  }
+  return records.end();
+}
+
+}  // namespace
 
 std::optional<TextChunk> TextChunker::Next() {
   while (contents_ == nullptr || offset_ >= contents_->bytes().size()) {
@@ -26,20 +41,20 @@ std::optional<TextChunk> TextChunker::Next() {
       throw DataError("tokenize: " + paths_[file_] + ": is shorter than it was");
     }
     CheckFormat(*contents_);
+    format_ = FormatOf(paths_[file_], contents_->bytes());
   }
-  TextChunk chunk{contents_, file_, offset_, 0};
+  TextChunk chunk{contents_, format_, file_, offset_, 0};
   if (offset_ == 0) {
     if (auto found = FindTooInvalid(*contents_)) chunk.too_invalid = std::move(found->refusal);
   }
   const std::string_view rest = chunk.rest();
   size_t size = rest.size();
-  if (bytes_ < size) {
-    if (IsLines(paths_[file_])) {
-      const size_t line = rest.find('\n', bytes_);
-      if (line != std::string_view::npos) size = line + 1;
-    } else {
-      size = tokenizer_.PartEnd(rest, bytes_);
-    }
+  if (format_ != TextFormat::kText) {
+    const JsonRecords records(format_, rest, offset_ == 0,
+                              JsonRecords::BeginsList(contents_->bytes()));
+    size = SizeOfRecords(records, *contents_, offset_, bytes_);
+  } else if (bytes_ < size) {
+    size = tokenizer_.PartEnd(rest, bytes_);
   }
   chunk.end = offset_ += size;
   return chunk;
@@ -57,8 +72,8 @@ EncodedText TextEncoder::Encode(const TextChunk& chunk) const {
   const size_t size = chunk.end - chunk.begin;
   const std::string text(chunk.rest().substr(0, size + kLookAhead));
   chunk.contents->CheckIntact();
-  if (IsLines(chunk.contents->path())) {
-    EncodeLines(chunk, std::string_view(text).substr(0, size), out);
+  if (chunk.format != TextFormat::kText) {
+    EncodeRecords(chunk, std::string_view(text).substr(0, size), out);
   } else {
     const bool first = chunk.begin == 0;
     if (first) Begin(out);
@@ -77,36 +92,34 @@ void TextEncoder::End(EncodedText& out) const {
   ++out.counts.documents;
 }
 
-void TextEncoder::EncodeLines(const TextChunk& chunk, std::string_view rest,
-                              EncodedText& out) const {
+void TextEncoder::EncodeRecords(const TextChunk& chunk, std::string_view text,
+                                EncodedText& out) const {
   std::string buffer;
-  for (size_t line_begin = chunk.begin; !rest.empty();) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = rest.substr(0, end);
+  const std::string_view file = chunk.contents->bytes();
+  JsonRecords records(chunk.format, text, chunk.begin == 0, JsonRecords::BeginsList(file));
+  while (records.end() < text.size()) {
+    const std::optional<std::string_view> record = records.Next();
+    if (!record) break;
     const auto fail = [&](const std::string& what) {
-      const std::string_view before = chunk.contents->bytes().substr(0, line_begin);
-      const int64_t number = 1 + std::count(before.begin(), before.end(), '\n');
-      chunk.contents->CheckIntact();  // The lines before this one may be gone by now.
-      throw DataError("tokenize: " + chunk.contents->path() + ", line " + std::to_string(number) +
-                      ": " + what);
+      const auto at = static_cast<size_t>(record->data() - text.data());
+      const std::string place = PlaceOfRecord(chunk.format, file, chunk.begin + at);
+      chunk.contents->CheckIntact();  // The records before this one may be gone by now.
+      throw DataError("tokenize: " + chunk.contents->path() + ", " + place + ": " + what);
     };
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const std::optional<JsonValue> json = TryParseJson(WellFormed(line, buffer));
-      if (!json || !json->IsObject()) fail("is no JSON object");
-      if (!json->Has(column_)) fail("has no field `" + column_ + "`: name it with --column");
-      const JsonValue field = json->At(column_);
-      if (!field.IsText()) fail("its field `" + column_ + "` is no text");
-      const std::string& text = field.Text();
-      if (text.empty()) {
-        ++out.counts.empty;
-      } else {
-        Begin(out);
-        tokenizer_.EncodePart(text, text.size(), /*first=*/true, out.ids);
-        End(out);
-      }
+    if (record->find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::optional<JsonValue> json = TryParseJson(WellFormed(*record, buffer));
+    if (!json || !json->IsObject()) fail("is no JSON object");
+    if (!json->Has(column_)) fail("has no field `" + column_ + "`: name it with --column");
+    const JsonValue field = json->At(column_);
+    if (!field.IsText()) fail("its field `" + column_ + "` is no text");
+    const std::string& document = field.Text();
+    if (document.empty()) {
+      ++out.counts.empty;
+    } else {
+      Begin(out);
+      tokenizer_.EncodePart(document, document.size(), /*first=*/true, out.ids);
+      End(out);
     }
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    line_begin += end + 1;
   }
 }
 

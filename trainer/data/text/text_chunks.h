@@ -21,15 +21,14 @@
 #include <vector>
 
 #include "trainer/data/data_files.h"
+#include "trainer/data/text/text_format.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
 
-// Whether a file is a document a line.
-bool IsLines(const std::string& path);
-
 struct TextChunk {
   std::shared_ptr<const FileContents> contents;
+  TextFormat format = TextFormat::kText;
   size_t file = 0, begin = 0, end = 0;
   std::string too_invalid = {};  // TooInvalid::refusal (text_check.h) of a file, in its first.
 
@@ -51,6 +50,7 @@ class TextChunker {
   std::span<const std::string> paths_;
   size_t bytes_, file_, offset_;
   std::shared_ptr<const FileContents> contents_;
+  TextFormat format_ = TextFormat::kText;
 };
 
 struct TextCounts {
@@ -74,7 +74,7 @@ struct EncodedText {
 
 class TextEncoder {
  public:
-  // `column`: the field of a line's JSON.
+  // `column`: the field of a record.
   TextEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eot, std::string column)
       : tokenizer_(tokenizer), eot_(eot), column_(std::move(column)) {}
 
@@ -85,7 +85,7 @@ class TextEncoder {
  private:
   void Begin(EncodedText& out) const;
   void End(EncodedText& out) const;
-  void EncodeLines(const TextChunk& chunk, std::string_view text, EncodedText& out) const;
+  void EncodeRecords(const TextChunk& chunk, std::string_view text, EncodedText& out) const;
 
   const Tokenizer& tokenizer_;
   std::optional<int32_t> eot_;

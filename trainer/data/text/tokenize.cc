@@ -21,6 +21,7 @@
 #include "trainer/data/data_files.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/text/text_chunks.h"
+#include "trainer/data/text/text_format.h"
 #include "trainer/data/text/text_source.h"
 #include "trainer/data/tokens/token_file.h"
 
@@ -206,10 +207,11 @@ uint64_t TokensKey(const Tokenizer& tokenizer, const TokenizeOptions& options,
   // The number: builds that took anything for text have none.
   std::string text = "1 " + std::to_string(tokenizer.hash()) + " " +
                      std::to_string(eot.value_or(-1)) + " " + options.column + "\n";
+  constexpr const char* kFormats[] = {"", " lines", " values"};
   for (const DataFile& input : inputs) {
-    // The part of the name that decides how the file is read.
+    // How the file is read, which its name may decide.
     text += std::to_string(input.bytes) + " " + std::to_string(input.hash) +
-            (IsLines(input.path) ? " lines" : "") +
+            kFormats[static_cast<size_t>(FormatOf(input.path))] +
             (IsCompressed(input.path) ? input.path.substr(input.path.rfind('.')) : "");
     struct stat info;
     if (input.bytes > kHashedWhole && ::stat(input.path.c_str(), &info) == 0) {

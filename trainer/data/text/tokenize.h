@@ -1,10 +1,9 @@
 // From files of text to shards of tokens, on all cores.
 //
-// A file is one document; one whose name ends in .jsonl (or .jsonl.gz, .jsonl.zst) is a document a
-// line, the text in one field of a JSON object. Documents come one after the other, in the order of
-// the files, each with the tokenizer's bos before it, where it has one, and the eot behind it.
-// Empty ones leave nothing, and text that is no UTF-8 is read as tokenizer.h says; both are
-// counted.
+// A file is one document; of JSON (text_format.h) each object is one, whose text is in one field.
+// Documents come one after the other, in the order of the files, each with the tokenizer's bos
+// before it, where it has one, and the eot behind it. Empty ones leave nothing, and text that is no
+// UTF-8 is read as tokenizer.h says; both are counted.
 //
 // The directory gets tokens_00000.bin, ... (llm.c's format: uint16, or uint32 for a vocabulary
 // above 65536), each but the last of shard_tokens tokens, and, when all is there, tokens.json. The
@@ -34,7 +33,7 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   std::vector<std::string> files;  // As in ExpandTextPaths().
   std::string directory;
-  std::string column = "text";                            // The field of .jsonl.
+  std::string column = "text";                            // The field of JSON objects.
   std::optional<int32_t> eot;                             // Instead of the tokenizer's.
   bool allow_invalid_text = false;                        // Files that are TooInvalid, too.
   int64_t shard_tokens = 100'000'000;                     // 1 to 2^31 - 1.

@@ -49,7 +49,7 @@ const DataSource& Source() {
   static const DataSource source{
       .name = "chat",
       .description =
-          ".jsonl whose lines have `messages` with `role` and `content`, written out by a chat "
+          "JSON whose objects have `messages` with `role` and `content`, written out by a chat "
           "template.",
       .keys =
           {Own(recipe::Key(

@@ -9,7 +9,7 @@ namespace {
 using Objective = DataRecipe::Objective;
 
 struct Keys {
-  std::string prompt = "prompt", completion = "completion";  // Fields of .jsonl.
+  std::string prompt = "prompt", completion = "completion";  // Fields of JSON objects.
   bool operator==(const Keys&) const = default;
 };
 
@@ -36,7 +36,7 @@ DataSource::Lines Lines(const SourceToOpen& open) {
 const DataSource& Source() {
   static const DataSource source{
       .name = "pairs",
-      .description = ".jsonl whose lines have two text fields, a prompt and its completion.",
+      .description = "JSON whose objects have two text fields, a prompt and its completion.",
       .keys = {Own(recipe::Key("prompt", &Keys::prompt, recipe::Text(),
                                "pairs: the field with the prompt. The loss does not count it.")),
                Own(recipe::Key("completion", &Keys::completion, recipe::Text(),

@@ -1,5 +1,8 @@
 // Text: files, in bytes or through a tokenizer.
 // Tests: tests/e2e/data_test.cc
+#include <algorithm>
+
+#include "trainer/data/text/text_format.h"
 #include "trainer/data/text/text_source.h"
 #include "trainer/data/text/token_cache.h"
 #include "trainer/recipe/data_source.h"
@@ -7,7 +10,12 @@
 namespace fsdp::sources::text {
 namespace {
 
-bool IsBytes(const SourceToOpen& open) { return open.source.tokenizer == "bytes"; }
+// Bytes as they are: JSON is read first, also for `bytes`.
+bool IsRaw(const SourceToOpen& open, const std::vector<std::string>& files) {
+  return open.source.tokenizer == "bytes" &&
+         std::all_of(files.begin(), files.end(),
+                     [](const std::string& file) { return FormatOf(file) == TextFormat::kText; });
+}
 
 std::shared_ptr<const TokenSource> Bytes(const SourceToOpen& open) {
   auto source =
@@ -20,8 +28,7 @@ std::shared_ptr<const TokenSource> Bytes(const SourceToOpen& open) {
 
 std::shared_ptr<const TokenSource> Tokens(const SourceToOpen& open) {
   const SourceRecipe& source = open.source;
-  ExpandTextPaths(source.paths, open.Where("paths"));
-  if (IsBytes(open)) return Bytes(open);
+  if (IsRaw(open, ExpandTextPaths(source.paths, open.Where("paths")))) return Bytes(open);
   TokenizeOptions options;
   options.files = source.paths;
   options.column = source.column;
@@ -35,8 +42,8 @@ std::shared_ptr<const TokenSource> Tokens(const SourceToOpen& open) {
 
 // Checks files and tokenizer.
 bool Look(const SourceToOpen& open) {
-  if (IsBytes(open)) return false;
   const std::vector<std::string> files = ExpandTextPaths(open.source.paths, open.Where("paths"));
+  if (IsRaw(open, files)) return false;
   CheckFormats(files);
   RequireEot(open.recipe, open.key, open.source.eot || open.tokenizer->eot(),
              open.recipe.data.WantsEot(), files[0]);
@@ -49,9 +56,8 @@ const DataSource& Source() {
   static const DataSource source{
       .name = "text",
       .description = "files, tokenised when a run first reads them.",
-      .keys = {Shared(
-          recipe::Key("column", &SourceRecipe::column, recipe::Text(),
-                      "text: the .jsonl field that holds a document. bytes does not read it."))},
+      .keys = {Shared(recipe::Key("column", &SourceRecipe::column, recipe::Text(),
+                                  "text: the field of JSON objects that holds a document."))},
       .tokenizer = DataSource::Tokenizer::kNeeded,
       .eot = DataSource::Eot::kAsked,
       .objective = DataRecipe::Objective::kSpanCorruption,

@@ -306,9 +306,31 @@ TEST_F(LineSamples, MistakesHaveAPlace) {
   EXPECT_EQ(of(many), ", line 78: has no list of `messages`");
   EXPECT_TRUE(ListTokenSets(cache_).empty() || ListTokenSets(cache_)[0].tokens == 0);
 
-  const std::string text = Write("a.txt", good);
+  const std::string text = Write("a.txt", "user: a\n");
   EXPECT_EQ(WhatOf([&] { Open(*Chat(), {text}); }),
-            "data: " + text + ": is no .jsonl, .jsonl.gz or .jsonl.zst, a sample a line");
+            "data: " + text + ": is no .jsonl and no other JSON, whose objects are the samples");
+  const std::string table = Write("a.csv", "prompt,completion\na,b\n");
+  EXPECT_NE(
+      WhatOf([&] { Open(*Chat(), {table}); }).find("is a table, not text: convert it: python3"),
+      std::string::npos);
+  const std::string list = Write("b.json", "[" + good.substr(0, good.size() - 1) + ",\n {}]");
+  EXPECT_EQ(WhatOf([&] { Open(*Chat(), {list}); }),
+            "data: " + list + ", line 2, element 2: has no list of `messages`");
+}
+
+// Whatever the name, the objects of JSON lines and of lists are the samples.
+TEST_F(LineSamples, NamesDecideNothing) {
+  const std::string one = Line({"hi", "ho"}), two = Line({"a", "b", "c", "d"});
+  const Strings want = Contents(*Open(*Chat(), {Write("a.jsonl", one + two)}));
+  ASSERT_EQ(want.size(), 2u);
+  const std::string list = "[\n" + one + " , " + two + "]\n";
+  for (const char* name : {"b.json", "b.ndjson", "b", "b.txt", "b.csv"}) {
+    EXPECT_EQ(Contents(*Open(*Chat(), {Write(name, one + two)})), want) << name;
+    const auto samples = Open(*Chat(), {Write(name, list)});
+    EXPECT_EQ(Contents(*samples), want) << name;
+    EXPECT_EQ(samples->Where(1), dir_ + "/" + name + ", line 3") << name;
+  }
+  EXPECT_EQ(Contents(*Open(*Chat(), {Write("c.json", one)})), Strings{want[0]});
 }
 
 TEST_F(LineSamples, InvalidTextIsReadWhereItIsAllowed) {

@@ -474,18 +474,18 @@ TEST_F(TokenizeTest, RefusesWhatIsNoTextAtAnyTime) {
   EXPECT_FALSE(fs::exists(dir_ / "none" / "tokens_00000.bin"));
 }
 
-TEST_F(TokenizeTest, ADirectoryIsItsTextFiles) {
+TEST_F(TokenizeTest, ADirectoryIsItsFiles) {
   const auto tokenizer = OpenTokenizer("bytes");
   fs::create_directory(dir_ / "texts");
   Write("texts/b.txt", "two");
   Write("texts/a.jsonl", "{\"text\": \"one\"}\n");
-  Write("texts/tokens.bin", "x");
+  Write("texts/c", "x");
   TokenizeOptions options = Options("out");
   options.files = {dir_ / "texts"};
   const TokenManifest manifest = Tokenize(*tokenizer, "bytes", options);
-  ASSERT_EQ(manifest.inputs.size(), 2u);
+  ASSERT_EQ(manifest.inputs.size(), 3u);
   EXPECT_EQ(manifest.inputs[0].path, dir_ / "texts" / "a.jsonl");
-  EXPECT_EQ(manifest.tokens, 6);
+  EXPECT_EQ(manifest.tokens, 7);
 }
 
 TEST_F(TokenizeTest, AFileThatChangesMeanwhileIsNamed) {
