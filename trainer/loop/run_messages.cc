@@ -75,13 +75,18 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
                                        const DataRecipe& data) {
   std::vector<std::string> lines;
   const std::string of = " of the " + Roughly(counts.samples, counts.noun) + " of " + source;
-  if (counts.longer > 0) {
-    const bool cut = data.too_long == TooLong::kCut;
-    lines.push_back("data.too_long: " + std::to_string(counts.longer) + of +
-                    (counts.longer == 1 ? " is" : " are") + " longer than data.seq_len = " +
-                    std::to_string(data.seq_len) + ": " + (cut ? "cut" : "dropped") + ", " +
-                    Roughly(counts.lost_tokens, "token") + " less");
-  }
+  const auto longer = [&](int64_t n, const std::string& what, int64_t tokens) {
+    if (n == 0) return;
+    lines.push_back("data.too_long: " + std::to_string(n) + of + (n == 1 ? " is" : " are") +
+                    " longer than data.seq_len = " + std::to_string(data.seq_len) + ": " + what +
+                    ", " + Roughly(tokens, "token") + " less");
+  };
+  longer(counts.longer - counts.emptied, data.too_long == TooLong::kCut ? "cut" : "dropped",
+         counts.lost_tokens - counts.emptied_tokens);
+  longer(counts.emptied,
+         std::string("left out, because the cut leaves ") + (counts.emptied == 1 ? "it" : "them") +
+             " no target",
+         counts.emptied_tokens);
   if (counts.untrained > 0) {
     const bool documents = counts.noun == "document";
     lines.push_back("data: " + std::to_string(counts.untrained) + of +

@@ -68,6 +68,17 @@ TEST(RunWords, WhatIsLeftOut) {
                 "cut, 12 tokens less",
                 "data: 2 of the 10 documents of a have one token, which predicts nothing: left "
                 "out"}));
+  // A cut that takes all targets away is none.
+  EXPECT_EQ(WhatIsLeftOut("a", {"pair", 9, 0, 1, 205, 1, 205}, data),
+            (std::vector<std::string>{"data.too_long: 1 of the 9 pairs of a is longer than "
+                                      "data.seq_len = 1024: left out, because the cut leaves it no "
+                                      "target, 205 tokens less"}));
+  EXPECT_EQ(WhatIsLeftOut("a", {"pair", 9, 0, 5, 100, 2, 70}, data),
+            (std::vector<std::string>{
+                "data.too_long: 3 of the 9 pairs of a are longer than data.seq_len = 1024: cut, 30 "
+                "tokens less",
+                "data.too_long: 2 of the 9 pairs of a are longer than data.seq_len = 1024: left "
+                "out, because the cut leaves them no target, 70 tokens less"}));
   data.too_long = TooLong::kDrop;
   EXPECT_EQ(WhatIsLeftOut("a", {"document", 12'345, 1, 678, 1'234'567}, data),
             (std::vector<std::string>{

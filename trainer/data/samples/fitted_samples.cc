@@ -42,6 +42,10 @@ FittedSamples::FittedSamples(std::shared_ptr<const SampleStore> store, int64_t s
       // Where the cut leaves no target, nothing is left.
       const bool cut = too_long == TooLong::kCut && store_->Targets(i, seq_len) > 0;
       counts.lost_tokens += cut ? length - seq_len : length;
+      if (!cut && too_long == TooLong::kCut) {
+        ++counts.emptied;
+        counts.emptied_tokens += length;
+      }
       if (!cut) continue;
     }
     kept->samples.push_back(static_cast<int32_t>(i));

@@ -398,6 +398,9 @@ TEST_F(LineSamples, OnesWithoutATargetAreLeftOut) {
   EXPECT_EQ(cut.Targets(1), 2);
   EXPECT_EQ(fit(18, TooLong::kCut).size(), 1) << "of the first nothing is left to learn";
   EXPECT_EQ(fit(18, TooLong::kCut).counts().lost_tokens, 20 + 4);
+  EXPECT_EQ(fit(18, TooLong::kCut).counts().emptied, 1);
+  EXPECT_EQ(fit(18, TooLong::kCut).counts().emptied_tokens, 20);
+  EXPECT_EQ(fit(19, TooLong::kCut).counts().emptied, 0);
   EXPECT_EQ(WhatOf([&] { fit(21, TooLong::kError); }),
             "data: " + file +
                 ", line 3: a conversation of 22 tokens, but a row has data.seq_len = 21: give "
