@@ -5,11 +5,14 @@
 
 images.bin holds pixels, [height, width, channels], one image behind the other; images.json says where:
 `resized` is an image, a box of it (top, left, height, width), and what Image.resize makes of that by
-BILINEAR; `decoded` is a file, and what Pillow decodes. A place is height, width, channels, first byte.
+BILINEAR; `decoded` is a file, and what Pillow decodes; `converted` is a file, and what Pillow's
+convert("RGB") makes of it. A place is height, width, channels, first byte.
 """
 
 import json
 import pathlib
+import struct
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -40,6 +43,15 @@ def to_pillow(pixels):
 def from_pillow(image):
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def png(height, width, depth, kind, rows, more=b""):
+    """A PNG of any bit depth and colour type: Pillow writes few of them."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + more +
+            chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))) + chunk(b"IEND", b""))
 
 
 def main():
@@ -84,14 +96,33 @@ def main():
             read = read.convert("RGB")
         if name == "bits.png":
             read = read.convert("L")
-        if name != "cmyk.jpg":  # Refused.
+        if name != "cmyk.jpg":  # Its inks are never seen.
             pixels = from_pillow(read)
             if pixels.dtype == bool:
                 pixels = pixels.astype(np.uint8) * 255
             decoded.append({"file": name, "want": keep(pixels)})
+    deep = rng.integers(0, 700, (6, 11), dtype=np.uint16)
+    wide = rng.integers(0, 65536, (6, 11, 3), dtype=np.uint16)
+    made = {
+        "inks.jpg": (Image.fromarray(draw(rng, 18, 25, 4), "CMYK"), dict(quality=93, subsampling=0)),
+        "grey_alpha.png": (Image.fromarray(draw(rng, 9, 7, 2), "LA"), {}),
+        "clear_palette.png": (to_pillow(colours).quantize(9), dict(transparency=b"\0\x80")),
+        "deep_grey.png": png(6, 11, 16, 0, [row.astype(">u2").tobytes() for row in deep]),
+        "deep_colours.png": png(6, 11, 16, 2, [row.astype(">u2").tobytes() for row in wide]),
+        "deep_alpha.png": png(6, 11, 16, 4, [row[:, :2].astype(">u2").tobytes() for row in wide]),
+        "two_bits.png": png(3, 4, 2, 0, [b"\x1b", b"\xe4", b"\x93"]),
+    }
+    for name, file in made.items():
+        if isinstance(file, bytes):
+            (FOLDER / name).write_bytes(file)
+        else:
+            file[0].save(FOLDER / name, **file[1])
+    converted = [{"file": name, "want": keep(from_pillow(Image.open(FOLDER / name).convert("RGB")))}
+                 for name in [*files, *made]]
     (FOLDER / "images.bin").write_bytes(bytes_)
     lines = [f'"{key}": [\n' + ",\n".join(json.dumps(e) for e in entries) + "\n]"
-             for key, entries in (("resized", resized), ("decoded", decoded))]
+             for key, entries in (("resized", resized), ("decoded", decoded),
+                                     ("converted", converted))]
     (FOLDER / "images.json").write_text("{" + ",\n".join(lines) + "}\n")
 
 

@@ -383,6 +383,7 @@ RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_rank
     loaders = main.rows(run, *MakeModel(shape));
   }
   data.train = std::move(loaders.train);
+  data.classes = std::move(loaders.classes);
   for (auto& [name, loader] : loaders.valid) data.valid.push_back({name, std::move(loader)});
   return data;
 }

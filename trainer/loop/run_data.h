@@ -33,8 +33,9 @@ struct RunData {
   // The tokenizer for text that the model says: that of data.train. Null where nobody names one,
   // and then nothing is sampled.
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::vector<Valid> valid;  // Empty: no evaluation.
-  DataFiles files;           // All that are opened.
+  std::vector<Valid> valid;          // Empty: no evaluation.
+  DataFiles files;                   // All that are opened.
+  std::vector<std::string> classes;  // Names of a classifier's classes; empty: they are numbers.
 
   uint64_t Hash() const;  // Covers the files, but not their paths.
 };

@@ -28,6 +28,7 @@ namespace fsdp {
 
 class LineEncoder;
 class Model;
+struct ImageChanges;
 
 // Functions that an opening calls now and then.
 struct OpenProgress {
@@ -63,6 +64,7 @@ struct SourceToOpen {
 struct RowLoaders {
   std::unique_ptr<TrainLoader> train;
   std::vector<std::pair<std::string, std::unique_ptr<EvalLoader>>> valid;  // Empty: the only name.
+  std::vector<std::string> classes = {};  // Names of those that a model tells apart, if any.
 };
 
 // A run whose samples are to be opened.
@@ -170,6 +172,8 @@ struct DataSource {
                       const BatchSpec& inputs, std::vector<ShapeConflict>& conflicts) = nullptr;
   std::string (*describe)(const SourceRecipe& source) = nullptr;
   std::string (*chat_template)(const SourceRecipe& source) = nullptr;
+  // What an image goes through before the model, for whoever exports that.
+  ImageChanges (*image_changes)(const SourceRecipe& source) = nullptr;
 
   // How it is opened: as tokens end to end; or by an encoder of lines, with a further file that the
   // samples depend on; or, all sources of a run together, as rows of what a model asks for.

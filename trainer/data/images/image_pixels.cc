@@ -10,6 +10,7 @@
 #include <csetjmp>
 #include <cstdio>  // Before jpeglib.h, which needs it.
 #include <cstring>
+#include <utility>
 #include <vector>
 
 // Behind it:
@@ -38,8 +39,55 @@ void LeaveJpegWhereDamaged(j_common_ptr info, int level) {
   if (level < 0 && !harmless) LeaveJpeg(info);
 }
 
-std::string DecodeJpeg(std::string_view file, ImagePixels& pixels) {
+// A scan may be a few bytes, and costs a pass over the whole image: honest files have some ten.
+void LeaveJpegOfManyScans(j_common_ptr info) {
+  constexpr int kMostScans = 500;
+  if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMostScans) return;
+  auto* const errors = reinterpret_cast<JpegErrors*>(info->err);
+  std::snprintf(errors->message, sizeof(errors->message), "it has more than %d scans", kMostScans);
+  std::longjmp(errors->leave, 1);
+}
+
+// What a decoder is asked for.
+struct Wanted {
+  int64_t channels;  // 0: the file's own.
+  bool size_alone;   // Nothing behind the header is read.
+};
+
+std::string WhyNot(const ImagePixels& image, const Wanted& wanted) {
+  if (image.height * image.width > kMaxImagePixels) {
+    return "has " + std::to_string(image.height) + " x " + std::to_string(image.width) +
+           " pixels, more than " + std::to_string(kMaxImagePixels) + ": leave it out, or scale it";
+  }
+  if (wanted.channels == 0 || CanConvert(image.channels, wanted.channels)) return "";
+  return WrongChannels(image.channels, wanted.channels);
+}
+
+std::string NoColours(int channels) {
+  return "has " + std::to_string(channels) + " channels, which are no colours: convert it";
+}
+
+// Pillow's cmyk2rgb(), of Adobe's inverted inks, in place.
+void FromInks(ImagePixels& pixels) {
+  const auto n = static_cast<size_t>(pixels.height * pixels.width);
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* const inks = pixels.bytes.data() + 4 * i;
+    const int light = inks[3];
+    uint8_t colours[3];
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - inks[c]) * light + 128;
+      colours[c] = static_cast<uint8_t>(light - (((product >> 8) + product) >> 8));
+    }
+    std::copy_n(colours, 3, pixels.bytes.begin() + static_cast<ptrdiff_t>(3 * i));
+  }
+  pixels.channels = 3;
+  pixels.bytes.resize(3 * n);
+}
+
+std::string DecodeJpeg(std::string_view file, const Wanted& wanted, ImagePixels& pixels) {
   jpeg_decompress_struct info;
+  jpeg_progress_mgr progress = {};
+  progress.progress_monitor = &LeaveJpegOfManyScans;
   JpegErrors errors;
   info.err = jpeg_std_error(&errors.base);
   errors.base.error_exit = &LeaveJpeg;
@@ -51,28 +99,27 @@ std::string DecodeJpeg(std::string_view file, ImagePixels& pixels) {
   jpeg_create_decompress(&info);
   jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
   jpeg_read_header(&info, TRUE);
-  const bool grey = info.num_components == 1;
-  if (!grey && info.num_components != 3) {
-    const int channels = info.num_components;
+  const int parts = info.num_components;
+  pixels.height = info.image_height;
+  pixels.width = info.image_width;
+  pixels.channels = parts == 4 ? 3 : parts;
+  const bool known = parts == 1 || parts == 3 || parts == 4;
+  if (std::string wrong = known ? WhyNot(pixels, wanted) : NoColours(parts);
+      !wrong.empty() || wanted.size_alone) {
     jpeg_destroy_decompress(&info);
-    return "has " + std::to_string(channels) + " channels, which are no colours: convert it";
+    return wrong;
   }
-  info.out_color_space = grey ? JCS_GRAYSCALE : JCS_RGB;
-  if (int64_t{info.image_width} * info.image_height > kMaxImagePixels) {
-    jpeg_destroy_decompress(&info);
-    return "has more than 268435456 pixels";
-  }
+  info.progress = &progress;
+  info.out_color_space = parts == 1 ? JCS_GRAYSCALE : parts == 3 ? JCS_RGB : JCS_CMYK;
   jpeg_start_decompress(&info);
-  pixels.height = info.output_height;
-  pixels.width = info.output_width;
-  pixels.channels = info.output_components;
-  pixels.bytes.resize(static_cast<size_t>(pixels.height * pixels.width * pixels.channels));
+  pixels.bytes.resize(static_cast<size_t>(pixels.height * pixels.width * parts));
   while (info.output_scanline < info.output_height) {
-    JSAMPROW row = pixels.bytes.data() + info.output_scanline * pixels.width * pixels.channels;
+    JSAMPROW row = pixels.bytes.data() + info.output_scanline * pixels.width * parts;
     jpeg_read_scanlines(&info, &row, 1);
   }
   jpeg_finish_decompress(&info);
   jpeg_destroy_decompress(&info);
+  if (parts == 4) FromInks(pixels);
   return "";
 }
 
@@ -98,7 +145,16 @@ void ReadPng(png_structp png, png_bytep to, size_t n) {
   input->left -= n;
 }
 
-std::string DecodePng(std::string_view file, ImagePixels& pixels) {
+// The upper bytes of 16 bits are Pillow's, but for grey, which it cuts off at 255 where it makes
+// colours of it.
+void CutOff(ImagePixels& pixels) {
+  for (size_t i = 0; i < pixels.bytes.size() / 2; ++i) {
+    pixels.bytes[i] = pixels.bytes[2 * i] > 0 ? 255 : pixels.bytes[2 * i + 1];
+  }
+  pixels.bytes.resize(pixels.bytes.size() / 2);
+}
+
+std::string DecodePng(std::string_view file, const Wanted& wanted, ImagePixels& pixels) {
   PngInput input{file.data(), file.size(), {}};
   png_structp png =
       png_create_read_struct(PNG_LIBPNG_VER_STRING, &input, &LeavePng, &IgnorePngWarning);
@@ -113,27 +169,39 @@ std::string DecodePng(std::string_view file, ImagePixels& pixels) {
   }
   png_set_read_fn(png, &input, &ReadPng);
   png_read_info(png, info);
-  const int64_t height = png_get_image_height(png, info), width = png_get_image_width(png, info);
-  if (height * width > kMaxImagePixels) png_error(png, "more than 268435456 pixels");
-  png_set_strip_16(png);
-  png_set_packing(png);
   const int type = png_get_color_type(png, info);
+  const bool deep_grey =
+      type == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) == 16 && wanted.channels == 3;
+  if (!deep_grey) png_set_strip_16(png);
+  png_set_packing(png);
   if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
   if (type == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png);
   const int passes = png_set_interlace_handling(png);
   png_read_update_info(png, info);
-  pixels.height = height;
-  pixels.width = width;
+  pixels.height = png_get_image_height(png, info);
+  pixels.width = png_get_image_width(png, info);
   pixels.channels = png_get_channels(png, info);
-  pixels.bytes.resize(static_cast<size_t>(height * width * pixels.channels));
+  const int64_t line = pixels.width * pixels.channels * (deep_grey ? 2 : 1);
+  if (std::string wrong = WhyNot(pixels, wanted); !wrong.empty() || wanted.size_alone) {
+    png_destroy_read_struct(&png, &info, nullptr);
+    return wrong;
+  }
+  pixels.bytes.resize(static_cast<size_t>(pixels.height * line));
   for (int pass = 0; pass < passes; ++pass) {
-    for (int64_t y = 0; y < height; ++y) {
-      png_read_row(png, pixels.bytes.data() + y * width * pixels.channels, nullptr);
+    for (int64_t y = 0; y < pixels.height; ++y) {
+      png_read_row(png, pixels.bytes.data() + y * line, nullptr);
     }
   }
   png_read_end(png, nullptr);
   png_destroy_read_struct(&png, &info, nullptr);
+  if (deep_grey) CutOff(pixels);
   return "";
+}
+
+std::string Decode(std::string_view file, const Wanted& wanted, ImagePixels& pixels) {
+  if (file.starts_with("\xff\xd8")) return DecodeJpeg(file, wanted, pixels);
+  if (file.starts_with("\x89PNG")) return DecodePng(file, wanted, pixels);
+  return "is no JPEG and no PNG";
 }
 
 }  // namespace
@@ -148,10 +216,40 @@ bool IsImageName(std::string_view name) {
   return ends_in(".jpg") || ends_in(".jpeg") || ends_in(".png");
 }
 
-std::string DecodeImage(std::string_view file, ImagePixels& pixels) {
-  if (file.starts_with("\xff\xd8")) return DecodeJpeg(file, pixels);
-  if (file.starts_with("\x89PNG")) return DecodePng(file, pixels);
-  return "is no JPEG and no PNG";
+bool CanConvert(int64_t from, int64_t to) {
+  return from == to || (to == 3 && from >= 1 && from <= 4) || (to == 1 && from == 2);
+}
+
+std::string WrongChannels(int64_t from, int64_t to) {
+  return "has " + std::to_string(from) + (from == 1 ? " channel" : " channels") +
+         ", but the model reads " + std::to_string(to) + ": give model.num_channels, or convert it";
+}
+
+void ConvertChannels(int64_t to, ImagePixels& pixels) {
+  const int64_t from = pixels.channels;
+  if (from == to) return;
+  const auto n = static_cast<size_t>(pixels.height * pixels.width);
+  std::vector<uint8_t> bytes(n * static_cast<size_t>(to));
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* const pixel = pixels.bytes.data() + i * static_cast<size_t>(from);
+    for (size_t c = 0; c < static_cast<size_t>(to); ++c) {
+      bytes[i * static_cast<size_t>(to) + c] = pixel[from < 3 ? 0 : c];
+    }
+  }
+  pixels.bytes = std::move(bytes);
+  pixels.channels = to;
+}
+
+std::string DecodeImage(std::string_view file, ImagePixels& pixels, int64_t channels) {
+  std::string wrong = Decode(file, {channels, false}, pixels);
+  if (wrong.empty() && channels > 0) ConvertChannels(channels, pixels);
+  return wrong;
+}
+
+std::string LookAtImage(std::string_view file, ImagePixels& pixels, int64_t channels) {
+  std::string wrong = Decode(file, {channels, true}, pixels);
+  if (channels > 0) pixels.channels = channels;
+  return wrong;
 }
 
 namespace {

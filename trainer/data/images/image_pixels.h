@@ -10,8 +10,9 @@
 
 namespace fsdp {
 
-// The most that an image may have, as read and as resized: far above any photograph.
-inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
+// The most that an image may have, as read and as resized: where Pillow warns of a file made to
+// fill memory (Image.MAX_IMAGE_PIXELS).
+inline constexpr int64_t kMaxImagePixels = 89'478'485;
 
 // An image as bytes, [height, width, channels].
 struct ImagePixels {
@@ -20,15 +21,26 @@ struct ImagePixels {
 };
 
 // JPEG (libjpeg-turbo) and PNG (libpng) files as bytes, 8 bits a channel: 1 of grey, 3 of colours,
-// and one more of what is transparent in a PNG. Palettes become colours, 16 bits the upper 8 of
-// them. A JPEG's colours are as Pillow has them; its orientation is not looked at.
+// and one more of what is transparent in a PNG. Palettes and inks become colours, 16 bits the upper
+// 8 of them. Colours are as Pillow's convert("RGB") has them; a JPEG's orientation is not looked
+// at.
 
 // Whether the name is an image's: .jpg, .jpeg or .png, in letters of any case.
 bool IsImageName(std::string_view name);
 
-// Decodes `file` into `pixels`, whose memory is kept from call to call. Returns the file's fault,
-// or nothing: "is no JPEG and no PNG", "is damaged: premature end of JPEG file".
-std::string DecodeImage(std::string_view file, ImagePixels& pixels);
+// Decodes `file` into `pixels`, whose memory is kept from call to call, with `channels`, which are
+// those that CanConvert(), or with its own for 0. Returns the file's fault, or nothing: "is no JPEG
+// and no PNG", "is damaged: premature end of JPEG file". Takes no memory for an image that is too
+// large.
+std::string DecodeImage(std::string_view file, ImagePixels& pixels, int64_t channels = 0);
+// DecodeImage() as far as the header: `pixels` has no bytes.
+std::string LookAtImage(std::string_view file, ImagePixels& pixels, int64_t channels = 0);
+
+// Whether an image becomes one of `to` channels as by Pillow's convert("RGB"), or convert("L") for
+// one channel, and loses no colour: grey is repeated, transparency is left out.
+bool CanConvert(int64_t from, int64_t to);
+void ConvertChannels(int64_t to, ImagePixels& pixels);
+std::string WrongChannels(int64_t from, int64_t to);  // Why not, in words.
 
 // Images in other sizes, to the bit as Image.crop(box) and Image.resize(..., Image.BILINEAR) of
 // Pillow 13 make them of 8 bits a channel (github.com/python-pillow/Pillow,

@@ -106,9 +106,8 @@ void ImageRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
   static thread_local ImagePixels image;
   source.store->Read(i, image);
   if (image.channels != channels_) {
-    throw DataError("data: " + source.store->Where(i) + ": has " +
-                    Counted(image.channels, "channel") + ", but the model reads " +
-                    std::to_string(channels_) + ": give model.num_channels, or convert it");
+    throw DataError("data: " + source.store->Where(i) + ": " +
+                    WrongChannels(image.channels, channels_));
   }
   if (const std::string why = WhyNotChanged(image, source.changes, side_); !why.empty()) {
     throw DataError("data: " + source.store->Where(i) + ": " + why);

@@ -1,16 +1,22 @@
 #include "trainer/data/images/image_store.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
+#include <mutex>
 #include <set>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/core/start_thread.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
@@ -136,6 +142,7 @@ class PackedImages {
     const std::string_view from = label_file_ ? label_file_->bytes() : file_.bytes();
     return static_cast<uint8_t>(from[static_cast<size_t>(label_at_ + i * label_stride_)]);
   }
+  ImagePixels Size() const { return {height_, width_, channels_}; }
   void Read(int64_t i, ImagePixels& pixels) const {
     pixels.height = height_;
     pixels.width = width_;
@@ -165,7 +172,7 @@ class PackedImages {
 
 class PackedStore final : public ImageStore {
  public:
-  explicit PackedStore(const ImagePaths& paths) {
+  explicit PackedStore(const ImagePaths& paths) : channels_(paths.channels) {
     const std::vector<std::string> files = ExpandPaths(paths.paths, paths.where);
     std::vector<std::string> labels;
     if (!paths.labels.empty()) labels = ExpandPaths(paths.labels, paths.where_labels);
@@ -184,6 +191,14 @@ class PackedStore final : public ImageStore {
                "is neither an IDX file of images nor CIFAR's records of 3073 or 3074 bytes; "
                "JPEG and PNG are given by the directory that holds a folder for each class");
       }
+      const ImagePixels size = images.Size();
+      std::string wrong;
+      if (channels_ > 0 && !CanConvert(size.channels, channels_)) {
+        wrong = WrongChannels(size.channels, channels_);
+      } else if (paths.why_not) {
+        wrong = paths.why_not(size);
+      }
+      if (!wrong.empty() && images.count() > 0) Refuse(path, "image 0: " + wrong);
       begins_.push_back(size_);
       size_ += images.count();
       parts_.push_back(std::move(images));
@@ -203,6 +218,7 @@ class PackedStore final : public ImageStore {
   void Read(int64_t i, ImagePixels& pixels) const override {
     const auto [part, at] = PlaceOf(i);
     parts_[part].Read(at, pixels);
+    if (channels_ > 0) ConvertChannels(channels_, pixels);
   }
   std::string Where(int64_t i) const override {
     const auto [part, at] = PlaceOf(i);
@@ -228,6 +244,7 @@ class PackedStore final : public ImageStore {
     return {part, i - begins_[part]};
   }
 
+  const int64_t channels_;
   std::vector<PackedImages> parts_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
@@ -237,7 +254,8 @@ class PackedStore final : public ImageStore {
 // Folders of classes in one directory.
 class FolderStore final : public ImageStore {
  public:
-  FolderStore(const std::vector<std::string>& directories, const std::string& where) {
+  FolderStore(const std::vector<std::string>& directories, const ImagePaths& paths)
+      : channels_(paths.channels) {
     std::set<std::string> names;
     for (const std::string& directory : directories) {
       for (const fs::directory_entry& entry : Entries(directory)) {
@@ -252,19 +270,20 @@ class FolderStore final : public ImageStore {
         AddClass(directory + "/" + classes_[label], static_cast<int32_t>(label));
       }
       if (images_.size() == before) {
-        throw DataError(where + ": " + PrintableName(directory) +
+        throw DataError(paths.where + ": " + PrintableName(directory) +
                         ": holds no folder with .jpg, .jpeg or .png files: images are in a folder "
                         "for each class");
       }
       directories_.push_back({directory, before, images_.size()});
     }
+    if (channels_ > 0) LookAtAll(paths);
   }
 
   int64_t size() const override { return std::ssize(images_); }
   int32_t Label(int64_t i) const override { return At(i).label; }
   void Read(int64_t i, ImagePixels& pixels) const override {
     const FileContents file(At(i).path);
-    const std::string wrong = DecodeImage(file.bytes(), pixels);
+    const std::string wrong = DecodeImage(file.bytes(), pixels, channels_);
     file.CheckIntact();
     if (!wrong.empty()) Refuse(file.path(), wrong);
   }
@@ -290,6 +309,48 @@ class FolderStore final : public ImageStore {
     size_t begin, end;  // Its images.
   };
 
+  // Throws DataError for the first image whose header says that it cannot be read.
+  void LookAtAll(const ImagePaths& paths) const {
+    constexpr std::chrono::seconds kLongest{60};
+    constexpr size_t kMostThreads = 16;  // They wait for a disk rather than compute.
+    const auto end = std::chrono::steady_clock::now() + kLongest;
+    std::atomic<size_t> next = 0, looked = 0, wrong = images_.size();
+    std::mutex mutex;
+    std::exception_ptr error;
+    const auto work = [&] {
+      ImagePixels size;
+      for (size_t i = next++; i < wrong && std::chrono::steady_clock::now() < end; i = next++) {
+        try {
+          LookAt(images_[i].path, paths, size);
+          ++looked;
+        } catch (...) {  // Those before it have been taken by some thread.
+          const std::lock_guard lock(mutex);
+          if (i >= wrong) continue;
+          wrong = i;
+          error = std::current_exception();
+        }
+      }
+    };
+    {
+      std::vector<std::jthread> helpers;
+      for (size_t i = 1; i < std::min(kMostThreads, images_.size() / 64); ++i) {
+        helpers.push_back(StartThread<std::jthread>("a thread that looks at images", work));
+      }
+      work();
+    }
+    if (error) std::rethrow_exception(error);
+    if (looked == images_.size() || !paths.say) return;
+    paths.say("data: " + Describe() + ": has looked at the headers of " + std::to_string(looked) +
+              " of " + std::to_string(images_.size()) +
+              " images in a minute; the others are checked when they are read");
+  }
+  void LookAt(const std::string& path, const ImagePaths& paths, ImagePixels& size) const {
+    const FileContents file(path);
+    std::string why = LookAtImage(file.bytes(), size, channels_);
+    file.CheckIntact();
+    if (why.empty() && paths.why_not) why = paths.why_not(size);
+    if (!why.empty()) Refuse(file.path(), why);
+  }
   static std::vector<fs::directory_entry> Entries(const std::string& directory) {
     std::error_code error;
     fs::directory_iterator entries(directory, error);
@@ -330,6 +391,7 @@ class FolderStore final : public ImageStore {
   }
   const Image& At(int64_t i) const { return images_[static_cast<size_t>(i)]; }
 
+  const int64_t channels_;
   std::vector<std::string> classes_;
   std::vector<Image> images_;
   std::vector<Directory> directories_;
@@ -348,7 +410,7 @@ std::shared_ptr<const ImageStore> OpenImages(const ImagePaths& paths) {
   if (!paths.labels.empty()) {
     Refuse(paths.labels[0], "is a file of labels, but the labels of folders are their names");
   }
-  return std::make_shared<FolderStore>(all, paths.where);
+  return std::make_shared<FolderStore>(all, paths);
 }
 
 }  // namespace fsdp

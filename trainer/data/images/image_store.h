@@ -6,6 +6,7 @@
 #define FSDP_TRAIN_TRAINER_DATA_IMAGES_IMAGE_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,10 +38,17 @@ struct ImagePaths {
   std::vector<std::string> paths, labels;  // labels: for IDX, one file for each file of images.
   // The recipe keys, for messages about either.
   std::string where = "data", where_labels = "data";
+  // That images are read with (CanConvert()); 0: their own, and no file of a folder is looked at.
+  int64_t channels = 0;
+  // Why an image of this size is of no use, or ""; from any thread. Null: all are.
+  std::function<std::string(const ImagePixels& size)> why_not = nullptr;
+  std::function<void(const std::string&)> say = nullptr;  // May be null.
 };
 
-// The images of all paths, one behind the other. Throws DataError for a file of another kind,
-// counts that do not agree, folders without images, and folders beside files.
+// The images of all paths, one behind the other. Looks at the header of each, of files in folders
+// by several threads and for a minute at most. Throws DataError for a file of another kind, counts
+// that do not agree, folders without images, and folders beside files, and names the first image
+// that has other channels, is too large or `why_not`.
 std::shared_ptr<const ImageStore> OpenImages(const ImagePaths& paths);
 
 }  // namespace fsdp

@@ -1,5 +1,7 @@
 // Images with labels.
 // Tests: tests/trainer/loop/images_test.cc
+#include <set>
+
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
@@ -65,24 +67,51 @@ void RequireSameClasses(const ImageStore& first, const ImageStore& other) {
                   ": all sources have the same classes");
 }
 
+ImageChanges Changes(const SourceRecipe& source) {
+  const Keys& keys = source.own.Of<Keys>();
+  return {keys.size.value_or(0), keys.crop, keys.flip, keys.mean, keys.std};
+}
+
+// "img/train: 180 images in 3 classes".
+std::string HowMany(const ImageStore& store, const BatchSpec& inputs) {
+  std::set<int32_t> labels;
+  for (int64_t i = 0; i < store.size(); ++i) labels.insert(store.Label(i));
+  const int64_t known = inputs.inputs[kLabel].values, none = known - std::ssize(labels);
+  std::string line = "data: " + store.Describe() + ": " + Counted(store.size(), "image") + " in " +
+                     std::to_string(labels.size()) + (labels.size() == 1 ? " class" : " classes");
+  if (none > 0) {
+    line += "; model.num_labels is " + std::to_string(known) + ", so " + std::to_string(none) +
+            (none == 1 ? " of its classes has" : " of its classes have") + " no image here";
+  }
+  return line;
+}
+
 RowLoaders Rows(const RunToOpen& run, const Model& model) {
   const BatchSpec inputs = model.Inputs(run.recipe.data.seq_len);
   std::shared_ptr<const ImageStore> first;
   const auto open = [&](const KeyedSource& keyed, size_t, std::vector<DataFile>& files) {
     const SourceRecipe& source = *keyed.source;
-    const Keys& keys = source.own.Of<Keys>();
-    const std::shared_ptr<const ImageStore> store =
-        OpenImages({source.paths, keys.labels, WhereIs(run.recipe, keyed.key + ".paths"),
-                    WhereIs(run.recipe, keyed.key + ".labels")});
+    const ImageChanges changes = Changes(source);
+    const Shape& pixels = inputs.inputs[kPixels].sample;
+    const std::shared_ptr<const ImageStore> store = OpenImages(
+        {.paths = source.paths,
+         .labels = source.own.Of<Keys>().labels,
+         .where = WhereIs(run.recipe, keyed.key + ".paths"),
+         .where_labels = WhereIs(run.recipe, keyed.key + ".labels"),
+         .channels = pixels[2],
+         .why_not =
+             [&](const ImagePixels& size) { return WhyNotChanged(size, changes, pixels[0]); },
+         .say = run.progress.say});
     for (DataFile& file : store->Files()) files.push_back(std::move(file));
     ImageSource all = ImageRows::Whole(store, inputs);
     all.weight = source.weight;
-    all.changes = {keys.size.value_or(0), keys.crop, keys.flip, keys.mean, keys.std};
+    all.changes = changes;
+    if (run.progress.remark) run.progress.remark(HowMany(*store, inputs));
     if (first) RequireSameClasses(*first, *store);
     if (!first) first = store;
     return all;
   };
-  return OpenRows<ImageSource>(
+  RowLoaders loaders = OpenRows<ImageSource>(
       run, {.open = open,
             .hold_out =
                 [](const ImageSource& all, double share) {
@@ -96,6 +125,8 @@ RowLoaders Rows(const RunToOpen& run, const Model& model) {
                                                            trains && run.recipe.data.shuffle,
                                                            /*draws=*/trains, trains ? run.seed : 0);
                 }});
+  loaders.classes = first->classes();
+  return loaders;
 }
 
 std::vector<SourceKey> AllKeys() {
@@ -134,6 +165,7 @@ const DataSource& Source() {
       .check = Check,
       .fits = IsOfImages,
       .check_model = CheckModel,
+      .image_changes = Changes,
       .rows = Rows,
       .checks_by_opening = true};
   return source;
