@@ -348,6 +348,7 @@ void Run(const GenerateFlags& flags) {
   });
   if (!flags.ignore_eot) {
     how.eos = eos;
+    how.eos.insert(how.eos.end(), stored.other_ends.begin(), stored.other_ends.end());
     if (format && format->end_token()) how.eos.push_back(*format->end_token());
   }
   size_t longest = 0;

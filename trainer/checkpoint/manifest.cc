@@ -395,25 +395,25 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     if (!(value > 0) || !std::isfinite(value)) scale.Refuse("is no scale");
     meta.scaler = {value, scaler.At("good_steps").Integer(0, int64_t{1} << 24)};
   }
-  if (document.Has("evaluation")) {
-    const JsonValue evaluation = document.At("evaluation");
+  if (const auto evaluation = document.Find("evaluation")) {
     CheckpointMeta::Evaluation e;
-    if (evaluation.Has("loss")) e.loss = evaluation.At("loss").Number();
-    e.best = evaluation.At("best").Number();
-    e.since_best = evaluation.At("since_best").Integer(0, meta.step);
+    if (evaluation->Has("loss")) e.loss = evaluation->At("loss").Number();
+    e.best = evaluation->At("best").Number();
+    e.since_best = evaluation->At("since_best").Integer(0, meta.step);
     meta.evaluation = e;
   }
   if (document.Has("evaluate_first")) meta.evaluate_first = document.At("evaluate_first").Boolean();
   if (document.Has("products")) meta.products = document.At("products").Text();
+  if (const auto names = document.Find("classes")) {
+    for (const JsonValue& name : names->Elements()) meta.classes.push_back(name.Text());
+  }
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();
-  if (document.Has("data")) {
-    const JsonValue data = document.At("data");
-    manifest.meta.data = {ParseDataFiles(data.At("train")), ParseDataFiles(data.At("valid"))};
+  if (const auto data = document.Find("data")) {
+    meta.data = {ParseDataFiles(data->At("train")), ParseDataFiles(data->At("valid"))};
   }
-  if (document.Has("records")) {
-    const JsonValue records = document.At("records");
-    meta.records = {records.At("bytes").Integer(0, kMaxFileBytes), Hex(records.At("hash"))};
+  if (const auto records = document.Find("records")) {
+    meta.records = {records->At("bytes").Integer(0, kMaxFileBytes), Hex(records->At("hash"))};
   }
   std::vector<std::string> states;
   for (const JsonValue& state : document.At("states").Elements())

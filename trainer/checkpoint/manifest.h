@@ -9,6 +9,7 @@
 //    "evaluation": {"loss": 2.5, "best": 2.25,   loss: where this step was evaluated
 //                   "since_best": 1},
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
+//    "classes": ["ants", "bees"],                names of what images show, where folders have them
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; an import has none
@@ -87,6 +88,7 @@ struct CheckpointMeta {
   };
   std::optional<Evaluation> evaluation{};
   bool evaluate_first = false;  // A stop has cut this step's evaluation short: a resume makes it.
+  std::vector<std::string> classes{};  // Names of a classifier's classes; empty: none are known.
   // The contents of the run directory's metrics.jsonl at the save; empty: unknown (an import, a
   // reshard). A save takes rank 0's.
   std::optional<FilePrefix> records{};

@@ -129,6 +129,9 @@ std::string ManifestToText(const Manifest& manifest) {
   }
   if (meta.evaluate_first) add("evaluate_first", "true");
   if (!meta.products.empty()) add("products", Dump(meta.products));
+  if (!meta.classes.empty()) {
+    add("classes", JsonTree(meta.classes).Dump(-1, JsonTree::IllFormed::kReplaced));
+  }
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));
   if (meta.data) {

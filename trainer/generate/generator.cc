@@ -29,6 +29,7 @@
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_export.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
@@ -104,6 +105,7 @@ StoredModel OpenStoredModel(const std::string& path) {
       stored.tokenizer = TokenizerOfRun(recipe);
       if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};
       stored.own = ByteSentinelsOf(recipe, stored.tokenizer, VocabSize(stored.shape));
+      stored.other_ends = EndsOfOrigin(meta);
     }
     weights = OpenInitialWeights(std::move(reader));
   }

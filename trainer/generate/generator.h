@@ -32,12 +32,13 @@ class Model;
 struct StoredModel {
   std::string directory;
   ModelShape shape;
-  std::shared_ptr<Model> model;  // All of it frozen; a checkpoint's adapters are merged.
-  WeightSource weights;          // Reads them.
-  RunTokenizer tokenizer;        // Its name is empty where the files name none.
-  std::vector<int32_t> eos;      // Tokens that end a text; empty where the tokenizer says them.
-  std::vector<int32_t> own;      // Trained though they may be no token of the tokenizer: `eos`, and
-                                 // sentinels of a text in bytes.
+  std::shared_ptr<Model> model;     // All of it frozen; a checkpoint's adapters are merged.
+  WeightSource weights;             // Reads them.
+  RunTokenizer tokenizer;           // Its name is empty where the files name none.
+  std::vector<int32_t> eos;         // Tokens that end a text; empty where the tokenizer says them.
+  std::vector<int32_t> other_ends;  // Beside these: EndsOfOrigin().
+  std::vector<int32_t> own;         // Trained though they may be no token of the tokenizer: `eos`,
+                                    // and sentinels of a text in bytes.
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest

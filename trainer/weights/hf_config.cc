@@ -150,10 +150,30 @@ std::optional<DType> ReadHfDType(const std::string& directory) {
   return std::nullopt;
 }
 
+std::string ReadHfGenerationConfig(const std::string& directory) {
+  const std::string path = directory + "/generation_config.json";
+  if (!PathExists(path)) return "";
+  std::string text = ReadWholeFile(path);
+  Parse(text, path);
+  return text;
+}
+
+std::vector<std::string> ReadHfClasses(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  std::vector<std::string> classes;
+  const auto names = Parse(ReadWholeFile(path), path).Find("id2label");
+  for (size_t i = 0; names && i < names->Members().size(); ++i) {
+    const auto name = names->Find(std::to_string(i));
+    if (!name || !name->IsText()) return {};
+    classes.push_back(name->Text());
+  }
+  return classes;
+}
+
 std::vector<int32_t> ReadHfEos(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
-  if (PathExists(path)) {
-    std::vector<int32_t> ids = Ids(Parse(ReadWholeFile(path), path).Find("eos_token_id"));
+  if (const std::string text = ReadHfGenerationConfig(directory); !text.empty()) {
+    std::vector<int32_t> ids = Ids(Parse(text, path).Find("eos_token_id"));
     if (!ids.empty()) return ids;
   }
   return ReadHfConfig(directory).eos;
@@ -163,27 +183,56 @@ std::string HfModelType(const ModelShape& shape) {
   return std::string(shape.family().HfType(shape));
 }
 
-std::string HfGenerationConfigToJson(const HfTokenIds& ids) {
-  return JsonTree::Object({{"bos_token_id", ids.bos},
-                           {"eos_token_id", ids.eos},
-                           {"pad_token_id", ids.pad ? ids.pad : ids.eos}})
-             .Dump(2) +
-         "\n";
+namespace {
+
+// One id, or a list where there are several.
+JsonTree EndsOf(const HfTokenIds& ids) {
+  std::vector<int32_t> ends;
+  if (ids.eos) ends.push_back(*ids.eos);
+  for (const int32_t id : ids.other_ends) {
+    if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  }
+  return ends.empty() ? JsonTree() : ends.size() == 1 ? JsonTree(ends[0]) : JsonTree(ends);
 }
 
-std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids) {
+}  // namespace
+
+std::string HfGenerationConfigToJson(const HfTokenIds& ids, const std::string& base) {
+  JsonTree json = JsonTree::Parse(base).value_or(JsonTree::Object());
+  json.Erase("_from_model_config");  // transformers would make it anew of config.json.
+  JsonTree ends = EndsOf(ids);
+  const JsonTree first = ends.IsList() ? ends.Elements()[0] : ends;
+  for (const auto& [key, id] : {std::pair("bos_token_id", JsonTree(ids.bos)),
+                                std::pair("pad_token_id", ids.pad ? JsonTree(ids.pad) : first)}) {
+    if (!json.Contains(key)) json[key] = id;
+  }
+  json["eos_token_id"] = std::move(ends);
+  return json.Dump(2) + "\n";
+}
+
+std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype, const HfTokenIds& ids,
+                           const std::vector<std::string>& classes) {
   JsonTree json = shape.family().WriteHf(shape);
+  if (json.Contains("id2label") && json["id2label"].size() == classes.size()) {
+    JsonTree names = JsonTree::Object(), labels = names;
+    for (size_t i = 0; i < classes.size(); ++i) {
+      names[std::to_string(i)] = classes[i];
+      labels[classes[i]] = i;
+    }
+    json["id2label"] = std::move(names);
+    json["label2id"] = std::move(labels);
+  }
   const bool has_tokens = shape.Find("vocab_size").has_value();
   if (has_tokens) {  // Null where there is none: absent, some families' defaults would be.
     for (const auto& [key, id] :
-         {std::pair("bos_token_id", ids.bos), std::pair("eos_token_id", ids.eos),
-          std::pair("pad_token_id", ids.pad)}) {
+         {std::pair("bos_token_id", JsonTree(ids.bos)), std::pair("eos_token_id", EndsOf(ids)),
+          std::pair("pad_token_id", JsonTree(ids.pad))}) {
       if (!json.Contains(key)) json[key] = id;  // A family may have its own.
     }
   }
   json["torch_dtype"] = dtype;
   if (has_tokens) json["use_cache"] = true;
-  return json.Dump(2) + "\n";
+  return json.Dump(2, JsonTree::IllFormed::kReplaced) + "\n";  // A class may be no UTF-8.
 }
 
 }  // namespace fsdp

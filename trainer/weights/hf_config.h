@@ -37,6 +37,13 @@ HfConfig ReadHfConfig(const std::string& directory);  // Parses its config.json.
 // CheckpointError.
 std::vector<int32_t> ReadHfEos(const std::string& directory);
 
+// The text of generation_config.json in `directory`, a JSON object; "": there is none. Throws
+// CheckpointError.
+std::string ReadHfGenerationConfig(const std::string& directory);
+// The names of a classifier's classes in order: id2label of config.json in `directory`. Empty where
+// it names none, or not each. Throws CheckpointError.
+std::vector<std::string> ReadHfClasses(const std::string& directory);
+
 // The dtype of the weights in `directory`: dtype or torch_dtype of its config.json. Empty where
 // there is no such file, or it names none of fp32, bf16 and fp16.
 std::optional<DType> ReadHfDType(const std::string& directory);
@@ -44,21 +51,25 @@ std::optional<DType> ReadHfDType(const std::string& directory);
 // Tokens with a special meaning, if there are any.
 struct HfTokenIds {
   std::optional<int32_t> bos, eos, pad;
+  std::vector<int32_t> other_ends = {};  // Of a text, beside eos.
 };
 
 // The text of a config.json from which transformers makes the same model. `dtype`: that of the
-// files beside it, "float32", "bfloat16" or "float16". Throws CheckpointError for a shape that no
-// family of transformers has.
+// files beside it, "float32", "bfloat16" or "float16". `classes`: a classifier's, which are called
+// LABEL_0 and so on where this has another number of names. Throws CheckpointError for a shape that
+// no family of transformers has.
 std::string HfConfigToJson(const ModelShape& shape, std::string_view dtype,
-                           const HfTokenIds& ids = {});
+                           const HfTokenIds& ids = {},
+                           const std::vector<std::string>& classes = {});
 
 // The family's name in transformers, such as "qwen2". Throws as HfConfigToJson().
 std::string HfModelType(const ModelShape& shape);
 
-// The text of a generation_config.json. Without a padding token the token that ends a text pads, as
-// generate() would choose itself, with a warning. config.json must not say so: transformers gives
-// no gradient to the embedding of its pad_token_id.
-std::string HfGenerationConfigToJson(const HfTokenIds& ids);
+// The text of a generation_config.json: `base`, the text of another one or "", with the tokens that
+// end a text, and with the others where `base` has none. Without a padding token the token that
+// ends a text pads, as generate() would choose itself, with a warning. config.json must not say so:
+// transformers gives no gradient to the embedding of its pad_token_id.
+std::string HfGenerationConfigToJson(const HfTokenIds& ids, const std::string& base = "");
 
 }  // namespace fsdp
 

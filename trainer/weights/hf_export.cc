@@ -15,7 +15,11 @@
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_tree.h"
+#include "trainer/core/read_file.h"
+#include "trainer/data/chat/chat_template.h"
+#include "trainer/data/images/image_changes.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
@@ -77,7 +81,8 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   for (std::optional<int32_t>* id : {&ids.bos, &ids.eos, &ids.pad}) {
     if (!has_tokens || (*id && **id >= VocabSize(shape))) id->reset();
   }
-  const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids);
+  if (has_tokens) std::erase_if(ids.other_ends, [&](int32_t id) { return id >= VocabSize(shape); });
+  const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids, options.classes);
   const HfTensors tensors(model);
   MergedWeights weights(checkpoint, model, options.state);
   const std::vector<Tensors> shards =
@@ -109,9 +114,12 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   for (const auto& [file, contents] : options.tokenizer.contents) {
     WriteAtomicFile(directory.temporary() + "/" + file, contents);
   }
-  if (decoder) {
+  if (decoder || (has_tokens && !options.generation.empty())) {
     WriteAtomicFile(directory.temporary() + "/generation_config.json",
-                    HfGenerationConfigToJson(ids));
+                    HfGenerationConfigToJson(ids, options.generation));
+  }
+  if (!options.image_processor.empty()) {
+    WriteAtomicFile(directory.temporary() + "/preprocessor_config.json", options.image_processor);
   }
   WriteAtomicFile(directory.temporary() + "/config.json", config);
   directory.Publish();
@@ -130,22 +138,102 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
   return ReadHfTokenizerFiles(run.name, run.eot, MaxPositions(shape), run.chat_template);
 }
 
-// The dtype of the Hugging Face directory that the run, or the run that it began with, took its
-// weights from.
-std::optional<DType> DTypeOfOrigin(const std::string& recipe_text) {
+// Where the run, or the run that it began with, began.
+struct Origin {
+  std::string directory;             // A Hugging Face directory; empty: there is none.
+  std::vector<std::string> classes;  // Of the nearest that names any.
+  std::string gone;                  // Why it cannot be read; or "".
+};
+
+Origin OriginOf(const CheckpointMeta& meta) {
   constexpr int kMostRuns = 16;
-  std::string text = recipe_text;
+  Origin origin{"", meta.classes, ""};
+  std::string text = meta.recipe;
   try {
     for (int i = 0; i < kMostRuns && !text.empty(); ++i) {
       const Recipe recipe = ParseRecipe({{"the checkpoint's recipe", text}});
-      if (!recipe.model.init_from) return std::nullopt;
+      if (!recipe.model.init_from) return origin;
       const std::string from = FindInitialWeights(*recipe.model.init_from);
-      if (const auto dtype = ReadHfDType(from)) return dtype;
-      text = ReadCheckpointMeta(from).recipe;
+      std::vector<std::string> classes;
+      if (PathExists(from + "/manifest.json")) {
+        const CheckpointMeta before = ReadCheckpointMeta(from);
+        classes = before.classes;
+        text = before.recipe;
+      } else {
+        classes = ReadHfClasses(from);
+        text.clear();
+        origin.directory = from;
+      }
+      if (origin.classes.empty()) origin.classes = classes;
     }
-  } catch (const Error&) {  // It is gone, or was moved.
+  } catch (const Error& error) {  // It is gone, or was moved.
+    origin.gone = error.what();
   }
-  return std::nullopt;
+  return origin;
+}
+
+// The token that ends an assistant's turn, where the run has learnt turns.
+void AddEndOfTurn(const RunTokenizer& run, CheckpointExported& exported, HfTokenIds& ids) {
+  if (!run.chats || run.name.empty()) return;
+  try {
+    const EndOfTurn end = EndOfTurnOf(ChatTemplate::Open(run.name, run.chat_template),
+                                      *OpenTokenizer(run.name), JinjaDate{2026, 1, 1});
+    if (end.token) ids.other_ends.push_back(*end.token);
+    if (end.text.empty()) return;
+    exported.warnings.push_back("answers end with `" + end.text +
+                                "`, which is no token: transformers' generate() goes on behind it, "
+                                "but for stop_strings");
+  } catch (const DataError& error) {
+    exported.warnings.push_back("no end of turn: " + std::string(error.what()));
+  }
+}
+
+// What the run's evaluations do to an image, for AutoImageProcessor. CLIP's processor is the one of
+// transformers that can scale the shorter side and cut a square out of the middle, and need not.
+std::string ImageProcessorJson(const ImageChanges& changes, const ModelShape& shape) {
+  const auto side = std::get<int64_t>(shape.Find("image_size").value());
+  const auto channels = std::get<int64_t>(shape.Find("num_channels").value());
+  const bool cuts = changes.crop != Crop::kNone;
+  const auto each = [&](const std::vector<double>& values) {
+    return values.size() > 1 ? values
+                             : std::vector<double>(static_cast<size_t>(channels), values.at(0));
+  };
+  const JsonTree square = JsonTree::Object({{"height", side}, {"width", side}});
+  JsonTree json = JsonTree::Object({{"image_processor_type", "CLIPImageProcessor"},
+                                    {"do_convert_rgb", channels == 3},
+                                    {"do_resize", true},
+                                    {"size", square},
+                                    {"do_center_crop", cuts},
+                                    {"crop_size", square},
+                                    {"resample", 2},  // Bilinear.
+                                    {"do_rescale", true},
+                                    {"rescale_factor", 1.0 / 255},
+                                    {"do_normalize", true},
+                                    {"image_mean", each(changes.mean)},
+                                    {"image_std", each(changes.std)}});
+  if (cuts) {
+    const bool sized = changes.crop != Crop::kRandomResized && changes.size > 0;
+    json["size"] = JsonTree::Object({{"shortest_edge", sized ? changes.size : side}});
+  }
+  return json.Dump(2) + "\n";
+}
+
+// That of the first source of images; "": there is none.
+std::string ImageProcessorOf(const Recipe& recipe, const ModelShape& shape,
+                             std::vector<std::string>& warnings) {
+  std::string first;
+  for (const SourceRecipe& source : recipe.data.TrainSources()) {
+    const auto changes = RowOf(source).image_changes;
+    if (changes == nullptr) continue;
+    const std::string json = ImageProcessorJson(changes(source), shape);
+    if (first.empty()) first = json;
+    if (json == first) continue;
+    warnings.push_back(
+        "the sources of data.train change their images in several ways: preprocessor_config.json "
+        "has the first one's");
+    break;
+  }
+  return first;
 }
 
 }  // namespace
@@ -161,7 +249,9 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   CheckpointExported exported;
   RunTokenizer run;
   if (!meta.recipe.empty()) {
-    run = TokenizerOfRun(ParseRecipe({{checkpoint + "/manifest.json, recipe", meta.recipe}}));
+    const Recipe recipe = ParseRecipe({{checkpoint + "/manifest.json, recipe", meta.recipe}});
+    run = TokenizerOfRun(recipe);
+    options.image_processor = ImageProcessorOf(recipe, shape, exported.warnings);
   }
   options.tokenizer.ids.eos = run.eot;
   const std::string cure = "; --tokenizer names one";
@@ -178,17 +268,37 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
       exported.warnings.push_back("no tokenizer files: " + std::string(error.what()) + cure);
     }
   }
+  if (!tokenizer.empty()) run.name = tokenizer;
+  const Origin origin = OriginOf(meta);
+  options.classes = origin.classes;
+  std::optional<DType> came_as;
+  if (!origin.directory.empty()) {
+    came_as = ReadHfDType(origin.directory);
+    options.generation = ReadHfGenerationConfig(origin.directory);
+    options.tokenizer.ids.other_ends = ReadHfEos(origin.directory);
+  } else if (!origin.gone.empty() && shape.Find("vocab_size")) {
+    exported.warnings.push_back("no generation settings of model.init_from: " + origin.gone);
+  }
+  AddEndOfTurn(run, exported, options.tokenizer.ids);
   const std::string& type = options.tokenizer.tokenizer_class;
   if (HfModelType(shape) == "qwen2" && !type.empty() && !type.starts_with("Qwen2Tokenizer")) {
     exported.warnings.push_back(
         "transformers splits text for every qwen2 as Qwen2's own tokenizer does, whatever "
         "tokenizer_config.json says: look whether AutoTokenizer gives the ids of this one");
   }
-  const std::optional<DType> origin = dtype ? std::nullopt : DTypeOfOrigin(meta.recipe);
-  exported.as_it_came = origin.has_value();
-  exported.dtype = options.dtype = dtype.value_or(origin.value_or(DType::kFloat32));
+  exported.as_it_came = !dtype && came_as;
+  exported.dtype = options.dtype = dtype.value_or(came_as.value_or(DType::kFloat32));
   exported.weights = ExportHf(reader, shape, *model, out, options, progress);
   return exported;
+}
+
+std::vector<int32_t> EndsOfOrigin(const CheckpointMeta& meta) {
+  const Origin origin = OriginOf(meta);
+  try {
+    return origin.directory.empty() ? std::vector<int32_t>() : ReadHfEos(origin.directory);
+  } catch (const CheckpointError&) {  // It is damaged by now.
+    return {};
+  }
 }
 
 AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,

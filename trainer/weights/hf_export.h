@@ -25,6 +25,9 @@ struct HfExportOptions {
   int64_t max_shard_bytes = 5'000'000'000;  // Tensors in a file; none is split.
   std::string state = "master";             // "ema": the averaged weights.
   HfTokenizerFiles tokenizer = {};          // Empty: none. Ids outside the vocabulary are left out.
+  std::string generation = "";  // The generation_config.json whose settings are kept; "": none.
+  std::string image_processor = "";       // The text of preprocessor_config.json; "": none.
+  std::vector<std::string> classes = {};  // As in HfConfigToJson().
 };
 
 struct HfExported {
@@ -52,12 +55,19 @@ struct CheckpointExported {
 
 // ExportHf with the model that the checkpoint's own recipe builds; adapters are merged. The
 // tokenizer is `tokenizer`, or the run's if that is empty. Without the run's tokenizer files the
-// rest is exported, with a warning.
+// rest is exported, with a warning. A text ends with the run's end-of-text token, with the end of
+// turn that it learnt, and with each token that ended one in the Hugging Face directory of
+// model.init_from, whose further generation settings are kept. Classes have the names of the run's
+// folders, or else those of model.init_from.
 // `dtype` replaces options.dtype; empty: the dtype of model.init_from's config.json, or fp32 where
 // no file names one. Throws CheckpointError, and for `tokenizer` DataError and ConfigError.
 CheckpointExported ExportCheckpoint(CheckpointHold checkpoint, const std::string& out,
                                     const std::string& tokenizer, std::optional<DType> dtype,
                                     HfExportOptions options, const ByteProgress& progress);
+
+// The tokens that end a text in the Hugging Face directory of model.init_from, of this run or of
+// the run that it began with, for a text of the run to end with, too. Empty where there is none.
+std::vector<int32_t> EndsOfOrigin(const CheckpointMeta& meta);
 
 struct AdaptersExported {
   HfAdaptersExported adapters;

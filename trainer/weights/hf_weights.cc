@@ -186,6 +186,7 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
   weights.RequireAll(tensors);
   WholeCheckpoint checkpoint;
   checkpoint.meta.config = ShapeToJson(config.shape);
+  checkpoint.meta.classes = ReadHfClasses(directory);
   checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), /*shards=*/1);
   checkpoint.states = {"master"};
   std::map<std::string, const ModelBuffer*> buffers;

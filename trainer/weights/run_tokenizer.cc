@@ -39,6 +39,7 @@ RunTokenizer TokenizerOfRun(const Recipe& recipe) {
       run.name = manifest->tokenizer;
       run.hash = manifest->tokenizer_hash;
     }
+    run.chats |= row.chat_template != nullptr;
     if (run.chat_template.empty() && row.chat_template) {
       run.chat_template = row.chat_template(source);
     }

@@ -23,6 +23,7 @@ struct RunTokenizer {
   std::optional<uint64_t> hash;  // Tokenizer::hash(), if the tokens' own files have it.
   std::optional<int32_t> eot;    // Ended documents, if not the tokenizer's own.
   std::string chat_template;     // The file that the run named; empty: the tokenizer's own.
+  bool chats = false;            // The run learnt conversations, written out by the template.
 };
 
 // tokens.json beside the source's files, or in the directory that it names; empty where there is
