@@ -1,6 +1,7 @@
 #include "trainer/loop/evaluator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,12 +39,12 @@ void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& who
 
 }  // namespace
 
-Evaluator::Evaluator(const Recipe& recipe, const Job& job, uint64_t seed, const RunData& data,
+Evaluator::Evaluator(const Recipe& recipe, uint64_t seed, const RunData& data, DataWatch& loads,
                      Session& session, Recorder& recorder)
     : recipe_(recipe),
-      job_(job),
       seed_(seed),
       data_(data),
+      loads_(loads),
       session_(session),
       recorder_(recorder) {}
 
@@ -62,9 +63,11 @@ std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
     return sum / static_cast<double>(data_.valid.size());
   };
   for (const RunData::Valid& valid : data_.valid) {
-    const std::optional<EvalMeans> means = MeansOf(session_, *valid.loader, stop);
+    const std::optional<EvalMeans> means = MeansOf(session_, *valid.loader, stop, nullptr, &loads_);
     evaluated = recorder_.Now();
-    if (!means) return go_on(false);
+    const std::string at = "evaluation " + std::to_string(step) + " " + valid.name;
+    const bool failed = (!means || !std::isfinite(means->loss)) && loads_.HasFailed(at);
+    if (!means || failed) return go_on(false);
     sum += means->loss;
     records.push_back({step, means->loss, valid.name, session_.eval_metric(), means->second});
   }
@@ -77,7 +80,8 @@ std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
 }
 
 std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
-                                 const std::function<void(int64_t batch)>& progress) {
+                                 const std::function<void(int64_t batch)>& progress,
+                                 DataWatch* loads) {
   const int rank = session.executor().mesh().data_coordinate();
   const auto wave = static_cast<double>(session.WaveTargets());
   EvalMeans sums;
@@ -93,8 +97,9 @@ std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, con
   for (int64_t b = 0; b < loader.Batches(); ++b) {
     if (b > 0 && progress) progress(b);
     for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
-      const auto load = [&loader, b, m, rank](int, const Batch& batch) {
-        loader.MicroBatch(b, m, rank, batch);
+      const auto load = [&loader, loads, b, m, rank](int, const Batch& batch) {
+        const auto read = [&] { loader.MicroBatch(b, m, rank, batch); };
+        loads != nullptr ? loads->Load(batch, read) : read();
       };
       session.Eval(static_cast<float>(1 / wave), load, stop && stop());
       take();

@@ -10,7 +10,7 @@
 
 #include "trainer/data/loader.h"
 #include "trainer/engine/session.h"
-#include "trainer/loop/job.h"
+#include "trainer/loop/data_watch.h"
 #include "trainer/loop/recorder.h"
 
 namespace fsdp {
@@ -27,21 +27,24 @@ struct EvalMeans {
 using StopWish = std::function<bool()>;
 // All ranks call it and evaluate together; blocks. Where a rank wants to stop it ends at most two
 // micro-batches later, and returns empty on all ranks. `progress` hears of every batch but the last
-// when it is done. Both functions may be null.
+// when it is done. Both functions may be null. `loads` loads the batches; null: data that fails
+// fails the streams.
 std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
-                                 const std::function<void(int64_t batch)>& progress = nullptr);
+                                 const std::function<void(int64_t batch)>& progress = nullptr,
+                                 DataWatch* loads = nullptr);
 
 // Every rank has one, and they evaluate together, with the averaged weights where the session does.
 class Evaluator {
  public:
   // References are kept. `seed` is for the draws of samples.
-  Evaluator(const Recipe& recipe, const Job& job, uint64_t seed, const RunData& data,
+  Evaluator(const Recipe& recipe, uint64_t seed, const RunData& data, DataWatch& loads,
             Session& session, Recorder& recorder);
 
   // Whether eval.every asks for an evaluation after this training step.
   bool IsDue(int64_t step) const;
   // Blocks until all is recorded, as of after `step`, whose result has been read. Returns the mean
-  // of the sets' losses. Empty where a rank wanted to stop: then no loss and no sample is recorded.
+  // of the sets' losses. Empty where a rank wanted to stop, or its data failed: then no loss and no
+  // sample is recorded.
   std::optional<double> Run(int64_t step, const StopWish& stop);
 
  private:
@@ -49,9 +52,9 @@ class Evaluator {
   std::optional<std::vector<SampleRecord>> Draw(int64_t step, const StopWish& stop);
 
   const Recipe& recipe_;
-  const Job& job_;
   const uint64_t seed_;
   const RunData& data_;
+  DataWatch& loads_;
   Session& session_;
   Recorder& recorder_;
 };

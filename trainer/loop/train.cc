@@ -22,6 +22,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/checkpointer.h"
+#include "trainer/loop/data_watch.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
 #include "trainer/loop/initialize.h"
@@ -47,6 +48,7 @@ class Trainer {
   Trainer(ResolvedRun run, const Job& job, EarlyStopWatch& watch)
       : job_(job),
         watch_(watch),
+        loads_(job, run.model->Inputs(run.options.executor.sample_length)),
         rank_(std::move(run), job),
         run_(rank_.run()),
         recipe_(*run_.recipe),
@@ -95,7 +97,8 @@ class Trainer {
     } else {
       Resume();
     }
-    evaluator_.emplace(recipe_, job_, seed_, data_, session(), recorder_);
+    begun_ = step_;
+    evaluator_.emplace(recipe_, seed_, data_, loads_, session(), recorder_);
     const MemoryPlan& memory = run_.plan.memory;
     std::vector<std::string> chosen =
         WhatIsQuantized(recipe_, *run_.model, run_.options, run_.hosts);
@@ -219,6 +222,7 @@ class Trainer {
     }
     Drain();
     checkpointer_->Finish();
+    if (loads_.known()) EndByData();
     const bool early = stopping_ && (step_ < last || evaluate_first_) && !NoBetter();
     const bool saves =
         recipe_.checkpoint.every.has_value() && NoBetter();  // As the last step would.
@@ -235,11 +239,19 @@ class Trainer {
     return Finish("done", ExitCode::kDone);
   }
 
+  [[noreturn]] void EndByData() {
+    loads_.End([this] {
+      if (recipe_.checkpoint.every || recipe_.checkpoint.every_minutes) Save();
+      const int64_t saved = checkpointer_->saved_step();
+      return saved < 0 ? "" : start_.directory.checkpoints() + "/" + StepName(saved);
+    });
+  }
+
   // A save that failed fails on all ranks (where a device has failed the run ends), but they need
   // not know it at the same step: they stop together, and each then finds out why.
   bool WantsToStop() {
     return (job_.stop_requested && job_.stop_requested()) || checkpointer_->failed() ||
-           recorder_.LostItsReader();
+           recorder_.LostItsReader() || loads_.failed();
   }
 
   void IssueStep(int64_t step) {
@@ -254,8 +266,10 @@ class Trainer {
     }
     const int64_t targets = data_.train->TargetsOfStep(step);
     const auto load = [this](int64_t of) {
-      return [&data = *data_.train, rank = run_.mesh.data_coordinate(), of](
-                 int m, const Batch& batch) { data.MicroBatch(of, m, rank, batch); };
+      return [&loads = loads_, &data = *data_.train, rank = run_.mesh.data_coordinate(), of](
+                 int m, const Batch& batch) {
+        loads.Load(batch, [&] { data.MicroBatch(of, m, rank, batch); });
+      };
     };
     const bool last = step == recipe_.train.steps;
     session().Train(step, targets, wishes, load(step),
@@ -269,6 +283,12 @@ class Trainer {
     const Pending pending = pending_.front();
     pending_.pop_front();
     const StepScalars result = executor().Result(pending.index);
+    if (!std::isfinite(result.coefficient) &&
+        loads_.HasFailed("step " + std::to_string(pending.step))) {
+      step_ = std::min(step_, pending.step - 1);  // It has changed nothing, nor will those behind.
+      stopping_ = true;
+      return;
+    }
     tokens_ += pending.targets;
     recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
                    run_.options.lr.At(pending.step));
@@ -325,6 +345,7 @@ class Trainer {
 
   // Where a rank wants to stop, before or in the evaluation, no rank goes on with it.
   void Evaluate(int64_t step) {
+    if (loads_.known()) return;
     stage_ = "the evaluation of step " + std::to_string(step);
     std::optional<double> loss;
     if (!stopping_) loss = evaluator_->Run(step, [this] { return WantsToStop(); });
@@ -375,6 +396,7 @@ class Trainer {
       return;
     }
     Drain();
+    if (loads_.known() && (step_ == begun_ || step_ == checkpointer_->saved_step())) return;
     stage_ = "saving the checkpoint of step " + std::to_string(step_);
     saving_ = false;  // Whoever asked until now gets this one.
     Recipe begun = recipe_;
@@ -389,6 +411,7 @@ class Trainer {
     if (meta.evaluation && evaluated_ != step_) meta.evaluation->loss.reset();
     meta.evaluate_first = evaluate_first_;
     meta.products = run_.Of(ChoiceId::kAlgorithms).value;
+    meta.classes = data_.classes;
     checkpointer_->Save(meta, /*last=*/stopping_ || NoBetter() || step_ >= recipe_.train.steps);
     stage_ = "the beginning of a step";
   }
@@ -424,6 +447,7 @@ class Trainer {
 
   const Job& job_;
   EarlyStopWatch& watch_;
+  DataWatch loads_;  // Before rank_, whose streams call it.
   RankSession rank_;
   // rank_'s.
   const ResolvedRun& run_;
@@ -440,7 +464,7 @@ class Trainer {
   std::optional<StepMemory> traced_memory_;  // Empty: no step is traced, or memory is not planned.
 
   std::string stage_ = "the start";  // The host's present work, for messages.
-  int64_t step_ = 0;                 // Issued.
+  int64_t step_ = 0, begun_ = 0;     // Issued; before this start's first one.
   int64_t tokens_ = 0;               // Target tokens of the steps whose results have been read.
   // After the same steps: further numbers for a checkpoint.
   int64_t updates_ = 0, skipped_ = 0;

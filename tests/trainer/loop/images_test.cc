@@ -141,9 +141,10 @@ TEST(Images, ThreadsChangeNoBit) {
   EXPECT_EQ(LossesOf(one), losses);
 
   const std::string folder = FreshDirectory(NewName("broken"));
+  const std::string png = testing::ImageFixture("grey.png");
   for (const std::string name : {"a/1", "a/2", "a/3", "b/4", "b/5", "b/6", "b/7", "b/8"}) {
     std::filesystem::create_directories(folder + "/" + name.substr(0, 1));
-    WriteAtomicFile(folder + "/" + name + ".png", "no image");
+    WriteAtomicFile(folder + "/" + name + ".png", png.substr(0, png.size() - 30));
   }
   const auto ends = [&](const std::string& threads) {
     return TrainRanks(1, Load("paths: [" + folder + "]",
@@ -151,12 +152,76 @@ TEST(Images, ThreadsChangeNoBit) {
   };
   const Strings of_one = ends("1");
   EXPECT_EQ(of_one[0].find("4 "), 0u) << of_one[0];
-  EXPECT_NE(of_one[0].find(".png: is no JPEG and no PNG"), std::string::npos) << of_one[0];
+  EXPECT_NE(of_one[0].find(".png: is damaged: "), std::string::npos) << of_one[0];
   EXPECT_EQ(ends("2"), of_one);
   EXPECT_EQ(ends("5"), of_one);
   for (const char* wrong : {"data.threads=0", "data.threads=1025", "data.threads=some"}) {
     EXPECT_THROW(Load(source, {wrong}), ConfigError) << wrong;
   }
+}
+
+// An image that does not decode is found when it is read. The steps before it are saved first, on
+// any number of ranks, and a run with the image mended ends as if nothing had been.
+TEST(Images, ARunThatItsDataEndsSavesFirst) {
+  const std::string folder = FreshDirectory(NewName("damaged"));
+  const std::string png = testing::ImageFixture("grey.png");
+  for (int i = 0; i < 40; ++i) {
+    const std::string of = folder + (i % 2 == 0 ? "/a" : "/b");
+    std::filesystem::create_directories(of);
+    WriteAtomicFile(of + "/" + std::to_string(100 + i) + ".png", png);
+  }
+  const std::string source = "paths: [" + folder + "]";
+  // Images come in the order of their names, 7 in a step: image 26, b/113, belongs to the fourth.
+  const Strings how = {"data.valid=null", "eval.every=0",        "data.shuffle=false",
+                       "log.every=1",     "checkpoint.every=99", "data.allow_changed=true"};
+  const Recipe whole = Load(source, how);
+  EXPECT_EQ(TrainRanks(1, whole), Strings{"0 "});
+  const std::string broken = folder + "/b/113.png";
+  for (const int world : {1, 2, 3}) {
+    WriteAtomicFile(broken, png.substr(0, png.size() - 30));
+    const Recipe recipe = Load(source, how);
+    Strings ends = TrainRanks(world, recipe);
+    for (const std::string& end : ends) {
+      EXPECT_EQ(end, "4 data: " + broken +
+                         ": is damaged: premature end of PNG file; the run can go on from " +
+                         *recipe.run.dir + "/checkpoints/step_3");
+    }
+    EXPECT_EQ(LossesOf(recipe).size(), 3u);
+    WriteAtomicFile(broken, png);
+    EXPECT_EQ(TrainRanks(world, recipe), Strings(static_cast<size_t>(world), "0 "));
+    const std::vector<double> losses = LossesOf(recipe), want = LossesOf(whole);
+    ASSERT_EQ(losses.size(), want.size());
+    for (size_t s = 0; s < want.size(); ++s) EXPECT_NEAR(losses[s], want[s], 1e-5) << s;
+  }
+  // In an evaluation, and where nothing may be saved.
+  WriteAtomicFile(broken, png.substr(0, png.size() - 30));
+  const std::string evaluated = FreshDirectory(NewName("fine"));
+  for (const char* of : {"/a", "/b"}) {
+    std::filesystem::create_directories(evaluated + of);
+    WriteAtomicFile(evaluated + of + "/1.png", png);
+  }
+  const Recipe later =
+      Load("paths: [" + evaluated + "]", {"data.valid={source: images, paths: [" + folder + "]}",
+                                          "eval.every=2", "checkpoint.every=99"});
+  const std::string end = TrainRanks(2, later)[0];
+  EXPECT_NE(end.find("4 data: " + broken), std::string::npos) << end;
+  EXPECT_NE(end.find("; the run can go on from " + *later.run.dir + "/checkpoints/step_2"),
+            std::string::npos)
+      << end;
+  Strings silent = how;
+  silent.push_back("checkpoint.every=null");
+  EXPECT_EQ(TrainRanks(1, Load(source, silent))[0],
+            "4 data: " + broken + ": is damaged: premature end of PNG file");
+}
+
+TEST(Images, SayHowManyTheyAreAndInHowManyClasses) {
+  const Recipe recipe = Load(Idx(Files()), {"model.num_labels=5", "train.steps=1"});
+  std::string said;
+  EXPECT_EQ(TrainRanks(1, recipe, &said), Strings{"0 "});
+  EXPECT_NE(said.find(": 40 images in 2 classes; model.num_labels is 5, so 3 of its classes have "
+                      "no image here"),
+            std::string::npos)
+      << said;
 }
 
 // There is nothing to learn, and nothing to stumble over.
