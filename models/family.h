@@ -125,7 +125,8 @@ class ModelFamily {
   virtual std::vector<ShapeMistake> Validate(const ModelShape& shape) const = 0;
   // Throws std::invalid_argument for a shape that Validate() complains about.
   virtual std::shared_ptr<Model> Make(const ModelShape& shape) const = 0;
-  // The smallest shape whose model has parameters of the same names.
+  // The smallest shape whose model has parameters of the same names. It passes Validate(), also
+  // where `shape` does not: names then are as close as a model's can be.
   virtual ModelShape SmallestAlike(const ModelShape& shape) const = 0;
   // Sets the number of tokens of a target, for a family that is trained on pairs; 0: as many as of
   // an input. Other families ignore it. It is no part of the shape.

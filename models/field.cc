@@ -99,10 +99,13 @@ void ShapeChecks::Integer(const std::string& field, int64_t value, int64_t max) 
   Add(field, "want an integer from 1 to " + std::to_string(max) + ", got " + std::to_string(value));
 }
 
-void ShapeChecks::HeadDim(const std::string& field, int64_t value) {
+void ShapeChecks::HeadDim(const std::string& field, int64_t value,
+                          const std::vector<std::string>& others) {
   if (value >= 1 && value <= kMaxHeadDim) return;
-  Add(field, "heads are " + std::to_string(value) + " wide; attention computes 1 to " +
-                 std::to_string(kMaxHeadDim));
+  Add(field,
+      "heads are " + std::to_string(value) + " wide; attention computes 1 to " +
+          std::to_string(kMaxHeadDim),
+      others);
 }
 
 bool ShapeChecks::AreGood(std::initializer_list<std::string_view> fields) const {

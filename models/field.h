@@ -91,17 +91,20 @@ inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
 struct ShapeMistake {
   std::string field;  // A member of the family's config, with its dots.
   std::string message;
+  std::vector<std::string> others = {};  // Further fields that the rule reads.
 };
 
 class ShapeChecks {
  public:
-  void Add(const std::string& field, const std::string& message) {
-    mistakes_.push_back({field, message});
+  void Add(const std::string& field, const std::string& message,
+           const std::vector<std::string>& others = {}) {
+    mistakes_.push_back({field, message, others});
   }
   // From 1 to `max`.
   void Integer(const std::string& field, int64_t value, int64_t max);
   // Elements of one head: from 1 to the most that the attention op computes.
-  void HeadDim(const std::string& field, int64_t value);
+  void HeadDim(const std::string& field, int64_t value,
+               const std::vector<std::string>& others = {});
   // Whether none of the fields has a mistake yet.
   bool AreGood(std::initializer_list<std::string_view> fields) const;
 

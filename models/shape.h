@@ -33,7 +33,7 @@ int64_t VocabSize(const ModelShape& shape);
 DecoderShape DecoderOf(const ModelShape& shape);
 // Tokens that a sequence may have: kMaxPositions where there are no positions.
 int64_t MaxPositions(const ModelShape& shape);
-// The smallest shape whose model has parameters of the same names.
+// The smallest shape whose model has parameters of the same names; it can always be built.
 ModelShape SmallestAlike(const ModelShape& shape);
 
 // Published sizes, family by family.

@@ -1,5 +1,6 @@
 // DHEN as a family: its fields, a size, and config.json.
 // Tests: tests/models/dhen/dhen_test.cc
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -86,36 +87,42 @@ void Validate(const Config& c, ShapeChecks& checks) {
                "has " + text(c.tables()) + " tables, want at most " + text(kMaxVectors));
   }
   if (!c.table_bags.empty() && c.table_bags.size() != c.table_rows.size()) {
-    checks.Add("table_bags", "has " + text(std::ssize(c.table_bags)) +
-                                 " numbers, want one for each of " + text(c.tables()) +
-                                 " tables, or none");
+    checks.Add("table_bags",
+               "has " + text(std::ssize(c.table_bags)) + " numbers, want one for each of " +
+                   text(c.tables()) + " tables, or none",
+               {"table_rows"});
   }
-  if (!checks.AreGood({"table_width", "num_attention_heads"})) return;
+  if (!checks.AreGood({"table_width"})) return;
   double elements = 0;
   for (const int64_t rows : c.table_rows) elements += static_cast<double>(rows);
   if (elements * static_cast<double>(c.table_width) > 0x1p59) {
-    checks.Add("table_rows", "the tables have more than 2^59 numbers together");
+    checks.Add("table_rows", "the tables have more than 2^59 numbers together", {"table_width"});
   }
+  if (!checks.AreGood({"num_attention_heads"})) return;
   if (c.table_width % c.num_attention_heads != 0) {
     checks.Add(
         "num_attention_heads",
-        text(c.num_attention_heads) + " heads do not divide table_width " + text(c.table_width));
+        text(c.num_attention_heads) + " heads do not divide table_width " + text(c.table_width),
+        {"table_width"});
   } else {
-    checks.HeadDim("num_attention_heads", c.table_width / c.num_attention_heads);
+    checks.HeadDim("num_attention_heads", c.table_width / c.num_attention_heads, {"table_width"});
   }
 }
 
 // A first layer that reads as many vectors as it makes has no shortcut's weight.
 void Shrink(Config& c) {
   const Config whole = c;
-  const int64_t read = whole.tables() + 1;
-  const bool alike = whole.vectors(0) == whole.num_vectors;
+  const int64_t tables = std::clamp<int64_t>(whole.tables(), 1, kMaxVectors);
+  const int64_t read = tables + 1;
+  const bool alike = whole.vectors(0) == whole.num_vectors && read <= kMaxVectors;
   c = {.dense_columns = 1,
-       .table_rows = std::vector<int64_t>(whole.table_rows.size(), 1),
+       .table_rows = std::vector<int64_t>(static_cast<size_t>(tables), 1),
        .table_width = 1,
        .dense_vectors = 1,
-       .num_vectors = alike ? read : read + 1,
-       .num_hidden_layers = whole.num_hidden_layers,
+       .num_vectors = alike       ? read
+                      : read == 2 ? 3
+                                  : 2,
+       .num_hidden_layers = std::clamp<int64_t>(whole.num_hidden_layers, 1, kMaxHiddenLayers),
        .num_attention_heads = 1,
        .cross_rank = 1,
        .intermediate_size = 1};

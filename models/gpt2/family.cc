@@ -79,11 +79,12 @@ void FillDependent(Config& config, const ModelFamily::Given& given) {
 void Validate(const Config& c, ShapeChecks& checks) {
   if (!checks.AreGood({"hidden_size", "num_attention_heads"})) return;
   if (c.hidden_size % c.num_attention_heads != 0) {
-    checks.Add("num_attention_heads", std::to_string(c.num_attention_heads) +
-                                          " heads do not divide hidden_size " +
-                                          std::to_string(c.hidden_size));
+    checks.Add("num_attention_heads",
+               std::to_string(c.num_attention_heads) + " heads do not divide hidden_size " +
+                   std::to_string(c.hidden_size),
+               {"hidden_size"});
   } else {
-    checks.HeadDim("num_attention_heads", c.head_dim());
+    checks.HeadDim("num_attention_heads", c.head_dim(), {"hidden_size"});
   }
 }
 

@@ -313,20 +313,24 @@ void CheckScaling(const Config& c, ShapeChecks& checks) {
     want("beta_fast", false, "one of at least beta_slow", s.beta_fast.value_or(32));
   }
   if (s.type == RopeScaling::Type::kDynamic && c.head_dim == 2) {
-    checks.Add("head_dim", "`dynamic` scaling needs more than 2");
+    checks.Add("head_dim", "`dynamic` scaling needs more than 2",
+               {"rope_scaling.type", "hidden_size", "num_attention_heads"});
   }
 }
 
 void Validate(const Config& c, ShapeChecks& checks) {
-  checks.HeadDim("head_dim", c.head_dim);
+  const std::vector<std::string> leaders = {"hidden_size", "num_attention_heads"};
+  checks.HeadDim("head_dim", c.head_dim, leaders);
   if (checks.AreGood({"num_attention_heads", "num_key_value_heads"}) &&
       c.num_attention_heads % c.num_key_value_heads != 0) {
-    checks.Add("num_key_value_heads", std::to_string(c.num_key_value_heads) +
-                                          " key and value heads do not divide " +
-                                          std::to_string(c.num_attention_heads) + " heads");
+    checks.Add("num_key_value_heads",
+               std::to_string(c.num_key_value_heads) + " key and value heads do not divide " +
+                   std::to_string(c.num_attention_heads) + " heads",
+               {"num_attention_heads"});
   }
   if (checks.AreGood({"head_dim"}) && c.head_dim % 2 != 0) {
-    checks.Add("head_dim", std::to_string(c.head_dim) + " cannot be rotated in pairs: it is odd");
+    checks.Add("head_dim", std::to_string(c.head_dim) + " cannot be rotated in pairs: it is odd",
+               leaders);
   }
   CheckScaling(c, checks);
 }

@@ -61,31 +61,33 @@ std::vector<std::pair<std::string_view, Config>> Presets() {
 
 void Validate(const Config& c, ShapeChecks& checks) {
   const auto text = [](int64_t n) { return std::to_string(n); };
-  if (!checks.AreGood({"hidden_sizes", "depths"})) return;
   const auto stages = std::ssize(c.hidden_sizes);
   if (c.hidden_sizes.empty() || c.hidden_sizes.size() > kMaxStages) {
     checks.Add("hidden_sizes", text(stages) + " stages, want 1 to " + text(kMaxStages));
-    return;
   }
   if (c.depths.size() != c.hidden_sizes.size()) {
-    checks.Add("depths", text(std::ssize(c.depths)) + " depths, for " + text(stages) +
-                             " stages of hidden_sizes");
+    checks.Add(
+        "depths",
+        text(std::ssize(c.depths)) + " depths, for " + text(stages) + " stages of hidden_sizes",
+        {"hidden_sizes"});
   }
-  if (!checks.AreGood({"groups_width", "embedding_size"})) return;
+  if (!checks.AreGood({"hidden_sizes"})) return;
   for (size_t stage = 0; stage < c.hidden_sizes.size(); ++stage) {
     const int64_t width = c.hidden_sizes[stage];
-    if (width % c.Groups(stage) != 0) {
-      checks.Add("groups_width", text(c.groups_width) + " makes " + text(c.Groups(stage)) +
-                                     " groups of hidden_sizes' " + text(width) +
-                                     " channels, which they do not divide");
-      return;
+    if (checks.AreGood({"groups_width"}) && width % c.Groups(stage) != 0) {
+      checks.Add("groups_width",
+                 text(c.groups_width) + " makes " + text(c.Groups(stage)) +
+                     " groups of hidden_sizes' " + text(width) +
+                     " channels, which they do not divide",
+                 {"hidden_sizes"});
     }
     const int64_t fewest = std::min(c.InputOf(stage), width);
-    if (c.squeeze_excitation && Config::Squeezed(fewest) == 0) {
+    if (c.squeeze_excitation && Config::Squeezed(fewest) == 0 &&
+        checks.AreGood({"embedding_size", "squeeze_excitation"})) {
       checks.Add("squeeze_excitation",
                  "a quarter of " + text(fewest) +
-                     " channels is no channel: want more of them, or no squeeze_excitation");
-      return;
+                     " channels is no channel: want more of them, or no squeeze_excitation",
+                 {"hidden_sizes", "embedding_size"});
     }
   }
 }
@@ -93,7 +95,7 @@ void Validate(const Config& c, ShapeChecks& checks) {
 // The same blocks keep a convolution beside them.
 void Shrink(Config& c) {
   const bool even = !c.hidden_sizes.empty() && c.embedding_size == c.hidden_sizes[0];
-  const size_t stages = std::min(c.hidden_sizes.size(), kMaxStages);
+  const size_t stages = std::clamp<size_t>(c.hidden_sizes.size(), 1, kMaxStages);
   c.image_size = 1, c.num_channels = 1, c.num_labels = 1, c.groups_width = 1;
   c.embedding_size = even ? 4 : 5;
   c.hidden_sizes.assign(stages, 4);

@@ -116,8 +116,8 @@ void Validate(const Config& c, ShapeChecks& checks) {
   }
   checks.Add("relative_attention_max_distance",
              std::to_string(c.relative_attention_max_distance) +
-                 " is not above half of relative_attention_num_buckets, " +
-                 std::to_string(buckets));
+                 " is not above half of relative_attention_num_buckets, " + std::to_string(buckets),
+             {"relative_attention_num_buckets"});
 }
 
 void Shrink(Config& c) {

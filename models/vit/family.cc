@@ -111,27 +111,40 @@ void Validate(const Config& c, ShapeChecks& checks) {
   const auto text = [](int64_t n) { return std::to_string(n); };
   if (checks.AreGood({"image_size", "patch_size"}) && c.image_size % c.patch_size != 0) {
     checks.Add("patch_size",
-               text(c.patch_size) + " does not divide image_size " + text(c.image_size));
+               text(c.patch_size) + " does not divide image_size " + text(c.image_size),
+               {"image_size"});
   }
   if (checks.AreGood({"patch_size", "num_channels"}) && c.patch_elements() > kMaxPatchElements) {
-    checks.Add("patch_size", "a patch has " + text(c.patch_elements()) +
-                                 " elements, want at most " + text(kMaxPatchElements));
+    checks.Add("patch_size",
+               "a patch has " + text(c.patch_elements()) + " elements, want at most " +
+                   text(kMaxPatchElements),
+               {"num_channels"});
+  }
+  if (c.mixes_heads()) {
+    if (c.qkv_bias) {
+      checks.Add("qkv_bias", "a DeepViT, which has reattention, has no such biases",
+                 {"reattention"});
+    }
+    if (checks.AreGood({"num_attention_heads"}) && c.num_attention_heads > kMaxMixedHeads) {
+      checks.Add("num_attention_heads",
+                 text(c.num_attention_heads) + " heads, reattention mixes " + text(kMaxMixedHeads) +
+                     " at most",
+                 {"reattention"});
+    }
+    return;
   }
   if (!checks.AreGood({"hidden_size", "num_attention_heads", "head_dim"})) return;
-  if (c.mixes_heads()) {
-    if (c.num_attention_heads > kMaxMixedHeads) {
-      checks.Add("num_attention_heads", text(c.num_attention_heads) + " heads, reattention mixes " +
-                                            text(kMaxMixedHeads) + " at most");
-    }
-    if (c.qkv_bias) checks.Add("qkv_bias", "a DeepViT, which has reattention, has no such biases");
-  } else if (c.hidden_size % c.num_attention_heads != 0) {
+  if (c.hidden_size % c.num_attention_heads != 0) {
     checks.Add(
         "num_attention_heads",
-        text(c.num_attention_heads) + " heads do not divide hidden_size " + text(c.hidden_size));
+        text(c.num_attention_heads) + " heads do not divide hidden_size " + text(c.hidden_size),
+        {"hidden_size"});
   } else if (c.inner_size() != c.hidden_size) {
-    checks.Add("head_dim", text(c.num_attention_heads) + " heads of " + text(c.head_dim) +
-                               " are not hidden_size " + text(c.hidden_size) +
-                               ", as they are without reattention");
+    checks.Add("head_dim",
+               text(c.num_attention_heads) + " heads of " + text(c.head_dim) +
+                   " are not hidden_size " + text(c.hidden_size) +
+                   ", as they are without reattention",
+               {"num_attention_heads", "hidden_size"});
   }
 }
 
@@ -146,7 +159,7 @@ void Shrink(Config& c) {
        .num_hidden_layers = std::clamp<int64_t>(whole.num_hidden_layers, 1, kMaxHiddenLayers),
        .num_attention_heads = 1,
        .head_dim = 1,
-       .qkv_bias = whole.qkv_bias,
+       .qkv_bias = whole.qkv_bias && !whole.mixes_heads(),
        .reattention = whole.reattention,
        .initializer_range = 0,
        .branches_are_blocks = whole.branches_are_blocks};

@@ -178,7 +178,6 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
              vocabulary + ", no multiple of it"});
   }
   const DataRecipe& data = recipe.data;
-  if (conflicts.empty()) AddTooLarge(recipe, decoder, conflicts);
   const int64_t positions = decoder.max_positions;
   if (data.seq_len > positions) {
     const auto plain = std::get<int64_t>(*shape.Find("max_position_embeddings"));
@@ -220,12 +219,12 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   }
 }
 
-// Conflicts of the data with any other model.
-void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
+// Conflicts of the data with any other model. `builds`: the shape passes Validate().
+void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape, bool builds,
                        std::vector<ShapeConflict>& conflicts) {
   const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";
   std::string asks;
-  const std::shared_ptr<Model> model = MakeModel(shape);
+  const std::shared_ptr<Model> model = MakeModel(builds ? shape : SmallestAlike(shape));
   const BatchSpec spec = model->Inputs(recipe.data.seq_len);
   const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;
   for (const BatchInput& input : spec.inputs) {
@@ -241,7 +240,7 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape,
     const DataSource& row = RowOf(*source);
     if (row.gives.empty() || (of_pairs && made)) continue;
     if (row.fits && row.fits(spec)) {
-      if (row.check_model) row.check_model(*source, key, *model, spec, conflicts);
+      if (row.check_model && builds) row.check_model(*source, key, *model, spec, conflicts);
       continue;
     }
     std::string instead = ": `" + draws + "` draws whatever a model asks for";
@@ -312,8 +311,15 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
       const std::string section = "model." + mistake.field.substr(0, dot);
       keys.insert(keys.end(), {section + ".type", section});
     }
-    keys.insert(keys.end(), {"model.hidden_size", "model.preset", "model.init_from"});
+    for (const std::string& other : mistake.others) keys.push_back("model." + other);
+    keys.insert(keys.end(), {"model.preset", "model.init_from", "model.family"});
     conflicts.push_back({std::move(keys), mistake.message});
+  }
+  const bool builds = conflicts.empty();
+  const std::string_view classes = shape.family().head().field;
+  if (!classes.empty() && std::get<int64_t>(*shape.Find(classes)) == 1) {
+    conflicts.push_back({{"model." + std::string(classes), "model.preset", "model.init_from"},
+                         "a classifier of one class cannot learn: want at least 2"});
   }
   if (recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch && !shape.family().SplitsBranches()) {
     conflicts.push_back({{"fsdp.auto_wrap.policy", "model.family", "model.preset"},
@@ -323,8 +329,9 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
   }
   if (const std::optional<DecoderShape> decoder = shape.family().Decoder(shape)) {
     AddTextConflicts(recipe, shape, *decoder, conflicts);
-  } else if (conflicts.empty()) {
-    AddOtherConflicts(recipe, shape, conflicts);
+    if (builds) AddTooLarge(recipe, *decoder, conflicts);
+  } else {
+    AddOtherConflicts(recipe, shape, builds, conflicts);
   }
   return conflicts;
 }

@@ -224,21 +224,6 @@ TEST(Images, SayHowManyTheyAreAndInHowManyClasses) {
       << said;
 }
 
-// There is nothing to learn, and nothing to stumble over.
-TEST(Images, OneClassIsEnough) {
-  const std::string folder = FreshDirectory(NewName("one_class"));
-  std::filesystem::create_directories(folder + "/cat");
-  for (int i = 0; i < 10; ++i) {
-    WriteAtomicFile(folder + "/cat/" + std::to_string(i) + ".png",
-                    testing::ImageFixture("grey.png"));
-  }
-  const Recipe recipe =
-      Load("paths: [" + folder + "]", {"model.num_labels=1", "train.steps=2", "log.every=1"});
-  std::string said;
-  EXPECT_EQ(TrainRanks(1, recipe, &said), Strings{"0 "});
-  EXPECT_EQ(LossesOf(recipe), (std::vector<double>{0, 0}));
-}
-
 TEST(Images, AreJudgedWhereTheyAreRead) {
   const Files files, others(3);
   EXPECT_EQ(ErrorOf(Load(Idx(files)), ExitCode::kDone), "none");
