@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace fsdp::recipe {
 namespace {
@@ -172,19 +173,27 @@ class MapType final : public ValueType {
     const std::string prefix = key.empty() ? "" : key + ".";
     const size_t before = reader.mistakes().size();
     // In the table's order, not the file's: model.preset goes before the fields it sets.
+    std::set<std::string> seen;
     for (const AnyField& field : section_.fields) {
       const YamlNode::Entry* entry = node.Find(field.name);
       if (entry == nullptr) continue;
-      const bool is_map = entry->value->kind == YamlNode::Kind::kMap;
-      reader.Saw(prefix + field.name, is_map ? entry->place : entry->value->place, is_map);
-      void* const part = field.part ? field.change_part(object) : object;
-      field.type->Read(*entry->value, prefix + field.name, reader,
-                       static_cast<std::byte*>(part) + field.offset);
-      if (field.then) field.then(*entry->value, object);
+      seen.insert(field.name);
+      ReadField(field, *entry, prefix, reader, object);
     }
     for (const YamlNode::Entry& entry : node.entries) {
-      if (std::find(names_.begin(), names_.end(), entry.key) != names_.end()) continue;
-      reader.UnknownKey(entry, prefix, names_, aliases_);
+      const auto known = std::find(names_.begin(), names_.end(), entry.key);
+      if (known != names_.end()) continue;
+      const std::string meant = reader.UnknownKey(entry, prefix, names_, aliases_);
+      const auto at = std::find(names_.begin(), names_.end(), meant);
+      if (at == names_.end()) continue;
+      const AnyField& field = section_.fields[static_cast<size_t>(at - names_.begin())];
+      // What a misspelt section holds is read as if it were spelt right, and what a section that is
+      // no map lacks is missing: so neither hides further mistakes.
+      if (!TakesMap(field.type->Schema())) {
+        reader.Misspelt(prefix + meant);
+      } else if (entry.value->kind == YamlNode::Kind::kMap && seen.insert(meant).second) {
+        ReadField(field, entry, prefix, reader, object);
+      }
     }
     return reader.mistakes().size() == before;
   }
@@ -197,6 +206,19 @@ class MapType final : public ValueType {
   }
 
  private:
+  static bool TakesMap(const Json& schema) {
+    const std::vector<Json> forms = schema.ElementsOf("anyOf");
+    return schema.Contains("properties") || std::any_of(forms.begin(), forms.end(), TakesMap);
+  }
+  static void ReadField(const AnyField& field, const YamlNode::Entry& entry,
+                        const std::string& prefix, RecipeReader& reader, void* object) {
+    const bool is_map = entry.value->kind == YamlNode::Kind::kMap;
+    reader.Saw(prefix + field.name, is_map ? entry.place : entry.value->place, is_map);
+    void* const part = field.part ? field.change_part(object) : object;
+    field.type->Read(*entry.value, prefix + field.name, reader,
+                     static_cast<std::byte*>(part) + field.offset);
+    if (field.then) field.then(*entry.value, object);
+  }
   static const void* At(const void* object, const AnyField& field) {
     const void* const part = field.part ? field.part(object) : object;
     return static_cast<const std::byte*>(part) + field.offset;

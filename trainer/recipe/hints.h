@@ -20,7 +20,7 @@ int EditDistance(std::string_view a, std::string_view b);
 std::string Nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 struct PeersWord {
-  std::string_view word;
+  std::string_view word;    // With its section, where that says which key is meant.
   std::string_view key;     // Our key, whole; empty where there is none.
   std::string_view remark;  // Goes with the hint; may be empty.
 };

@@ -1,6 +1,7 @@
 #include "trainer/recipe/reader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -42,24 +43,49 @@ void RecipeReader::Wrong(const YamlNode& node, const std::string& key, const std
   Mistake(node.place, key, "want " + want + ", got " + Describe(node));
 }
 
-void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
-                              const std::vector<std::string>& siblings,
-                              const std::map<std::string, std::string>& aliases) {
+namespace {
+
+// "data.train[1].type" -> "data.train.type"
+std::string WithoutItems(std::string key) {
+  for (size_t at; (at = key.find('[')) != std::string::npos;) {
+    const size_t end = std::min(key.find(']', at), key.size() - 1);
+    key.erase(at, end - at + 1);
+  }
+  return key;
+}
+
+}  // namespace
+
+bool RecipeReader::MayBeShown(const Place& place, const std::string& key) {
+  if (first_unknown_.size() == kMostShown && place > first_unknown_.rbegin()->first) return false;
+  first_unknown_.emplace(place, key);
+  if (first_unknown_.size() > kMostShown) first_unknown_.erase(std::prev(first_unknown_.end()));
+  return true;
+}
+
+std::string RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
+                                     const std::vector<std::string>& siblings,
+                                     const std::map<std::string, std::string>& aliases) {
+  if (!MayBeShown(entry.place, prefix + entry.key)) {
+    Mistake(entry.place, prefix + entry.key, "unknown key");
+    return "";
+  }
   std::string near;
   if (const auto alias = aliases.find(entry.key); alias != aliases.end()) near = alias->second;
   std::string elsewhere;
-  if (near.empty()) {
+  const PeersWord* peers = near.empty() ? FindPeersWord(WithoutItems(prefix + entry.key)) : nullptr;
+  if (near.empty() && peers == nullptr) {
     // The only key of that name in another section.
     if (const auto known = known_.find(entry.key); known != known_.end()) elsewhere = known->second;
   }
-  const PeersWord* peers = nullptr;
-  if (near.empty() && elsewhere.empty()) peers = FindPeersWord(entry.key);
+  if (near.empty() && peers == nullptr && elsewhere.empty()) peers = FindPeersWord(entry.key);
   if (peers != nullptr) {
     // A key of the same section is named without the section.
     const std::string key(peers->key);
-    const bool sibling = !key.empty() && key.rfind('.') + 1 == prefix.size() &&
-                         key.compare(0, prefix.size(), prefix) == 0;
-    (sibling ? near : elsewhere) = sibling ? key.substr(prefix.size()) : key;
+    const std::string section = WithoutItems(prefix);
+    const bool sibling = !key.empty() && key.rfind('.') + 1 == section.size() &&
+                         key.compare(0, section.size(), section) == 0;
+    (sibling ? near : elsewhere) = sibling ? key.substr(section.size()) : key;
   } else if (near.empty() && elsewhere.empty()) {
     near = Nearest(entry.key, siblings);
   }
@@ -71,12 +97,11 @@ void RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::string& p
     if (peers != nullptr && !peers->remark.empty()) {
       message += " (" + std::string(peers->remark) + ")";
     }
-  } else {
+  } else if (listed_.insert(WithoutItems(prefix)).second) {
     message += "; known here: " + Join(siblings, "and");
   }
   Mistake(entry.place, prefix + entry.key, message);
-  // The key that was meant is probably missing now, which is not reported as a second mistake.
-  if (!near.empty()) unusable_.insert(prefix + near);
+  return near;
 }
 
 void RecipeReader::Saw(const std::string& key, const Place& place, bool is_map) {

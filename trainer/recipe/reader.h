@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/recipe/yaml_tree.h"
@@ -14,6 +15,7 @@
 namespace fsdp::recipe {
 
 inline constexpr const char* kNotInThisVersion = "not in this version";
+inline constexpr size_t kMostShown = 1000;  // Mistakes.
 
 class RecipeReader {
  public:
@@ -24,9 +26,12 @@ class RecipeReader {
   // "want ..., got ...".
   void Wrong(const YamlNode& node, const std::string& key, const std::string& want);
   // `siblings`: the keys that could stand there, `aliases`: other programs' names for some of them.
-  void UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
-                  const std::vector<std::string>& siblings,
-                  const std::map<std::string, std::string>& aliases);
+  // Returns the sibling that was meant, or nothing.
+  std::string UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
+                         const std::vector<std::string>& siblings,
+                         const std::map<std::string, std::string>& aliases);
+  // The key is missing under its name, and that is no second mistake.
+  void Misspelt(const std::string& key) { unusable_.insert(key); }
   // A map keeps its first place; a value has its last one, where it was decided.
   void Saw(const std::string& key, const Place& place, bool is_map);
   // Drops the keys written below this one: they no longer hold.
@@ -39,6 +44,12 @@ class RecipeReader {
   std::vector<RecipeMistake>& mistakes() { return mistakes_; }
 
  private:
+  // Whether a mistake there may be among the first kMostShown; remembers it. Only those get a hint,
+  // whose search takes its time.
+  bool MayBeShown(const Place& place, const std::string& key);
+
+  std::set<std::pair<Place, std::string>> first_unknown_;  // At most kMostShown.
+  std::set<std::string> listed_;              // Sections whose keys a mistake has listed.
   std::map<std::string, std::string> known_;  // By the last part; empty where several share that.
   std::vector<RecipeMistake> mistakes_;
   std::map<std::string, Place> places_;
@@ -57,7 +68,6 @@ std::string ShowPlace(const Place& place, const std::vector<std::string>& source
 
 // ConfigError with a line for each of the first kMostShown, in the order of places; a last line
 // says how many more there are.
-inline constexpr size_t kMostShown = 1000;
 [[noreturn]] void ThrowMistakes(std::vector<RecipeMistake> mistakes,
                                 const std::vector<std::string>& sources);
 

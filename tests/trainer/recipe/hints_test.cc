@@ -66,6 +66,7 @@ TEST(PeersWords, EachHasAKeyOfOursOrARemark) {
     }
   }
   EXPECT_EQ(FindPeersWord("rank"), nullptr);
+  EXPECT_EQ(FindPeersWord("type"), nullptr);
 }
 
 TEST(PeersValues, AreWhatAMistakeSuggests) {
@@ -111,6 +112,13 @@ TEST(PeersWords, AreWhatAMistakeSuggests) {
   EXPECT_EQ(mistake("model.model_name_or_path=x"),
             begin + "`init_from`? (a directory, not a hub's name)");
   EXPECT_EQ(mistake("train.learning_rate=1"), begin + "`optimizer.lr`?");
+  EXPECT_EQ(mistake("schedule.type=cosine"), begin + "`name`?");
+  EXPECT_EQ(mistake("data.train=[{paths: [x], type: text}]"), begin + "`source`?");
+  EXPECT_EQ(mistake("activation_checkpoint.mode=full"),
+            begin + "`train.activation_checkpointing`?");
+  EXPECT_EQ(mistake("model.name=llama3"), begin + "`preset`?");
+  EXPECT_EQ(mistake("val_set_size=0.1"), begin + "`data.valid.fraction`?");
+  EXPECT_TRUE(mistake("wandb_project=x").starts_with("unknown key; not in this version"));
 }
 
 }  // namespace

@@ -836,6 +836,29 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }
 
+// What a section under another name holds, and what it lacks, is said at once.
+TEST(LoadRecipe, AMisspeltSectionHidesNothing) {
+  EXPECT_EQ(MistakesOf("modle: {family: gpt2, num_attention_heads: 5}\n"
+                       "data: {train: {paths: [x]}}\noptimiser:\n  lr: fast\n  beta: 1\n"),
+            "r.yaml:1:1: modle: unknown key; did you mean `model`?\n"
+            "r.yaml:1:44: model.num_attention_heads: 5 heads do not divide hidden_size 768\n"
+            "r.yaml:3:1: optimiser: unknown key; did you mean `optimizer`?\n"
+            "r.yaml:4:7: optimizer.lr: want a number of at least 0, got the text `fast`\n"
+            "r.yaml:5:3: optimizer.beta: unknown key; did you mean `betas`?");
+  EXPECT_EQ(MistakesOf("base_model: meta-llama/Llama-3-8B\ndatasets:\n- path: x\n  type: alpaca\n"
+                       "num_epochs: 3\n"),
+            "r.yaml:1:1: base_model: unknown key; did you mean `model.init_from`? (a directory, "
+            "not a hub's name)\n"
+            "r.yaml:1:1: model.family: required\n"
+            "r.yaml:1:1: data.train: required\n"
+            "r.yaml:2:1: datasets: unknown key; did you mean `data.train`? (a map with source and "
+            "paths, or a list of them)\n"
+            "r.yaml:5:1: num_epochs: unknown key; did you mean `train.epochs`?");
+  // A section that is there is not read twice.
+  EXPECT_EQ(MistakesOf(kGood + std::string("trian: {steps: x}\ntrain: {steps: 5}\n")),
+            "r.yaml:3:1: trian: unknown key; did you mean `train`?");
+}
+
 TEST(LoadRecipe, AnOverriddenMistakeIsStillOne) {
   EXPECT_EQ(MistakesOf({{"a.yaml", kGood}, {"b.yaml", "train: {steps: x}"}}, {"train.steps=5"}),
             "b.yaml:1:16: train.steps: want an integer of at least 1, got the text `x`");
