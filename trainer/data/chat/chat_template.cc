@@ -133,7 +133,9 @@ class Rendering {
   }
 
   ChatText Run() {
-    JinjaText whole = Render(messages_, options_.add_generation_prompt);
+    variables_["messages"] = messages_;
+    variables_["add_generation_prompt"] = options_.add_generation_prompt;
+    JinjaText whole = template_.Render(variables_, {.date = options_.date});
     ChatText chat{std::move(whole.text), {}};
     const Ranges said = template_.has_generation() ? MatchedTo(whole.generation)
                         : NeedsRanges()            ? ByPrefix(chat.text)
@@ -143,12 +145,6 @@ class Rendering {
   }
 
  private:
-  JinjaText Render(const Json& messages, bool prompt) {
-    variables_["messages"] = messages;
-    variables_["add_generation_prompt"] = prompt;
-    return template_.Render(variables_, {.date = options_.date});
-  }
-
   std::vector<size_t> Assistants() const {
     std::vector<size_t> all;
     for (size_t i = 0; i < read_.size(); ++i) {
@@ -176,14 +172,10 @@ class Rendering {
 
   Ranges ByPrefix(const std::string& whole) {
     Ranges ranges;
+    JinjaPrefixes first(template_, variables_, "messages", "add_generation_prompt",
+                        {.date = options_.date});
     for (const size_t i : Assistants()) {
-      const auto first = [&](size_t count) {
-        Json messages = Json::array();
-        for (size_t j = 0; j < count; ++j) messages.push_back(messages_[j]);
-        return messages;
-      };
-      const std::string before = Render(first(i), true).text;
-      const std::string with = Render(first(i + 1), false).text;
+      const std::string before = first.Render(i, true), with = first.Render(i + 1, false);
       if (!with.starts_with(before) || !whole.starts_with(with)) {
         throw DataError(
             "messages[" + std::to_string(i) + "]: " + template_.name() +

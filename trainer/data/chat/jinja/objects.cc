@@ -67,6 +67,7 @@ Value Loop::Attribute(const std::string& name) const {
   if (name == "index0") return Value::Int(index - 1);
   if (name == "first") return Value::Bool(index == 1);
   if (name == "last") return Value::Bool(index == length);
+  if (open_ && (name == "length" || name.starts_with("revindex"))) throw Observed();
   if (name == "length") return Value::Int(length);
   if (name == "revindex") return Value::Int(length - index + 1);
   if (name == "revindex0") return Value::Int(length - index);

@@ -80,14 +80,18 @@ struct Namespace : Object {
 // `loop` of a for.
 class Loop : public Object {
  public:
-  explicit Loop(Values items) : items_(std::move(items)) {}
+  // `open`: items may follow.
+  explicit Loop(Values items, bool open = false) : items_(std::move(items)), open_(open) {}
   static bool Knows(std::string_view attribute);
   const char* type() const override { return "LoopContext"; }
   Value Attribute(const std::string& name) const override;
   const Value* Next();  // Null at the end.
+  void Skip(size_t items) { index_ += items; }
+  size_t size() const { return items_.size(); }
 
  private:
   const Values items_;
+  const bool open_;
   size_t index_ = 0;  // From 1, once it has begun.
 };
 

@@ -1,9 +1,11 @@
 #include "trainer/data/chat/jinja/template.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "trainer/core/check.h"
 #include "trainer/data/chat/jinja/ast.h"
 #include "trainer/data/chat/jinja/builtins.h"
 #include "trainer/data/chat/jinja/lexer.h"
@@ -22,6 +24,29 @@ struct Macro : Object {
   const Stmt& stmt;
 };
 
+// What the bodies of a loop over an open list have done. Renderings with some of its items do the
+// same until the last item of theirs, because no body has looked at what follows (Observed).
+struct LoopMemory {
+  struct Point {  // After so many bodies.
+    size_t bytes = 0;
+    int64_t left = 0;                                // Of the budget.
+    std::vector<std::map<std::string, Value>> made;  // Attributes of the namespaces made before.
+  };
+  const Stmt* loop = nullptr;
+  std::string text;  // From the template's begin.
+  std::vector<Point> points;
+};
+
+// Thrown where a loop over an open list has ended.
+struct Remembered {};
+
+// Values that change: a copy is not the value as it was.
+bool Changes(const Value& value) { return value.open() || value.Is(Value::Kind::kObject); }
+bool IsGenerator(const Value& value) {
+  const Items* const items = value.As<Items>();
+  return items != nullptr && items->is_generator();
+}
+
 // Renders a parsed template: holds its variables, its output and its budget.
 class Machine {
  public:
@@ -36,15 +61,35 @@ class Machine {
     for (const Value& made : namespaces_) made.As<Namespace>()->attributes.clear();
   }
 
-  std::pair<std::string, Ranges> Run() {
+  // `from`: the loop begins with its last item.
+  std::pair<std::string, Ranges> Run(const LoopMemory* from = nullptr) {
     std::string text;
     try {
-      out_ = &text;
+      text_ = out_ = &text;
+      from_ = from;
       Execute(program_.body);
     } catch (const Fault& fault) {
       throw TemplateError(program_.name, line_, fault.what());
     }
     return {std::move(text), std::move(ranges_)};
+  }
+
+  // Runs up to the end of the first loop over an open list. No points: renderings with some of its
+  // items have to run all of it. `flag`: a variable that they differ by.
+  LoopMemory Remember(std::string_view flag) {
+    LoopMemory memory;
+    text_ = out_ = &memory.text;
+    into_ = &memory;
+    flag_ = flag;
+    budget_.SetCommon(2);
+    try {
+      Execute(program_.body);
+    } catch (const Remembered&) {
+      return memory;
+    } catch (const Observed&) {
+    } catch (const Fault&) {
+    }
+    return {};
   }
 
  private:
@@ -107,8 +152,51 @@ class Machine {
     return stmt.bodies.size() > stmt.exprs.size() ? Execute(stmt.bodies.back()) : Flow::kOn;
   }
 
+  // Notes the state before the next body of a loop over an open list.
+  void Note(const Loop& loop, size_t skipped) {
+    LoopMemory::Point point{into_->text.size(), budget_.left(), {}};
+    const size_t made = into_->points.empty() ? namespaces_.size() : into_->points[0].made.size();
+    for (size_t i = 0; i < made; ++i) {
+      point.made.push_back(namespaces_[i].As<Namespace>()->attributes);
+      for (const auto& [name, value] : point.made.back()) {
+        if (Holds(value, Changes)) throw Observed();
+      }
+    }
+    into_->points.push_back(std::move(point));
+    // The next body is that of all renderings with one more item than it takes.
+    budget_.SetCommon(skipped + into_->points.size() + 1);
+    if (into_->points.size() >= loop.size()) throw Remembered();
+  }
+
+  // As if all bodies but the last had run.
+  void GoOn(Loop& loop) {
+    const LoopMemory& from = *std::exchange(from_, nullptr);
+    const size_t bodies = loop.size() - 1;
+    const LoopMemory::Point &begin = from.points[0], &end = from.points.at(bodies);
+    FSDP_CHECK(out_ == text_ && begin.made.size() == namespaces_.size() &&
+               begin.bytes == text_->size());
+    *text_ = from.text.substr(0, end.bytes);
+    budget_.Charge(begin.left - end.left);
+    for (size_t i = 0; i < end.made.size(); ++i) {
+      namespaces_[i].As<Namespace>()->attributes = end.made[i];
+    }
+    loop.Skip(bodies);
+  }
+
   Flow For(const Stmt& stmt) {
-    Values items = ToList(Evaluate(*stmt.exprs[0]), budget_);
+    const Value whole = Evaluate(*stmt.exprs[0]);
+    const bool notes = whole.open();
+    if (notes && (into_->loop || out_ != text_ || stmt.condition || stmt.bodies.size() > 1)) {
+      throw Observed();
+    }
+    for (const Scope* scope = notes ? scope_ : nullptr; scope != nullptr; scope = scope->outer) {
+      for (const auto& [name, value] : scope->values) {
+        if (Holds(value, IsGenerator)) throw Observed();  // A body could run through it.
+      }
+    }
+    Values items = notes ? Values(whole.known().begin() + static_cast<int64_t>(whole.skipped()),
+                                  whole.known().end())
+                         : ToList(whole, budget_);
     if (stmt.condition) {
       Scope scope{{}, scope_};
       const Scoped<Scope*> now(scope_, &scope);
@@ -118,7 +206,13 @@ class Machine {
         return !Truth(Evaluate(*stmt.condition));
       });
     }
-    const auto loop = std::make_shared<Loop>(std::move(items));
+    const auto loop = std::make_shared<Loop>(std::move(items), notes);
+    if (notes) {
+      into_->loop = &stmt;
+      Note(*loop, whole.skipped());
+    } else if (from_ && from_->loop == &stmt) {
+      GoOn(*loop);
+    }
     bool any = false;  // As jinja2 sees it: a body has come to its end.
     while (const Value* const item = loop->Next()) {
       budget_.Charge();
@@ -127,8 +221,10 @@ class Machine {
       const Scoped<Scope*> now(scope_, &scope);
       Assign(*stmt.target, *item);
       const Flow flow = Execute(stmt.bodies[0]);
+      if (notes && flow == Flow::kBreak) throw Observed();
       if (flow == Flow::kBreak) break;
       any |= flow == Flow::kOn;
+      if (notes) Note(*loop, whole.skipped());
     }
     if (any || stmt.bodies.size() == 1) return Flow::kOn;
     Scope scope{{}, scope_};
@@ -240,6 +336,7 @@ class Machine {
     }
     const bool own = scope_ != &root_ && program_.own.count(expr.name) > 0;
     const Value* const given = own ? nullptr : given_.Find(expr.name);
+    if (given && into_ && expr.name == flag_) throw Observed();
     if (given) return *given;
     Value global = FindGlobal(expr.name, date_);
     if (!global.Is(Value::Kind::kMissing)) return global;
@@ -311,7 +408,10 @@ class Machine {
   Budget budget_;
   Scope root_;
   Scope* scope_ = &root_;
-  std::string* out_ = nullptr;
+  std::string *out_ = nullptr, *text_ = nullptr;  // The latter is the template's own.
+  LoopMemory* into_ = nullptr;                    // Of Remember().
+  const LoopMemory* from_ = nullptr;              // Until the loop.
+  std::string_view flag_;
   Ranges ranges_;
   Values namespaces_;
   Value block_text_;  // The value of the next filter without one.
@@ -319,6 +419,16 @@ class Machine {
   int depth_ = 0;
   bool in_condition_ = false;  // A loop asks for its condition.
 };
+
+Dict Given(const std::string& name, const nlohmann::ordered_json& variables) {
+  Dict given;
+  try {
+    for (const auto& [key, value] : variables.items()) given.Set(Value::Text(key), FromJson(value));
+  } catch (const Fault& fault) {
+    throw TemplateError(name, 1, std::string("is given ") + fault.what());
+  }
+  return given;
+}
 
 }  // namespace
 }  // namespace jinja
@@ -336,17 +446,52 @@ bool JinjaTemplate::has_generation() const { return parsed_->has_generation; }
 
 JinjaText JinjaTemplate::Render(const nlohmann::ordered_json& variables,
                                 const JinjaOptions& options) const {
-  jinja::Dict given;
-  try {
-    for (const auto& [key, value] : variables.items()) {
-      given.Set(jinja::Value::Text(key), jinja::FromJson(value));
-    }
-  } catch (const jinja::Fault& fault) {
-    throw jinja::TemplateError(name(), 1, std::string("is given ") + fault.what());
-  }
+  const jinja::Dict given = jinja::Given(name(), variables);
   jinja::Machine machine(*parsed_, given, options);
   auto [text, ranges] = machine.Run();
   return {std::move(text), std::move(ranges)};
+}
+
+struct JinjaPrefixes::State {
+  const jinja::Program& program;
+  const jinja::Value list, flag;
+  const JinjaOptions options;
+  jinja::Dict given;
+  jinja::Values items;
+  jinja::LoopMemory memory;
+
+  jinja::Machine With(jinja::Value whole, bool value) {
+    given.Set(list, std::move(whole));
+    given.Set(flag, jinja::Value::Bool(value));
+    return jinja::Machine(program, given, options);
+  }
+};
+
+JinjaPrefixes::JinjaPrefixes(const JinjaTemplate& of, const nlohmann::ordered_json& variables,
+                             const std::string& list, const std::string& flag,
+                             const JinjaOptions& options)
+    : state_(new State{*of.parsed_,
+                       jinja::Value::Text(list),
+                       jinja::Value::Text(flag),
+                       options,
+                       jinja::Given(of.name(), variables),
+                       {},
+                       {}}) {
+  state_->items = state_->given.Find(list)->items();
+  state_->memory = state_->With(jinja::Value::Open(state_->items), false).Remember(flag);
+}
+JinjaPrefixes::~JinjaPrefixes() = default;
+
+bool JinjaPrefixes::remembers() const { return !state_->memory.points.empty(); }
+
+std::string JinjaPrefixes::Render(size_t count, bool flag) {
+  const jinja::Values& all = state_->items;
+  jinja::Values first(all.begin(), all.begin() + static_cast<int64_t>(count));
+  // With fewer items the template may have taken another way to its loop.
+  const bool goes_on = remembers() && count >= 2;
+  return state_->With(jinja::Value::List(std::move(first)), flag)
+      .Run(goes_on ? &state_->memory : nullptr)
+      .first;
 }
 
 }  // namespace fsdp

@@ -32,6 +32,8 @@ struct JinjaText {
   std::vector<std::pair<size_t, size_t>> generation;
 };
 
+class JinjaPrefixes;
+
 class JinjaTemplate {
  public:
   // Throws DataError, as Render(): "<name>:<line>: <what>".
@@ -46,8 +48,30 @@ class JinjaTemplate {
   bool has_generation() const;  // Whether a {% generation %} stands in it.
 
  private:
+  friend class JinjaPrefixes;
   struct Parsed;
   std::unique_ptr<const Parsed> parsed_;
+};
+
+// Renderings with the first items of a list in place of all of them: each is what Render() makes of
+// these variables. Where the template loops over the list and looks at no item before its turn,
+// the loop's body runs once for each item, and not for each item of each rendering.
+class JinjaPrefixes {
+ public:
+  // Renderings differ by two of the variables, `list` and `flag`. The template must outlive this.
+  // Throws DataError.
+  JinjaPrefixes(const JinjaTemplate& of, const nlohmann::ordered_json& variables,
+                const std::string& list, const std::string& flag, const JinjaOptions& options = {});
+  ~JinjaPrefixes();
+  JinjaPrefixes(const JinjaPrefixes&) = delete;
+  JinjaPrefixes& operator=(const JinjaPrefixes&) = delete;
+
+  std::string Render(size_t count, bool flag);
+  bool remembers() const;  // Whether loops go on from where a shorter rendering ended.
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
 };
 
 }  // namespace fsdp

@@ -209,6 +209,16 @@ Value Value::List(Values items) {
   v.shared_ = std::make_shared<Values>(std::move(items));
   return v;
 }
+Value Value::Open(Values items) {
+  Value v = List(std::move(items));
+  v.open_ = true;
+  return v;
+}
+Value Value::Skip(size_t more) const {
+  Value v = *this;
+  v.integer_ += static_cast<int64_t>(more);
+  return v;
+}
 Value Value::Tuple(Values items) {
   Value v = List(std::move(items));
   v.kind_ = Kind::kTuple;
@@ -331,10 +341,21 @@ bool Equal(const Value& a, const Value& b, Budget& budget) {
 bool Truth(const Value& value) {
   if (value.IsNumber()) return value.number() != 0;
   if (value.IsText()) return !value.text().empty();
+  if (value.open()) return true;  // Skip() leaves at least one item that is common.
   if (value.IsSequence()) return !value.items().empty();
   if (value.IsDict()) return value.dict().size() > 0;
   const Items* const items = value.As<Items>();
   return items ? items->is_generator() || !items->items().empty() : value.Is(Kind::kObject);
+}
+
+bool Holds(const Value& value, bool (*such)(const Value&)) {
+  const auto holds = [such](const Value& one) { return Holds(one, such); };
+  if (such(value)) return true;
+  if (value.open()) return false;
+  if (value.IsSequence()) return std::ranges::any_of(value.items(), holds);
+  return value.IsDict() && std::ranges::any_of(value.dict().entries(), [&](const auto& entry) {
+           return holds(entry.second);
+         });
 }
 
 std::string FloatRepr(double value) {
@@ -417,6 +438,12 @@ std::optional<Value> Subscript(const Value& whole, const Value& key, Budget& bud
     const Value* const found = whole.dict().Find(key);
     return found ? std::optional(*found) : std::nullopt;
   }
+  if (whole.open()) {
+    if (!key.IsInteger()) return std::nullopt;
+    const size_t at = whole.skipped() + static_cast<size_t>(key.integer());
+    if (key.integer() < 0 || at >= budget.common()) throw Observed();
+    return whole.known()[at];
+  }
   const Values* const items = Sequence(whole);
   if (!key.IsInteger() || (!items && !whole.IsText())) return std::nullopt;
   const int64_t length = Length(whole);
@@ -428,6 +455,10 @@ std::optional<Value> Subscript(const Value& whole, const Value& key, Budget& bud
 
 Value Slice(const Value& whole, const Value& start, const Value& stop, Budget& budget) {
   if (whole.IsUndefined()) RefuseUndefined(whole);
+  if (whole.open() && stop.IsNone() && start.IsInteger() && start.integer() >= 0 &&
+      whole.skipped() + static_cast<size_t>(start.integer()) < budget.common()) {
+    return whole.Skip(static_cast<size_t>(start.integer()));
+  }
   const Values* const items = Sequence(whole);
   if (!whole.IsText() && !items) {
     throw Fault(std::string("a ") + TypeName(whole) + " has no slices");

@@ -12,35 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/core/errors.h"
+#include "trainer/data/chat/jinja/budget.h"
 
 namespace fsdp::jinja {
-
-// An error in words. The renderer adds the template's name and the line.
-struct Fault : DataError {
-  explicit Fault(const std::string& message) : DataError(message) {}
-};
-
-// Why a template that asks for `what` is refused.
-std::string NotAmong(const std::string& what);
-
-// Bounds the work of one rendering. One step is a node of the template, an element that is looked
-// at, or 32 bytes of a text.
-class Budget {
- public:
-  Budget(int64_t steps, size_t text_bytes) : left_(steps), steps_(steps), text_(text_bytes) {}
-  void Charge(int64_t steps = 1) {
-    if ((left_ -= steps) < 0) Exhausted();
-  }
-  void Text(size_t bytes);             // Before a text of so many bytes is made or looked through.
-  void CheckText(size_t bytes) const;  // The same, and charges nothing.
-
- private:
-  [[noreturn]] void Exhausted();
-  int64_t left_;
-  const int64_t steps_;
-  const size_t text_;
-};
 
 // How deeply values nest at most: no walk over one exhausts a stack.
 inline constexpr int kMostDepth = 200;
@@ -76,6 +50,8 @@ class Value {
   static Value Text(const char* text) { return Text(std::string(text)); }
   static Value List(Values items);  // Throws Fault where values nest too deeply, as the next three.
   static Value Tuple(Values items);
+  // A list whose first items are known and whose end is not. Looking at its end throws Observed.
+  static Value Open(Values items);
   static Value Of(Dict dict);
   static Value Of(std::shared_ptr<Object> object);
 
@@ -94,7 +70,15 @@ class Value {
   const std::string& text() const { return *static_cast<const std::string*>(shared_.get()); }
   // markupsafe.Markup, which `safe` returns: `+` escapes HTML in what is added to it.
   bool safe() const { return safe_; }
-  const Values& items() const { return *static_cast<const Values*>(shared_.get()); }
+  const Values& items() const {
+    if (open_) throw Observed();
+    return *static_cast<const Values*>(shared_.get());
+  }
+  bool open() const { return open_; }
+  // Of an open list: those known, of which the first skipped() are no longer in it.
+  const Values& known() const { return *static_cast<const Values*>(shared_.get()); }
+  size_t skipped() const { return static_cast<size_t>(integer_); }
+  Value Skip(size_t more) const;
   const Dict& dict() const { return *static_cast<const Dict*>(shared_.get()); }
   Object& object() const { return *static_cast<Object*>(shared_.get()); }
   // The object, if it is of this class.
@@ -113,9 +97,10 @@ class Value {
 
   Kind kind_ = Kind::kMissing;
   bool safe_ = false;
+  bool open_ = false;
   int16_t depth_ = 0;
   union {
-    int64_t integer_ = 0;
+    int64_t integer_ = 0;  // Of an open list: skipped().
     double number_;
   };
   std::shared_ptr<void> shared_;
@@ -174,6 +159,8 @@ Value Apply(Operator op, const Value& a, const Value& b, Budget& budget);
 
 bool Equal(const Value& a, const Value& b, Budget& budget);
 bool Truth(const Value& value);
+// Whether a value is `such`, or holds one that is. What an open list holds is not looked at.
+bool Holds(const Value& value, bool (*such)(const Value&));
 std::string Str(const Value& value, Budget& budget);
 std::string Repr(const Value& value, Budget& budget);
 std::string FloatRepr(double value);
