@@ -13,68 +13,98 @@ namespace {
 
 constexpr uintptr_t kLastAddress = uintptr_t{1} << 62;
 
-// Blocks by offset, in chunks that know when the first of theirs is born and the last has died. A
-// layer's blocks lie where those of the other layers lie, so most chunks are of another time than a
-// block that is to be placed, and are passed over: those of a DeepViT of 952 layers take 0.08 s in
-// place of 0.8.
+// Blocks by offset, in rows of rows that know when the first of theirs is born and the last has
+// died, and the largest room between them. A layer's blocks lie where those of the other layers
+// lie, and what forward keeps is alive together: so most rows are of another time than a block that
+// is to be placed, or are all of its time without room for it, and are passed over.
 class PlacedBlocks {
  public:
   // The lowest offset for a block, of so many bytes, that no block alive at the same time has.
   int64_t LowestFor(const Lifetime& block, int64_t bytes) const {
     int64_t at = 0;
-    for (const Chunk& chunk : chunks_) {
-      if (block.born >= chunk.died || chunk.born >= block.died) continue;
-      for (const Placed& other : chunk.blocks) {
-        if (block.born >= other.died || other.born >= block.died) continue;
-        if (other.offset >= at + bytes) return at;  // It fits below this one.
-        at = std::max(at, other.end);
-      }
-    }
+    FitsBelow(all_, block, bytes, at);
     return at;
   }
 
   // Behind those of the same offset.
   void Add(const Lifetime& block, int64_t offset, int64_t bytes) {
-    if (chunks_.empty()) chunks_.emplace_back();
-    auto chunk =
-        std::upper_bound(chunks_.begin() + 1, chunks_.end(), offset,
-                         [](int64_t at, const Chunk& c) { return at < c.blocks.front().offset; });
-    --chunk;
-    std::vector<Placed>& in = chunk->blocks;
-    in.insert(std::upper_bound(in.begin(), in.end(), offset,
-                               [](int64_t at, const Placed& p) { return at < p.offset; }),
-              {offset, offset + bytes, block.born, block.died});
-    if (std::ssize(in) <= kMost) {
-      chunk->born = std::min(chunk->born, block.born);
-      chunk->died = std::max(chunk->died, block.died);
-      return;
-    }
-    const Chunk behind = Of({in.begin() + kMost / 2, in.end()});
-    *chunk = Of({in.begin(), in.begin() + kMost / 2});
-    chunks_.insert(chunk + 1, behind);
+    Insert({{offset, offset + bytes, -1, block.born, block.born, block.died, block.died}}, all_);
   }
 
  private:
-  static constexpr int64_t kMost = 64;
-  struct Placed {
-    int64_t offset = 0, end = 0, born = 0, died = 0;
+  static constexpr size_t kMost = 64;
+  struct Span {
+    int64_t offset = 0, end = 0, room = -1;  // The largest between its blocks; -1: of one.
+    int64_t born = 0, last_born = 0, first_died = 0, died = 0;
   };
-  struct Chunk {
-    int64_t born = std::numeric_limits<int64_t>::max(), died = 0;
-    std::vector<Placed> blocks = {};
+  struct Placed {
+    Span span;
+  };
+  template <typename Part>
+  struct Row {
+    Span span;
+    std::vector<Part> parts;
   };
 
-  static Chunk Of(std::vector<Placed> blocks) {
-    Chunk chunk;
-    for (const Placed& placed : blocks) {
-      chunk.born = std::min(chunk.born, placed.born);
-      chunk.died = std::max(chunk.died, placed.died);
-    }
-    chunk.blocks = std::move(blocks);
-    return chunk;
+  static Span Joined(const Span& a, const Span& b) {
+    return {a.offset,
+            std::max(a.end, b.end),
+            std::max({a.room, b.room, b.offset - a.end}),
+            std::min(a.born, b.born),
+            std::max(a.last_born, b.last_born),
+            std::min(a.first_died, b.first_died),
+            std::max(a.died, b.died)};
+  }
+  template <typename Part>
+  static void Measure(Row<Part>& row) {
+    row.span = row.parts.front().span;
+    for (size_t i = 1; i < row.parts.size(); ++i) row.span = Joined(row.span, row.parts[i].span);
   }
 
-  std::vector<Chunk> chunks_;
+  // Whether the block fits at `at`, below some other of `part`; else `at` is raised above them.
+  template <typename Part>
+  static bool FitsBelow(const Part& part, const Lifetime& block, int64_t bytes, int64_t& at) {
+    const Span& span = part.span;
+    if (block.born >= span.died || span.born >= block.died) return false;
+    if (span.room < bytes && block.born < span.first_died && span.last_born < block.died) {
+      if (span.offset >= at + bytes) return true;
+      at = std::max(at, span.end);
+      return false;
+    }
+    if constexpr (requires { part.parts; }) {
+      for (const auto& inner : part.parts) {
+        if (FitsBelow(inner, block, bytes, at)) return true;
+      }
+    }
+    return false;
+  }
+
+  template <typename Part>
+  static auto Behind(std::vector<Part>& parts, size_t from, int64_t offset) {
+    return std::upper_bound(parts.begin() + static_cast<int64_t>(from), parts.end(), offset,
+                            [](int64_t at, const Part& part) { return at < part.span.offset; });
+  }
+  static void Insert(const Placed& placed, Row<Placed>& row) {
+    row.parts.insert(Behind(row.parts, 0, placed.span.offset), placed);
+    Measure(row);
+  }
+  template <typename Part>
+  static void Insert(const Placed& placed, Row<Row<Part>>& row) {
+    if (row.parts.empty()) row.parts.emplace_back();
+    const auto part = Behind(row.parts, 1, placed.span.offset) - 1;
+    Insert(placed, *part);
+    if (part->parts.size() > kMost) {
+      const auto half = part->parts.begin() + kMost / 2;
+      Row<Part> behind{{}, {half, part->parts.end()}};
+      part->parts.erase(half, part->parts.end());
+      Measure(*part);
+      Measure(behind);
+      row.parts.insert(part + 1, std::move(behind));
+    }
+    Measure(row);
+  }
+
+  Row<Row<Row<Placed>>> all_;
 };
 
 int64_t AlignmentIn(MemoryPlace place) {

@@ -54,7 +54,7 @@ TEST(PackBlocks, BlocksAliveTogetherDoNotOverlap) {
 // in something besides, come to many blocks.
 TEST(PackBlocks, EachBlockLiesAsLowAsItCan) {
   const RandomStream random(2, "pack");
-  constexpr int64_t kLayers = 120;
+  constexpr int64_t kLayers = 600;
   std::vector<Lifetime> blocks;
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     blocks.push_back({512, 10 * layer, 20 * kLayers - 10 * layer});  // Kept for backward.
