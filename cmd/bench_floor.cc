@@ -150,7 +150,7 @@ Command BenchFloorCommand() {
        FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
       {"--hardware", &flags->hardware,
        "A file that describes the machine and its rates, such as those of configs/hardware",
-       kRequired},
+       kRequiredPath},
       {"--json", &flags->json, "One JSON object"},
   };
   command.footer =

@@ -197,7 +197,7 @@ Command CalibrateCommand() {
       {"--step", &flags->steps,
        "Recipes: one rank trains a few steps of each here. They set the share of its kernels' "
        "rates that a whole step reaches",
-       FlagRules{.value = "RECIPE", .excludes = "--from"}},
+       FlagRules{.value = "FILE", .excludes = "--from"}},
       {"--overheads", &flags->overheads,
        "With --from: measure here what those files lack, in seconds: copies, the link to the "
        "host, launches, and the host's time for each operation",

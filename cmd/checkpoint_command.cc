@@ -315,7 +315,7 @@ Command LsCommand() {
       "directory"};
   command.flags = {
       {"directory", directory.get(), "A run directory, or a directory of checkpoints or of runs",
-       kRequired},
+       kRequiredPath},
       {"--json", json.get(), "One JSON object"},
   };
   command.run = [=] { List(*directory, *json); };
@@ -326,7 +326,7 @@ Command VerifyCommand() {
   const auto directory = std::make_shared<std::string>();
   Command command{"verify", "Read every byte of checkpoints and compare it with its checksum"};
   command.flags = {{"directory", directory.get(),
-                    "A checkpoint, or a run directory: all of its checkpoints", kRequired}};
+                    "A checkpoint, or a run directory: all of its checkpoints", kRequiredPath}};
   command.run = [=] { Verify(*directory); };
   return command;
 }
@@ -337,12 +337,12 @@ Command ReshardCommand() {
   Command command{"reshard",
                   "Write a checkpoint as a job with another number of ranks would have saved it"};
   command.flags = {
-      {"directory", &flags->source, kOneCheckpoint, kRequired},
+      {"directory", &flags->source, kOneCheckpoint, kRequiredPath},
       {"--world-size", &flags->world, "Ranks of that job",
        FlagRules{.range = kWorlds, .required = true}},
       {"--shard-size", &flags->shards, "Ranks that share one copy of the model. Default: all",
        FlagRules{.range = kWorlds}},
-      {"--out", &flags->out, "The new checkpoint's directory; must not exist", kRequired},
+      {"--out", &flags->out, "The new checkpoint's directory; must not exist", kRequiredPath},
   };
   command.run = [=] { Reshard(*flags); };
   return command;
@@ -352,8 +352,8 @@ Command ExportCommand() {
   const auto flags = std::make_shared<ExportFlags>();
   Command command{"export", "Write a Hugging Face directory that transformers loads"};
   command.flags = {
-      {"directory", &flags->source, kOneCheckpoint, kRequired},
-      {"--out", &flags->out, "The new directory; must not exist", kRequired},
+      {"directory", &flags->source, kOneCheckpoint, kRequiredPath},
+      {"--out", &flags->out, "The new directory; must not exist", kRequiredPath},
       {"--dtype", &flags->dtype,
        "dtype of the weights. Default: the one in the config.json of model.init_from; fp32 "
        "without one, and for adapters",
@@ -365,7 +365,7 @@ Command ExportCommand() {
        FlagRules{.excludes = "--max-shard-size"}},
       {"--tokenizer", &flags->tokenizer,
        "bytes, a tokenizer.json or a SentencePiece model, in place of the run's own",
-       FlagRules{.value = "T", .excludes = "--adapters"}},
+       FlagRules{.value = "PATH", .excludes = "--adapters"}},
   };
   command.run = [=] { Export(*flags); };
   return command;
@@ -375,8 +375,9 @@ Command ImportCommand() {
   const auto flags = std::make_shared<ImportFlags>();
   Command command{"import", "Turn a Hugging Face directory into a checkpoint of step 0"};
   command.flags = {
-      {"directory", &flags->source, "A directory with config.json and *.safetensors", kRequired},
-      {"--out", &flags->out, "The checkpoint's directory; must not exist", kRequired},
+      {"directory", &flags->source, "A directory with config.json and *.safetensors",
+       kRequiredPath},
+      {"--out", &flags->out, "The checkpoint's directory; must not exist", kRequiredPath},
       {"--allow-nonfinite", &flags->allow_nonfinite,
        "Take weights that are NaN or infinite, to look at them: no run can train from them"},
   };

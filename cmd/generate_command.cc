@@ -458,7 +458,7 @@ Command GenerateCommand() {
        FlagRules{.value = "FILE"}},
       {"--tokenizer", &flags->tokenizer,
        "bytes, a tokenizer.json or a SentencePiece model, in place of the model's own",
-       FlagRules{.value = "T"}},
+       FlagRules{.value = "PATH"}},
       {"--max-tokens", &flags->max_tokens,
        "Most new tokens; beyond the model's positions its window slides",
        FlagRules{.range = {1, int64_t{1} << 31}, .shows_default = true}},

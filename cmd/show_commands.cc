@@ -136,7 +136,7 @@ Command ReportCommand() {
   Command command{"report", "Write runs, finished or not, as one HTML page that needs no network"};
   command.flags = {
       {"RUN_DIR", &flags->directories,
-       "Run directories, or those of simulate --out; several are overlaid", kRequired},
+       "Run directories, or those of simulate --out; several are overlaid", kRequiredPath},
       {"--out", &flags->out, "The page. Default: report.html in the first run directory",
        FlagRules{.value = "FILE"}},
   };

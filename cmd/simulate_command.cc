@@ -152,7 +152,7 @@ Command CollectiveCommand() {
   Command command{"collective", "Price one collective on a described cluster"};
   command.hidden = true;
   command.flags = {
-      {"--hardware", &flags->hardware, "A file of configs/hardware", kRequired},
+      {"--hardware", &flags->hardware, "A file of configs/hardware", kRequiredPath},
       {"--world-size", &flags->world, "Ranks, all of them in the call",
        FlagRules{.range = {1, kMostRanks}, .required = true}},
       {"--call", &flags->call, "all_gather, reduce_scatter, all_reduce, ..."},

@@ -128,8 +128,8 @@ Command TokenizeCommand() {
       "goes on where it stopped."};
   command.flags = {
       {"--tokenizer", &flags->tokenizer, "bytes, a tokenizer.json or a SentencePiece .model",
-       kRequired},
-      {"--out", &flags->out, "Directory of the shards", kRequired},
+       kRequiredPath},
+      {"--out", &flags->out, "Directory of the shards", kRequiredPath},
       {"--column", &flags->column, "Field of JSON objects that holds the text", kShowsDefault},
       {"--eot", &flags->eot, "Token that ends each document. Default: the tokenizer's",
        FlagRules{.range = {0, kMostTokens}}},
@@ -141,7 +141,7 @@ Command TokenizeCommand() {
       {"--allow-invalid-text", &flags->allow_invalid_text,
        "Accept files of which more than 0.1 % is not UTF-8; it is read as U+FFFD"},
       {"files", &flags->files,
-       "Files, globs, or directories, which stand for the text files in them", kRequired},
+       "Files, globs, or directories, which stand for the text files in them", kRequiredPath},
   };
   command.run = [flags] { RunTokenize(*flags); };
   return command;

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -150,6 +152,60 @@ TEST(Cli, ListsWhatThereIs) {
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.out.find("75 stopped early"), std::string::npos);
   EXPECT_NE(help.out.find("128 + n where signal n ended it"), std::string::npos);
+}
+
+// All flags whose value is any text, as "command --flag", and all commands below this one.
+void VisitHelp(const std::string& command, std::set<std::string>& texts, int& paths) {
+  const Result help = Call(command + " --help");
+  ASSERT_EQ(help.code, 0) << command;
+  std::istringstream lines(help.out);
+  bool commands = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with(":") && line[0] != ' ') commands = line == "Subcommands:";
+    if (!line.starts_with("  ") || line[2] == ' ') continue;
+    std::istringstream words(line);
+    std::string name, value;
+    words >> name >> value;
+    if (commands) {
+      VisitHelp(command + " " + name, texts, paths);
+      continue;
+    }
+    if (value.starts_with("TEXT") && !value.starts_with("TEXT:"))
+      texts.insert(command + " " + name);
+    paths += value.starts_with("FILE") || value.starts_with("DIR") || value.starts_with("PATH");
+  }
+}
+
+// A new flag is put on this list, or its value is called FILE, DIR or PATH: then it is a path.
+TEST(Cli, FlagsThatArePathsSaySo) {
+  std::set<std::string> texts;
+  int paths = 0;
+  VisitHelp("", texts, paths);
+  EXPECT_EQ(texts,
+            (std::set<std::string>{" bench ops --only", " checkpoint export --max-shard-size",
+                                   " generate --prompt", " launch --rdzv-endpoint",
+                                   " launch --rdzv-id", " tokenize --column"}));
+  EXPECT_GE(paths, 30);
+}
+
+TEST(Cli, ATildeIsTheHomeDirectory) {
+  const std::string good = Good();
+  const std::string home = good.substr(0, good.rfind('/'));
+  ::setenv("HOME", home.c_str(), 1);
+  EXPECT_EQ(Call("config check --config='~/good.yaml'").code, 0);
+  EXPECT_EQ(Call("config check --config '~/good.yaml' --set run.dir='~/a b'").out.substr(0, 3),
+            "ok\n");
+  EXPECT_NE(Call("config print --config '~/good.yaml' --set run.dir='~/a b'")
+                .out.find("  dir: " + home + "/a b\n"),
+            std::string::npos);
+  EXPECT_NE(Call("checkpoint ls '~/none'").err.find(home + "/none"), std::string::npos);
+  EXPECT_NE(Call("generate --checkpoint='~/none'").err.find(home + "/none"), std::string::npos);
+  EXPECT_NE(Call("plan --config '~/good.yaml' --world-size 1 --hardware='~/none.yaml'")
+                .err.find(home + "/none.yaml"),
+            std::string::npos);
+  EXPECT_EQ(Call("tokenize --tokenizer bytes --out='~/shards' '~/x.txt'").code, 0);
+  EXPECT_TRUE(std::filesystem::is_directory(home + "/shards"));
+  EXPECT_FALSE(std::filesystem::exists("~"));
 }
 
 TEST(Cli, UsageErrorsExitWith2) {

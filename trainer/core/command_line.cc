@@ -3,6 +3,9 @@
 #include <CLI/CLI.hpp>  // Costs seconds: no other source includes it.
 #include <cmath>
 #include <sstream>
+#include <string_view>
+
+#include "trainer/core/paths.h"
 
 #include "trainer/core/units.h"
 
@@ -52,10 +55,16 @@ std::vector<std::string> Split(const char* choices) {
   return words;
 }
 
+bool IsPath(const FlagRules& rules) {
+  const std::string_view value = rules.value == nullptr ? "" : rules.value;
+  return value == "FILE" || value == "DIR" || value == "PATH";
+}
+
 void AddFlag(CLI::App& app, const Flag& flag) {
   CLI::Option* const option = Declare(app, flag);
   const FlagRules& rules = flag.rules;
   if (rules.value != nullptr) option->type_name(rules.value);
+  if (IsPath(rules)) option->transform(CLI::Validator(ExpandHome, ""));
   if (rules.byte_units) option->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   if (std::holds_alternative<double*>(flag.target)) {
     option->check(Between<double>(rules.range, "FLOAT"));

@@ -33,7 +33,9 @@ inline constexpr FlagRange kAboveZero = {std::numeric_limits<double>::min(),
                                          std::numeric_limits<double>::max()};
 
 struct FlagRules {
-  const char* value = nullptr;  // The value's name in the help. Null: its type's, such as INT.
+  // The value's name in the help. Null: its type's, such as INT. FILE, DIR and PATH are paths, in
+  // which `~` is a home directory (paths.h).
+  const char* value = nullptr;
   FlagRange range = kAnyNumber;
   const char* choices = nullptr;  // The words that are taken, with commas between them.
   bool byte_units = false;        // Takes 64k and 16m, powers of 1024.
@@ -45,7 +47,8 @@ struct FlagRules {
   const char* excludes = nullptr;      // As `needs`; either excludes the other.
 };
 
-inline constexpr FlagRules kRequired{.required = true}, kShowsDefault{.shows_default = true};
+inline constexpr FlagRules kShowsDefault{.shows_default = true};
+inline constexpr FlagRules kRequiredPath{.value = "PATH", .required = true};
 
 // Without dashes in its name, a positional argument.
 struct Flag {

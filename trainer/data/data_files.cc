@@ -137,15 +137,6 @@ namespace {
 constexpr const char* kWhereItStarts =
     " (a relative path starts at the working directory, not at the recipe)";
 
-std::string FromHome(const std::string& path, const std::string& where) {
-  if (path != "~" && !path.starts_with("~/")) return path;
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') {
-    throw DataError(where + ": " + path + ": ~ is $HOME, which is not set");
-  }
-  return home + path.substr(1);
-}
-
 // The last directory that a glob names without wildcards.
 bool DirectoryOfGlobIsThere(const std::string& path) {
   const size_t slash = path.rfind('/', path.find_first_of("*?["));
@@ -261,8 +252,7 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const s
     throw DataError(where + ": " + PrintableName(path) + ": " + what);
   };
   std::vector<std::string> out;
-  for (const std::string& written : paths) {
-    const std::string path = FromHome(written, where);
+  for (const std::string& path : paths) {
     struct stat info;
     const bool there = ::stat(path.c_str(), &info) == 0;
     if (there || path.find_first_of("*?[") == std::string::npos) {

@@ -64,9 +64,8 @@ class FileContents {
 };
 
 // Paths in the order given; a glob (`*`, `?`, `[`) stands for its matches in byte order, unless a
-// file of that very name exists. `~` at the beginning is $HOME, as in a shell. A path named twice
-// is read twice. Throws DataError, with `where` in front, for a path that does not exist, a glob
-// without matches and an empty list.
+// file of that very name exists. A path named twice is read twice. Throws DataError, with `where`
+// in front, for a path that does not exist, a glob without matches and an empty list.
 std::vector<std::string> ExpandPaths(std::span<const std::string> paths,
                                      const std::string& where = "data");
 // ExpandPaths() for text: a directory stands for its files in byte order, without hidden ones and

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/launch/environment.h"
 
 namespace fsdp {
@@ -142,10 +143,12 @@ Command MakeLaunchCommand(LaunchCommand* launch, std::function<int()> gpus) {
       {"--rdzv-id", &options.rdzv_id, "The job's name, the same on all hosts"},
       {"--rdzv-secret-file", &options.secret_file,
        "File with the secret that lets ranks into the job, the same on all hosts. Default: "
-       "FSDP_TRAIN_SECRET; with one host, a random one"},
+       "FSDP_TRAIN_SECRET; with one host, a random one",
+       FlagRules{.value = "FILE"}},
       {"--max-restarts", &options.max_restarts,
        "Times that all ranks are started again after one has failed", kShowsDefault},
-      {"--log-dir", &options.log_dir, "Also write the output of each rank to DIR/rank_<r>.log"},
+      {"--log-dir", &options.log_dir, "Also write the output of each rank to DIR/rank_<r>.log",
+       FlagRules{.value = "DIR"}},
       {"--grace", &flags->grace_s,
        "Seconds for the other ranks to end by themselves after one has failed", kShowsDefault},
       {"flags", &launch->argv, "After `--`: the flags of a training run, or `eval` and its flags",
@@ -166,25 +169,10 @@ Command MakeLaunchCommand(LaunchCommand* launch, std::function<int()> gpus) {
   return command;
 }
 
-namespace {
-
-// As a shell takes it for one word.
-std::string Quoted(const std::string& word) {
-  for (const char c : word) {
-    if (!std::isalnum(static_cast<unsigned char>(c)) &&
-        std::string("_-./=,+:@%~").find(c) == std::string::npos) {
-      return "'" + word + "'";
-    }
-  }
-  return word;
-}
-
-}  // namespace
-
 std::string MeantBy(const std::string& word, const std::string& command) {
-  if (word.starts_with("-") || word.find('\'') != std::string::npos) return "";
+  if (word.starts_with("-")) return "";
   if (word.ends_with(".yaml") || word.ends_with(".yml")) {
-    return "a recipe is named by --config: " + command + " --config " + Quoted(word);
+    return "a recipe is named by --config: " + command + " --config " + ShellWord(word);
   }
   const size_t equals = word.find('=');
   if (equals == std::string::npos || equals == 0) return "";
@@ -194,7 +182,7 @@ std::string MeantBy(const std::string& word, const std::string& command) {
       return "";
     }
   }
-  return "a key is set by --set: " + command + " --set " + Quoted(word);
+  return "a key is set by --set: " + command + " --set " + ShellWord(word);
 }
 
 }  // namespace fsdp

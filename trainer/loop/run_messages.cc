@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "trainer/core/paths.h"
 #include "trainer/core/units.h"
 #include "trainer/recipe/recipe.h"
 
@@ -101,13 +102,13 @@ std::vector<std::string> NextCommands(const std::string& program, const std::str
                                       const std::string& checkpoint, Speech speech, bool exports) {
   std::vector<std::string> lines;
   if (!checkpoint.empty() && speech != Speech::kNone) {
-    lines.push_back(program + " generate --checkpoint " + checkpoint +
+    lines.push_back(program + " generate --checkpoint " + ShellWord(checkpoint) +
                     (speech == Speech::kText ? " --prompt TEXT" : ""));
   }
   if (!checkpoint.empty() && exports) {
-    lines.push_back(program + " checkpoint export " + checkpoint + " --out DIR");
+    lines.push_back(program + " checkpoint export " + ShellWord(checkpoint) + " --out DIR");
   }
-  lines.push_back(program + " report " + run_directory);
+  lines.push_back(program + " report " + ShellWord(run_directory));
   return lines;
 }
 

@@ -19,7 +19,7 @@ Section<SourceRecipe> SourceSection() {
   Section<R> section = {
       Key("source", &R::source, OneOfTexts(names), descriptions.c_str()),
       Key("paths", &R::paths, Paths(),
-          "Files or globs, read in this order. A single one needs no list; a leading ~ is $HOME. "
+          "Files or globs, read in this order. A single one needs no list. "
           "synthetic and planted clicks take none, every other source at least one. For text, a "
           "directory means the files directly in it but for hidden ones, sorted by name, and JSON "
           "is recognised by what a file holds. For images: IDX files, CIFAR's binary files, either "
@@ -88,7 +88,7 @@ Type<DataRecipe> DataType() {
       Key("shuffle", &R::shuffle, Boolean(),
           "true: sequences in an order drawn from the seed, anew each epoch. false: in the order "
           "of the files."),
-      Key("cache", &R::cache, Nullable(Text()),
+      Key("cache", &R::cache, Nullable(Path()),
           "Where a host keeps text that it has tokenised, for later runs as well. null: "
           "fsdp-train/tokens in $XDG_CACHE_HOME or ~/.cache."),
       Key("documents", &R::documents, Boolean(),

@@ -36,7 +36,7 @@ class TokenizerType final : public TypeOf<std::string> {
   }
   Json WriteValue(const std::string& value) const override { return value; }
 
-  const Type<std::string> text_ = Text();
+  const Type<std::string> text_ = Path();
 };
 
 class PathsType final : public TypeOf<std::vector<std::string>> {
@@ -62,7 +62,7 @@ class PathsType final : public TypeOf<std::vector<std::string>> {
     return list_.Write(value);
   }
 
-  const Type<std::string> text_ = Text();
+  const Type<std::string> text_ = Path();
   const Type<std::vector<std::string>> list_ = ListOf(text_);
 };
 
@@ -256,7 +256,7 @@ class ResumeType final : public TypeOf<ResumeRecipe> {
   }
 
   const Type<int64_t> step_ = Integer(0);
-  const Type<std::string> text_ = Text();
+  const Type<std::string> text_ = Path();
 };
 
 class StepsOrNullType final : public TypeOf<int64_t> {

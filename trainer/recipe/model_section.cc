@@ -198,7 +198,7 @@ Type<ModelRecipe> ModelType() {
           "A published size. It sets the fields below; fields given beside it override it. A "
           "preset in a later file replaces the fields of earlier files.")
           .Then(&ForgetShape),
-      Key("init_from", &R::init_from, Nullable(Text()),
+      Key("init_from", &R::init_from, Nullable(Path()),
           "Where shape and weights come from: a Hugging Face directory (config.json and "
           "*.safetensors), a checkpoint, or a run directory (its latest checkpoint). Shape "
           "fields given beside it must agree with it, except num_labels: a head with another "

@@ -267,6 +267,8 @@ This command runs it, with another learning rate:
 - Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
   numbers, `1e3` is not an integer. Text that looks like another type needs quotes (`name: "5"`).
   Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.
+- In every path a leading `~` is the home directory, `$HOME` or that of the password file, and
+  `~name` another user's. A relative path starts at the working directory.
 - `fsdp-train config check` checks a recipe and opens the weights, tokenizers and data it names.
   `config print` shows the recipe with all values filled in. `config schema` prints a JSON Schema.
   An editor completes and checks a recipe that begins with

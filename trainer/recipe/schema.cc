@@ -34,7 +34,7 @@ Type<RunRecipe> RunType() {
   using R = RunRecipe;
   return Map<R>({
       Key("name", &R::name, Text(), "The run's name; no slashes."),
-      Key("dir", &R::dir, Nullable(Text()), "The run directory. null: runs/ followed by run.name."),
+      Key("dir", &R::dir, Nullable(Path()), "The run directory. null: runs/ followed by run.name."),
       Key("seed", &R::seed, Integer(0, kAnyInteger),
           "Seed of the initial weights and of the order of the data."),
       Key("device", &R::device, OneOf<R::Device>(),
@@ -249,7 +249,7 @@ Type<FsdpOptions> FsdpType() {
           "while the host updates the others."),
       Key("threads", &R::CpuOffload::threads, Integer(0, 1024),
           "Threads that update on the host. 0: run.threads."),
-      Key("spill", &R::CpuOffload::spill, Nullable(Text()),
+      Key("spill", &R::CpuOffload::spill, Nullable(Path()),
           "A directory on a disk of each host. State and masters that only the updates read lie "
           "there, in files without names, read ahead of the updates and written behind them. "
           "null: in host memory."),

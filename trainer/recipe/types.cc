@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
+#include "trainer/core/paths.h"
 #include "trainer/core/units.h"
 #include "trainer/recipe/hints.h"
 
@@ -230,7 +232,13 @@ class BooleanType final : public TypeOf<bool> {
 
 class TextType final : public TypeOf<std::string> {
  public:
-  Json Schema() const override { return Json::Object({{"type", "string"}, {"minLength", 1}}); }
+  explicit TextType(bool is_path) : is_path_(is_path) {}
+
+  Json Schema() const override {
+    Json schema = Json::Object({{"type", "string"}, {"minLength", 1}});
+    if (is_path_) schema["format"] = "path";
+    return schema;
+  }
 
  private:
   bool ReadValue(const YamlNode& node, const std::string& key, RecipeReader& reader,
@@ -247,10 +255,17 @@ class TextType final : public TypeOf<std::string> {
       reader.Mistake(node.place, key, "text cannot hold a zero byte");
       return false;
     }
-    value = node.text;
+    std::string read = node.text;
+    if (const std::string why = is_path_ ? ExpandHome(read) : ""; !why.empty()) {
+      reader.Mistake(node.place, key, why);
+      return false;
+    }
+    value = std::move(read);
     return true;
   }
   Json WriteValue(const std::string& value) const override { return value; }
+
+  const bool is_path_;
 };
 
 // One of several names, for enums and texts.
@@ -340,7 +355,8 @@ Type<double> Number(const Interval& interval) {
   return Type<double>(std::make_shared<NumberType>(interval));
 }
 Type<bool> Boolean() { return Type<bool>(std::make_shared<BooleanType>()); }
-Type<std::string> Text() { return Type<std::string>(std::make_shared<TextType>()); }
+Type<std::string> Text() { return Type<std::string>(std::make_shared<TextType>(false)); }
+Type<std::string> Path() { return Type<std::string>(std::make_shared<TextType>(true)); }
 
 Later::Later(std::initializer_list<const char*> list) : names(list.begin(), list.end()) {}
 Later::Later(std::vector<std::string> list) : names(std::move(list)) {}

@@ -90,6 +90,7 @@ Type<double> Number(const Interval& interval);  // Finite.
 
 Type<bool> Boolean();
 Type<std::string> Text();  // Not empty.
+Type<std::string> Path();  // Text() in which `~` is a home directory (core/paths.h).
 
 // Names that another version knows and this one does not.
 struct Later {

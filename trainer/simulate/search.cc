@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/step_operations.h"
@@ -128,7 +129,7 @@ Misfit MisfitOf(const RunPlan& plan) {
 
 std::string Flags(const std::vector<std::string>& overrides) {
   std::string text;
-  for (const std::string& one : overrides) text += " --set " + one;
+  for (const std::string& one : overrides) text += " --set " + ShellWord(one);
   return text.empty() ? " as it is" : text;
 }
 

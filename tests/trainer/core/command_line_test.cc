@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/testing/kept_environment.h"
 
 namespace fsdp {
 namespace {
@@ -45,7 +48,7 @@ struct Example {
         {"--limit", &limit, "Most", FlagRules{.default_text = "7"}},
         {"--sizes", &sizes, "Bytes", FlagRules{.byte_units = true, .shows_default = true}},
         {"--set", &settings, "A key", FlagRules{.value = "K=V", .one_each = true}},
-        {"files", &files, "What to read", kRequired},
+        {"files", &files, "What to read", kRequiredPath},
     };
     work.run = [] { return ExitCode::kData; };
     Command list{"list", "Lists"};
@@ -79,6 +82,25 @@ struct Example {
   }
   std::string Text(const Strings& words) { return ReadCommandLine(Program(), words).text; }
 };
+
+TEST(CommandLine, FilesAndDirectoriesMayBeginWithATilde) {
+  const testing::KeptEnvironment kept;
+  ::setenv("HOME", "/home/u", 1);
+  std::string file, text;
+  Strings directories, paths;
+  Command program{"prog", "Does things."};
+  program.flags = {{"--file", &file, "One", FlagRules{.value = "FILE"}},
+                   {"--dir", &directories, "Several", FlagRules{.value = "DIR", .one_each = true}},
+                   {"--text", &text, "None"},
+                   {"paths", &paths, "Some", kRequiredPath}};
+  program.run = [] {};
+  ReadCommandLine(program, {"--file=~/a", "--dir", "~/b c", "--dir", "d/~", "--text", "~/e", "~",
+                            "~nobody_is_called_so/f"});
+  EXPECT_EQ(file, "/home/u/a");
+  EXPECT_EQ(directories, (Strings{"/home/u/b c", "d/~"}));
+  EXPECT_EQ(text, "~/e");
+  EXPECT_EQ(paths, (Strings{"/home/u", "~nobody_is_called_so/f"}));
+}
 
 TEST(CommandLine, SetsTargetsOfEveryType) {
   Example it;
@@ -200,7 +222,7 @@ TEST(CommandLine, HelpShowsTheRows) {
   EXPECT_FALSE(Contains(all, "secret")) << all;
   const std::string work = it.Text({"work", "--help"});
   for (const char* part :
-       {"Usage: prog work [OPTIONS] files...", "files TEXT ... REQUIRED", "What to read",
+       {"Usage: prog work [OPTIONS] files...", "files PATH ... REQUIRED", "What to read",
         "--slow Excludes: --fast", "--count INT:INT in [1 - 9]=3", "--seed UINT",
         "--rate FLOAT:POSITIVE", "--share FLOAT:FLOAT in [1e-09 - 1]", "--name WHO Needs: --fast",
         "--device TEXT:{cpu,cuda}=cpu", "--limit INT=7", "=[1,2] ...", "--set K=V ...",

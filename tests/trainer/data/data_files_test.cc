@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/testing/kept_environment.h"
 #include "trainer/core/errors.h"
 
 namespace {
@@ -236,17 +235,6 @@ TEST_F(DataFilesTest, ADirectoryOfTextIsItsFiles) {
   Write("inside.txt/z.txt", "x");
   EXPECT_EQ(expand(inside), std::vector<std::string>{"inside.txt/z.txt"});
   EXPECT_EQ(ExpandPaths(std::vector{inside}), std::vector{inside});  // As of tokens.
-}
-
-TEST_F(DataFilesTest, ATildeIsHome) {
-  const testing::KeptEnvironment kept;
-  ::setenv("HOME", dir_.c_str(), 1);
-  const std::string path = Write("a.txt", "x");
-  EXPECT_EQ(ExpandPaths(std::vector<std::string>{"~/a.txt", "~/*.txt"}), (std::vector{path, path}));
-  EXPECT_EQ(ExpandTextPaths(std::vector<std::string>{"~"}), std::vector{path});
-  EXPECT_THROW(ExpandPaths(std::vector<std::string>{"~a.txt"}), DataError);
-  ::unsetenv("HOME");
-  EXPECT_THROW(ExpandPaths(std::vector<std::string>{"~/a.txt"}), DataError);
 }
 
 TEST_F(DataFilesTest, HashesUpToAGibibyteWholeAndMoreHereAndThere) {

@@ -100,6 +100,10 @@ TEST(RunWords, NextCommands) {
             std::vector<std::string>{"./f report runs/a"});
   EXPECT_EQ(NextCommands("f", "r", "c", Speech::kNone, false),
             std::vector<std::string>{"f report r"});
+  EXPECT_EQ(NextCommands("f", "my runs/a", "my runs/a/c", Speech::kChat, true),
+            (std::vector<std::string>{"f generate --checkpoint 'my runs/a/c'",
+                                      "f checkpoint export 'my runs/a/c' --out DIR",
+                                      "f report 'my runs/a'"}));
 }
 
 TEST(RunWords, HowMany) {

@@ -25,8 +25,8 @@ using Json = nlohmann::ordered_json;
 
 // The part of JSON Schema (draft 2020-12) that the schema uses; any other keyword fails the test.
 bool Allows(const Json& schema, const Json& value) {
-  static const std::set<std::string> kWords = {"$schema", "title", "description", "default",
-                                               "examples"};
+  static const std::set<std::string> kWords = {"$schema", "title",    "description",
+                                               "default", "examples", "format"};
   const auto is = [&](const std::string& type) {
     return (type == "null" && value.is_null()) || (type == "boolean" && value.is_boolean()) ||
            (type == "integer" && value.is_number_integer()) ||
@@ -298,6 +298,8 @@ Json Draw(const Json& schema, const RandomStream& random, uint64_t& n) {
     do {
       text += kPieces[random.Below(n++, kPieces.size())];
     } while (random.Below(n++, 4) > 0);
+    // `~` stands for another path.
+    if (schema.contains("format") && text.starts_with("~")) text.insert(0, "./");
     // The one pattern that there is.
     return schema.contains("pattern") ? text + (random.Below(n++, 2) ? ".json" : ".model") : text;
   }

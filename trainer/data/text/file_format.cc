@@ -6,6 +6,7 @@
 #include <iterator>
 #include <span>
 
+#include "trainer/core/paths.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/text/text_format.h"
 #include "trainer/data/tokenizers/unicode.h"
@@ -213,19 +214,6 @@ NoText Describe(const std::string& path, const std::string& what, const Format& 
 }
 
 }  // namespace
-
-std::string ShellWord(const std::string& text) {
-  const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("/._-+=,:@%").find(c) != std::string_view::npos;
-  };
-  if (!text.empty() && text[0] != '-' && std::all_of(text.begin(), text.end(), is_plain)) {
-    return text;
-  }
-  std::string word = text.starts_with("-") ? "./'" : "'";
-  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
-  return word + "'";
-}
 
 std::optional<NoText> FindNoText(const std::string& path, std::string_view contents) {
   const std::string_view begin = contents.substr(0, kLookedAt);

@@ -21,9 +21,6 @@ struct NoText {
 // `contents` are decompressed.
 std::optional<NoText> FindNoText(const std::string& path, std::string_view contents);
 
-// `text` as one word of a shell.
-std::string ShellWord(const std::string& text);
-
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_DATA_TEXT_FILE_FORMAT_H_

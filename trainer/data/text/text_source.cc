@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/text/file_format.h"
 #include "trainer/data/tokenizers/unicode.h"

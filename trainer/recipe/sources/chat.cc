@@ -53,7 +53,7 @@ const DataSource& Source() {
           "template.",
       .keys =
           {Own(recipe::Key(
-               "template", &Keys::chat_template, recipe::Nullable(recipe::Text()),
+               "template", &Keys::chat_template, recipe::Nullable(recipe::Path()),
                "chat: a file with the chat template, in the language of Jinja. null: the "
                "tokenizer's own, from chat_template.jinja beside it or from its "
                "tokenizer_config.json.")),
