@@ -196,10 +196,10 @@ TEST(Cli, ATildeIsTheHomeDirectory) {
   EXPECT_EQ(Call("config check --config '~/good.yaml' --set run.dir='~/a b'").out.substr(0, 3),
             "ok\n");
   EXPECT_NE(Call("config print --config '~/good.yaml' --set run.dir='~/a b'")
-                .out.find("  dir: " + home + "/a b\n"),
+                .out.find("  dir: \"" + home + "/a b\"\n"),
             std::string::npos);
   EXPECT_NE(Call("checkpoint ls '~/none'").err.find(home + "/none"), std::string::npos);
-  EXPECT_NE(Call("generate --checkpoint='~/none'").err.find(home + "/none"), std::string::npos);
+  EXPECT_NE(Call("generate --prompt x --checkpoint='~/none'").err.find(home + "/none"), std::string::npos);
   EXPECT_NE(Call("plan --config '~/good.yaml' --world-size 1 --hardware='~/none.yaml'")
                 .err.find(home + "/none.yaml"),
             std::string::npos);
