@@ -199,7 +199,8 @@ TEST(Cli, ATildeIsTheHomeDirectory) {
                 .out.find("  dir: \"" + home + "/a b\"\n"),
             std::string::npos);
   EXPECT_NE(Call("checkpoint ls '~/none'").err.find(home + "/none"), std::string::npos);
-  EXPECT_NE(Call("generate --prompt x --checkpoint='~/none'").err.find(home + "/none"), std::string::npos);
+  EXPECT_NE(Call("generate --prompt x --checkpoint='~/none'").err.find(home + "/none"),
+            std::string::npos);
   EXPECT_NE(Call("plan --config '~/good.yaml' --world-size 1 --hardware='~/none.yaml'")
                 .err.find(home + "/none.yaml"),
             std::string::npos);
