@@ -112,6 +112,7 @@ RankGroup Mesh::RanksOf(Group group) const {
   const auto [size, stride] = AxisOf(group);
   const int first = position_ - position_ / stride % size * stride;
   std::vector<int> ranks;
+  ranks.reserve(size);
   for (int i = 0; i < size; ++i) ranks.push_back(RankAt(first + i * stride));
   return RankGroup(std::move(ranks), world_rank_);
 }

@@ -17,14 +17,16 @@ bool Gathers(Group group) { return group == Group::kGather || group == Group::kS
 
 bool MeshCommunicators::Share(const Mesh& mesh, int queues, Group a, Group b) {
   if (queues == 2 && Gathers(a) != Gathers(b)) return false;
-  return mesh.RanksOf(a) == mesh.RanksOf(b);
+  // Whether both are the same ranks.
+  const Mesh::Axis x = mesh.AxisOf(a), y = mesh.AxisOf(b);
+  return x.size == y.size && (x.size == 1 || x.stride == y.stride);
 }
 
 std::vector<Group> MeshCommunicators::Connected(const Mesh& mesh, int queues) {
   std::vector<Group> connected;
   for (int g = 0; g < kGroups; ++g) {
     const Group group = static_cast<Group>(g);
-    bool own = mesh.RanksOf(group).size() > 1;
+    bool own = mesh.SizeOf(group) > 1;
     for (const Group other : connected) own = own && !Share(mesh, queues, other, group);
     if (own) connected.push_back(group);
   }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <string>
+#include <vector>
 
 #include "trainer/core/errors.h"
 
@@ -30,10 +30,14 @@ double Network::Required(bool between, std::optional<double> LinkRates::*number,
 }
 
 Network::Reach Network::ReachOf(const RankGroup& group) const {
-  std::map<int, int> on_host;
-  for (const int rank : group.ranks()) ++on_host[rank / ranks_per_host_];
-  Reach reach{.size = group.size(), .hosts = static_cast<int>(on_host.size())};
-  for (const auto& [host, ranks] : on_host) reach.on_a_host = std::max(reach.on_a_host, ranks);
+  std::vector<int> on_host;
+  Reach reach{.size = group.size(), .hosts = 0};
+  for (const int rank : group.ranks()) {
+    const auto host = static_cast<size_t>(rank / ranks_per_host_);
+    if (host >= on_host.size()) on_host.resize(host + 1);
+    if (on_host[host]++ == 0) ++reach.hosts;
+    reach.on_a_host = std::max(reach.on_a_host, on_host[host]);
+  }
   return reach;
 }
 

@@ -60,13 +60,17 @@ bool Reaches(const Card& card, const std::string& nonce) {
 
 HostPlacement::HostPlacement(const std::vector<int>& key) {
   std::map<int, int> number;
-  for (const int k : key) {
-    const auto [found, added] = number.emplace(k, static_cast<int>(ranks_of_.size()));
-    if (added) ranks_of_.emplace_back();
-    std::vector<int>& ranks = ranks_of_[found->second];
-    const int rank = static_cast<int>(host_of_.size());
+  int host = 0;
+  for (size_t i = 0; i < key.size(); ++i) {
+    if (i == 0 || key[i] != key[i - 1]) {
+      const auto [found, added] = number.emplace(key[i], static_cast<int>(ranks_of_.size()));
+      if (added) ranks_of_.emplace_back();
+      host = found->second;
+    }
+    std::vector<int>& ranks = ranks_of_[host];
+    const auto rank = static_cast<int>(i);
     names_.push_back(rank);
-    host_of_.push_back(found->second);
+    host_of_.push_back(host);
     index_of_.push_back(static_cast<int>(ranks.size()));
     ranks.push_back(rank);
   }
