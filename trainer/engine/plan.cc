@@ -19,121 +19,6 @@
 namespace fsdp {
 namespace {
 
-struct Cure {
-  const char* setting;                     // `%` in it: the micro_batch_size that fits.
-  bool (*apply)(SessionOptions& options);  // False: it is set already.
-};
-
-// Micro-batches of half as many samples, and of half of those, for as long as there is half of
-// one. As many of them as it takes: more than two need no more memory.
-std::vector<int64_t> HalvedMicroBatches(const SessionOptions& options) {
-  std::vector<int64_t> sizes;
-  for (int64_t size = options.executor.micro_batch_size / 2; size > 0; size /= 2) {
-    sizes.push_back(size);
-  }
-  return sizes;
-}
-
-// Cheapest in speed first.
-const Cure kCures[] = {
-    {"checkpoint.async: false", [](SessionOptions& o) { return std::exchange(o.snapshot, false); }},
-    {"fsdp.limit_all_gathers: 1 and fsdp.reduce_buffers: 1",
-     [](SessionOptions& o) {
-       if (o.executor.limit_all_gathers == 1 && o.executor.reduce_buffers == 1) return false;
-       o.executor.limit_all_gathers = o.executor.reduce_buffers = 1;
-       return true;
-     }},
-    {"fsdp.concat_gradients: false",
-     [](SessionOptions& o) { return std::exchange(o.executor.concat_gradients, false); }},
-    {"fsdp.auto_wrap.outside: units",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.auto_wrap.outside, WrapPolicy::Outside::kUnits) !=
-              WrapPolicy::Outside::kUnits;
-     }},
-    {"fsdp.buffers: slots and fsdp.limiter: device",
-     [](SessionOptions& o) {
-       o.executor.limiter = FsdpOptions::Limiter::kDevice;
-       o.executor.concat_gradients = false;
-       return std::exchange(o.executor.buffers, FsdpOptions::Buffers::kSlots) !=
-              FsdpOptions::Buffers::kSlots;
-     }},
-    {"fsdp.reshard_after_forward: null",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.reshard_after_forward, std::nullopt).has_value();
-     }},
-    {"fsdp.sharding_strategy: hybrid_shard",
-     [](SessionOptions& o) {
-       if (o.executor.sharding_strategy != Strategy::kHybridShardGradOp) return false;
-       o.executor.sharding_strategy = Strategy::kHybridShard;
-       return true;
-     }},
-    {"fsdp.sharding_strategy: full_shard",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.sharding_strategy, Strategy::kFullShard) !=
-              Strategy::kFullShard;
-     }},
-    {"fsdp.gradient_accumulation: sharded",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.gradient_accumulation, Accumulation::kSharded) !=
-              Accumulation::kSharded;
-     }},
-    {"train.attention: flash",
-     [](SessionOptions& o) {
-       if (o.executor.attention != AttentionBackend::kMath) return false;
-       o.executor.attention = AttentionBackend::kOwn;
-       return true;
-     }},
-    {"train.activation_checkpointing: selective",
-     [](SessionOptions& o) {
-       if (o.executor.recompute != Recompute::kNone) return false;
-       o.executor.recompute = Recompute::kSelective;
-       return true;
-     }},
-    {"train.micro_batch_size: %", [](SessionOptions&) { return true; }},
-    {"train.activation_checkpointing: full",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
-     }},
-    {"train.activation_offload: host",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
-              ActivationOffload::kHost;
-     }},
-    {"fsdp.cpu_offload.optimizer_share: 0",
-     [](SessionOptions& o) {
-       auto& offload = o.executor.cpu_offload;
-       return offload.optimizer && std::exchange(offload.optimizer_share, 0) > 0;
-     }},
-    {"fsdp.cpu_offload.optimizer: true",
-     [](SessionOptions& o) { return !std::exchange(o.executor.cpu_offload.optimizer, true); }},
-    {"train.micro_batch_size: % and train.activation_checkpointing: full",
-     [](SessionOptions& o) {
-       return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
-     }},
-    {"fsdp.cpu_offload: {optimizer: true, params: true}",
-     [](SessionOptions& o) {
-       o.executor.cpu_offload.optimizer = true;
-       return !std::exchange(o.executor.cpu_offload.params, true);
-     }},
-    {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
-     [](SessionOptions& o) {
-       o.executor.cpu_offload.optimizer = true;
-       return !std::exchange(o.executor.cpu_offload.spill, ".");
-     }},
-    {"fsdp.cpu_offload: {optimizer: true, params: true} and train.activation_checkpointing: full",
-     [](SessionOptions& o) {
-       o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
-       return std::exchange(o.executor.recompute, Recompute::kFull) != Recompute::kFull;
-     }},
-    {"fsdp.cpu_offload: {optimizer: true, params: true}, train.micro_batch_size: % and "
-     "train.activation_checkpointing: full",
-     [](SessionOptions& o) {
-       o.executor.cpu_offload.optimizer = o.executor.cpu_offload.params = true;
-       o.executor.recompute = Recompute::kFull;
-       return true;
-     }},
-};
-
 // PlanRun(), which with a ceiling throws MemoryError instead of a plan above it.
 RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
                   const SessionOptions& options, int world, int local_world,
@@ -143,6 +28,7 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
   plan.device_available = target.room;
   plan.device_outside = target.outside;
   plan.device_code = target.code;
+  plan.other_host = target.other_host;
   plan.world = world;
   plan.local_world = local_world;
   const int64_t micro = options.executor.micro_batch_size;
@@ -257,29 +143,6 @@ std::string CalibrationToJson(const std::optional<StepEstimate>& step) {
   return JsonArray(points);
 }
 
-// The limit that the plan exceeds, and by how much.
-std::string Misfit(const RunPlan& plan) {
-  if (!plan.fits_limit()) {
-    return "a rank needs " + HumanBytes(plan.planned()) + " of " +
-           (plan.on_host() ? "" : "device ") + "memory, and run.memory_limit is " +
-           HumanBytes(*plan.limit);
-  }
-  if (!plan.fits_device()) {
-    std::string text = "a rank needs " + HumanBytes(plan.planned()) + " of device memory, and " +
-                       HumanBytes(plan.device_available->bytes) + " are free (" +
-                       plan.device_available->limit;
-    if (plan.device_outside) {
-      text += "; contexts, libraries and other programs have " + HumanBytes(*plan.device_outside);
-    }
-    return text + ")";
-  }
-  return "a rank needs " + HumanBytes(plan.total()) +
-         (plan.on_host() ? "" : " of host memory beside its GPU's") + " (" +
-         HumanBytes(plan.total() - plan.outside) + " planned, " + HumanBytes(plan.outside) +
-         " outside), and " + HumanBytes(plan.available->bytes) + " are available (" +
-         plan.available->limit + ")";
-}
-
 }  // namespace
 
 std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& step) {
@@ -330,6 +193,7 @@ std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& s
       .AddRaw("calibrated_on", CalibrationToJson(step))
       .Add("memory", memory)
       .Add("fits", plan.fits())
+      .Add("fits_host", plan.host_known() ? std::optional(plan.fits_host()) : std::nullopt)
       .Add("alloc_retries", plan.statistics().retries)
       .Add("communication", communication)
       .Add("flops", plan.traffic.flops)
@@ -363,6 +227,18 @@ std::string OffloadToText(const StepTraffic& traffic) {
 }
 
 }  // namespace
+
+std::string FitsInWords(const RunPlan& plan) {
+  const bool device = plan.on_host() || plan.device_available, host = plan.host_known();
+  if (!plan.fits()) return "fits: no";
+  if (!plan.other_host || (device && host)) return "fits: yes";
+  std::string text = device ? "fits on the device; needs "
+                     : host ? "fits on the host; needs "
+                            : "needs ";
+  if (!device) text += HumanBytes(plan.planned()) + " a device" + (host ? "" : " and ");
+  if (!host) text += HumanBytes(plan.total() * plan.local_world) + " a host";
+  return text + ", which the hardware file does not know";
+}
 
 std::string PlanToText(const RunPlan& plan) {
   const MemoryPlan& m = plan.memory;
@@ -400,7 +276,7 @@ std::string PlanToText(const RunPlan& plan) {
   line("outside", plan.outside);
   if (plan.available) line("available", plan.available->bytes);
   if (const int64_t disk = m.bytes(MemoryPlace::kDisk); disk > 0) line("on the disk", disk);
-  out << "  fits: " << (plan.fits() ? "yes" : "no") << "\n";
+  out << "  " << FitsInWords(plan) << "\n";
   out << "sent by each rank in a step\n";
   line("all-gather", plan.traffic.all_gather_bytes);
   line("reduce-scatter", plan.traffic.reduce_scatter_bytes);
@@ -432,7 +308,7 @@ std::string PlanTerms() {
   free            memory of the GPU that a rank gets
   available       memory of the host that a rank gets
   on the disk     state that fsdp.cpu_offload.spill keeps in files
-  fits            whether planned and outside are at most what there is
+  fits            whether planned and outside are at most what there is, where that is known
 sent by a rank in a step:
   all-gather      parameter shards, to make units whole
   reduce-scatter  gradients, summed over the ranks that share a copy
@@ -446,46 +322,6 @@ with fsdp.cpu_offload, in a step of a rank:
   from the disk   spilled state, read ahead of its update
   to the disk     spilled state, written behind its update
 )";
-}
-
-void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan,
-                const PlanTarget& target, const MemoryLimits& limits) {
-  if (plan.fits()) return;
-  std::string message = "does not fit: " + Misfit(plan);
-  bool any = false;
-  // Whether it fits with `changed`: then it is said.
-  const auto offer = [&](const SessionOptions& changed, const std::string& setting) {
-    const std::optional<RunPlan> other =
-        PlanThatFits(model, changed, plan.world, plan.local_world, target, limits);
-    if (!other) return false;
-    message +=
-        std::string(any ? "\n  or " : "\nit fits with ") + setting + ": " +
-        HumanBytes(plan.fits_device() && plan.fits_limit() ? other->total() : other->planned());
-    any = true;
-    return true;
-  };
-  for (const Cure& cure : kCures) {
-    SessionOptions changed = options;
-    if (!cure.apply(changed) || changed.executor.OffloadsFromCache()) continue;
-    std::string setting = cure.setting;
-    const size_t size_at = setting.find('%');
-    if (size_at == std::string::npos) {
-      offer(changed, setting);
-      continue;
-    }
-    for (const int64_t size : HalvedMicroBatches(options)) {
-      changed.executor.micro_batch_size = size;
-      changed.executor.micro_batches = 2;
-      std::string with = setting;
-      if (offer(changed, with.replace(size_at, 1, std::to_string(size)))) break;
-    }
-  }
-  if (!any) {
-    message +=
-        "\nno setting of memory alone makes it fit: use more ranks on more hosts, or a smaller "
-        "model";
-  }
-  throw MemoryError(message);
 }
 
 }  // namespace fsdp

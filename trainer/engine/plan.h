@@ -40,6 +40,7 @@ struct RunPlan {
   // Bytes of the host that a rank takes besides: OutsideMemory.
   int64_t outside = 0;
   std::optional<MemoryRoom> available;  // Host memory for a rank now. Empty: unknown.
+  bool other_host = false;              // From PlanTarget.
   // From PlanTarget, for a device with memory of its own.
   std::optional<MemoryRoom> device_available;
   std::optional<int64_t> device_outside;
@@ -66,6 +67,8 @@ struct RunPlan {
   int64_t total() const {
     return memory.bytes() - (on_host() ? 0 : memory.bytes(MemoryPlace::kDevice)) + outside;
   }
+  // Bytes of the host that training allocates: total() without those outside.
+  int64_t host_planned() const { return total() - outside; }
   bool on_host() const { return device == DeviceType::kCpu; }
   bool fits() const { return fits_limit() && fits_device() && fits_host(); }
   bool fits_limit() const { return !limit || simulated_fits.value_or(planned() <= *limit); }
@@ -73,6 +76,7 @@ struct RunPlan {
     return !device_available || simulated_fits.value_or(planned() <= device_available->bytes);
   }
   bool fits_host() const { return !available || total() <= available->bytes; }
+  bool host_known() const { return available || !other_host; }
 };
 
 // `local_world` ranks share the host's memory.
@@ -109,13 +113,9 @@ struct StepEstimate {
 // Unknown values are null: times, without an estimate.
 std::string PlanToJson(const RunPlan& plan, const std::optional<StepEstimate>& step = std::nullopt);
 std::string PlanToText(const RunPlan& plan);
+// "fits: yes", "fits: no", or what fits and how much of the rest is needed that nobody knows.
+std::string FitsInWords(const RunPlan& plan);
 std::string PlanTerms();  // Explains the words of these texts, a line each.
-
-// Throws MemoryError if the plan does not fit. The message says by how much, and lists cures, the
-// cheapest first: each is the same recipe with one setting changed, planned again. `plan` was made
-// for `target`.
-void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan,
-                const PlanTarget& target = {}, const MemoryLimits& limits = MemoryLimits());
 
 }  // namespace fsdp
 

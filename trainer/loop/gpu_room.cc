@@ -4,6 +4,7 @@
 
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/core/units.h"
+#include "trainer/engine/plan_cures.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trainer/engine/plan.h"
+#include "trainer/engine/plan_cures.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/loop/choice.h"
 #include "trainer/loop/run_directory.h"

@@ -17,6 +17,8 @@
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/shm/shm_communicator.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/units.h"
+#include "trainer/engine/plan_cures.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/runtime/cpu/cpu_device.h"
@@ -338,6 +340,33 @@ TEST_F(PlanTest, AGpuHasMemoryOfItsOwn) {
   target.host = {gpu.total() - 1, "host_memory of it"};
   EXPECT_FALSE(plan().fits());
   EXPECT_TRUE(plan().fits_device());
+}
+
+// A hardware file need not know all memory of its machine.
+TEST_F(PlanTest, SaysWhatItFitsAndWhatNobodyKnows) {
+  PlanTarget target{.device = DeviceType::kCuda, .other_host = true};
+  const auto words = [&] {
+    const RunPlan plan = PlanRun(*model_, options_, 4, 2, target, MemoryLimits(root_));
+    EXPECT_THAT(PlanToText(plan), HasSubstr("\n  " + FitsInWords(plan) + "\n"));
+    EXPECT_THAT(PlanToJson(plan),
+                HasSubstr(std::string("\"fits_host\": ") + (target.host ? "true" : "null")));
+    EXPECT_TRUE(plan.fits());
+    return FitsInWords(plan);
+  };
+  const RunPlan plan = PlanRun(*model_, options_, 4, 2, target, MemoryLimits(root_));
+  const std::string device = HumanBytes(plan.planned()) + " a device";
+  const std::string host = HumanBytes(2 * plan.total()) + " a host";
+  const std::string unknown = ", which the hardware file does not know";
+  EXPECT_EQ(words(), "needs " + device + " and " + host + unknown);
+  target.room = {plan.planned(), "memory of a GPU"};
+  EXPECT_EQ(words(), "fits on the device; needs " + host + unknown);
+  target.host = {plan.total(), "host_memory of it"};
+  EXPECT_EQ(words(), "fits: yes");
+  target.room.reset();
+  EXPECT_EQ(words(), "fits on the host; needs " + device + unknown);
+  target.device = DeviceType::kCpu;
+  target.host.reset();
+  EXPECT_THAT(words(), StartsWith("fits on the device; needs "));
 }
 
 // A share that fitted elsewhere, or beside less: a resume has it from the run.
