@@ -44,6 +44,41 @@ TEST(Search, TellsAPersonWhatItFound) {
   }
 }
 
+// 70 billion parameters on 64 GPUs: activations do not fit. The cure that leaves them on the host is
+// faster than the one that computes them again.
+TEST(Search, FindsTheCuresOfAPlanInNoTime) {
+  const TempDir dir;
+  const std::string recipe = dir.Write(
+      "r.yaml",
+      "model: {preset: llama3-70b}\n"
+      "data: {train: {source: synthetic}, valid: null, seq_len: 8192}\n"
+      "train: {micro_batch_size: 1, global_batch_size: 128, activation_checkpointing: selective}\n"
+      "fsdp: {mixed_precision: {param_dtype: bf16}}\n");
+  const Outcome found = Call({"plan", "--search", "--budget", "0.01", "--config", recipe,
+                              "--world-size", "64", "--hardware", kMachine, "--json"});
+  ASSERT_EQ(found.code, 0) << found.Text();
+  const Json result = Json::parse(found.out);
+  EXPECT_FALSE(result["all"].get<bool>());
+  EXPECT_EQ(result["best"][0]["set"], Json({"train.activation_offload=host"})) << found.out;
+  EXPECT_TRUE(result["best"][0]["fits_host"].get<bool>());
+  EXPECT_EQ(result["best"][0]["host_of_all"], 8 * result["best"][0]["host"].get<int64_t>());
+}
+
+TEST(Search, SaysThatAFileDoesNotKnowItsHost) {
+  Job job;
+  const Strings on = {"--config", job.recipe(), "--world-size",
+                      "4",        "--hardware", "configs/hardware/rtx4090.yaml"};
+  for (Strings words : {Strings{"plan"}, Strings{"plan", "--search"}, Strings{"simulate"}}) {
+    words.insert(words.end(), on.begin(), on.end());
+    const Outcome found = Call(words);
+    EXPECT_EQ(found.code, 0) << found.Text();
+    EXPECT_NE(found.out.find(" fits on the device; needs "), std::string::npos) << found.out;
+    EXPECT_NE(found.out.find(" a host, which the hardware file does not know\n"),
+              std::string::npos);
+    EXPECT_EQ(found.out.find("fits: yes"), std::string::npos) << found.out;
+  }
+}
+
 TEST(Search, RefusesWithOneError) {
   Job job;
   const Outcome nowhere = Call({"plan", "--search", "--config", job.recipe(), "--world-size", "2"});

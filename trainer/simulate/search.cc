@@ -10,127 +10,49 @@
 #include "trainer/core/paths.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
-#include "trainer/engine/step_operations.h"
+#include "trainer/engine/plan_cures.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/runtime/operation.h"
 #include "trainer/simulate/candidates.h"
-#include "trainer/simulate/price_list.h"
+#include "trainer/simulate/short_step.h"
 #include "trainer/simulate/simulate.h"
-#include "trainer/simulate/step_floor.h"
 
 namespace fsdp {
 namespace {
 
-// Micro-batches whose step's middle is like that of any longer one.
-constexpr int kFew = 4;
-
-// The shares of the budget after which no further group gets a bound, and no further candidate is
-// timed.
-constexpr double kBoundsEnd = 0.5, kTimingEnds = 0.8;
+// The shares of the budget after which no further group is planned, and no further candidate timed.
+constexpr double kPlanningEnds = 0.5, kTimingEnds = 0.9;
 
 double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void SetMicroBatches(ResolvedRun& run, int count) {
-  const ExecutorOptions& executor = run.options.executor;
-  run.options.executor.micro_batches = count;
-  run.options.global_batch_size = count * executor.micro_batch_size * run.mesh.data_size();
-}
-
-bool Caches(const ResolvedRun& run) {
-  return run.options.executor.buffers == FsdpOptions::Buffers::kCaching;
-}
-
-// of(run), or what its values at few micro-batches say of it. T: has T + T, T - T and T * double.
-template <typename T, typename Of>
-T FromFewMicroBatches(ResolvedRun& run, const Of& of) {
-  const int count = run.options.executor.micro_batches;
-  if (count <= kFew + 1) return of(run);
-  const int64_t samples = run.options.global_batch_size;
-  SetMicroBatches(run, kFew - 1);
-  const T before = of(run);
-  SetMicroBatches(run, kFew);
-  const T last = of(run);
-  run.options.executor.micro_batches = count;
-  run.options.global_batch_size = samples;
-  return last + (last - before) * static_cast<double>(count - kFew);
-}
-
 // Seconds of a step, by what loses them.
-struct StepParts {
-  std::array<double, kNumLostBy> seconds{};
-  double step = 0;
-
-  double& operator[](LostBy part) { return seconds[static_cast<size_t>(part)]; }
-  double operator[](LostBy part) const { return seconds[static_cast<size_t>(part)]; }
-  template <typename Combine>
-  StepParts With(const StepParts& other, const Combine& combine) const {
-    StepParts all;
-    all.step = combine(step, other.step);
-    for (int i = 0; i < kNumLostBy; ++i) all.seconds[i] = combine(seconds[i], other.seconds[i]);
-    return all;
-  }
-  StepParts operator+(const StepParts& other) const {
-    return With(other, [](double a, double b) { return a + b; });
-  }
-  StepParts operator-(const StepParts& other) const {
-    return With(other, [](double a, double b) { return a - b; });
-  }
-  StepParts operator*(double factor) const {
-    return With(*this, [factor](double a, double) { return a * factor; });
-  }
-};
+using StepParts = std::array<double, kNumLostBy>;
 
 StepParts PartsOf(const Simulation& simulation) {
   const StepTimes& times = simulation.times;
-  StepParts parts;
-  parts.step = simulation.step_s;
-  parts[LostBy::kCommunication] = times.communication;
-  parts[LostBy::kRecomputation] = times.recompute;
-  parts[LostBy::kOffload] = times.offload;
-  parts[LostBy::kHost] = simulation.host_s;
-  parts[LostBy::kComputation] = times.data + times.forward + times.backward + times.optimizer;
+  StepParts parts{};
+  const auto part = [&](LostBy by) -> double& { return parts[static_cast<size_t>(by)]; };
+  part(LostBy::kCommunication) = times.communication;
+  part(LostBy::kRecomputation) = times.recompute;
+  part(LostBy::kOffload) = times.offload;
+  part(LostBy::kHost) = simulation.host_s;
+  part(LostBy::kComputation) = times.data + times.forward + times.backward + times.optimizer;
   return parts;
 }
 
-// Seconds of the run's compute stream where nothing else runs and it never waits.
-double ComputeAlone(const ResolvedRun& run, const Hardware& hardware) {
-  const PriceList prices(hardware, run.recipe->run.deterministic,
-                         run.recipe->fsdp.mixed_precision.param_dtype);
-  double seconds = 0;
-  ObserveStreams(*run.model, run.options, run.place.world, run.target.device,
-                 [&](const Operation& operation, const Stream& stream) {
-                   if (stream.name() != "compute") return;
-                   seconds += prices.WorkOf(operation, stream.name(), run.threads).seconds;
-                 });
-  return seconds;
-}
-
-struct Misfit {
-  int64_t bytes = 0, room = 0;
-};
-
-// The misfit of a plan that does not fit.
-Misfit MisfitOf(const RunPlan& plan) {
-  if (plan.limit && plan.planned() > *plan.limit) return {plan.planned(), *plan.limit};
-  if (plan.device_available && plan.planned() > plan.device_available->bytes) {
-    return {plan.planned(), plan.device_available->bytes};
-  }
-  if (plan.available && plan.total() > plan.available->bytes) {
-    return {plan.total(), plan.available->bytes};
-  }
-  return {plan.planned(), plan.limit.value_or(0)};
+double ShareTaken(const Misfit& misfit) {
+  return static_cast<double>(misfit.bytes) / std::max(1.0, static_cast<double>(misfit.room));
 }
 
 std::string Flags(const std::vector<std::string>& overrides) {
   std::string text;
   for (const std::string& one : overrides) text += " --set " + ShellWord(one);
-  return text.empty() ? " as it is" : text;
+  return text.empty() ? " the recipe as it is" : text;
 }
 
 class Searching {
@@ -147,21 +69,11 @@ class Searching {
 
   SearchResult Run() {
     Enumerate();
-    Consider(0);
-    if (!timed_.empty()) result_.own_s = timed_[0].parts.step;
-    FindBounds();
-    for (const size_t group : order_) {
-      for (const size_t member : groups_[group].members) {
-        if (groups_[group].bounded && IsCut(groups_[group].bound)) {
-          Lose(LostBy::kBound, member);
-        } else if (!groups_[group].bounded || Spent(kTimingEnds)) {
-          Lose(LostBy::kNotTried, member);
-        } else {
-          Consider(member);
-        }
-      }
-    }
-    ShowBest();
+    TryTheRecipe();
+    PlanGroups();
+    TimeGroups();
+    SimulateWhole();
+    if (result_.best.empty()) ThrowNoneFits();
     Explain();
     result_.seconds = Seconds();
     return std::move(result_);
@@ -169,14 +81,16 @@ class Searching {
 
  private:
   struct Group {
-    std::vector<size_t> members;
-    double bound = 0;
-    bool bounded = false;
+    bool planned = false;
+    StepBound bound = {};
   };
   struct Timed {
     size_t candidate = 0;
+    double step_s = 0;
     StepParts parts = {};
-    int64_t planned = 0;  // Bytes of a rank.
+    int64_t planned = 0;                 // Bytes of a rank.
+    std::optional<Proposal> found = {};  // One of the best has it.
+    std::optional<double> whole_s = {};  // All of its micro-batches likely take the search so long.
   };
   struct Lost {
     LostBy by = LostBy::kNotTried;
@@ -185,42 +99,44 @@ class Searching {
 
   double Seconds() const { return clock_() - begin_; }
 
-  bool IsOver() const { return Seconds() >= options_.budget_s; }
-
-  // Whether this share of the budget is spent. Something is then left out.
-  bool Spent(double share) {
-    if (Seconds() < options_.budget_s * share) return false;
-    result_.all = false;
-    return true;
+  // Whether what takes so long can begin in this share of the budget.
+  bool HasTime(double seconds, double share = 1) const {
+    const double now = Seconds();
+    return now < options_.budget_s * share && now + seconds <= options_.budget_s;
   }
 
   void Enumerate() {
     const Recipe recipe = load_({});
     CheckWorld(recipe, world_, local_world_);
     const ResolvedRun run = ResolveUnplanned(recipe, PlaceOf(recipe));
-    candidates_ = CandidatesOf({.recipe = recipe,
-                                .world = world_,
-                                .local_world = local_world_,
-                                .hardware = hardware_,
-                                .normalizes = run.model->fewest_normed_pixels() > 0});
-    done_.resize(candidates_.size());
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      if (candidates_[i].group >= groups_.size()) groups_.resize(candidates_[i].group + 1);
-      groups_[candidates_[i].group].members.push_back(i);
-    }
-    order_.resize(groups_.size());
-    std::iota(order_.begin(), order_.end(), size_t{0});
-    progress_ = {.groups = groups_.size(), .candidates = candidates_.size()};
+    candidates_.emplace(SearchSpace{.recipe = recipe,
+                                    .world = world_,
+                                    .local_world = local_world_,
+                                    .hardware = hardware_,
+                                    .normalizes = run.model->fewest_normed_pixels() > 0});
+    done_.resize(candidates_->size());
+    groups_.resize(candidates_->groups());
+    progress_ = {.groups = groups_.size(), .candidates = done_.size()};
   }
 
   Place PlaceOf(const Recipe& recipe) const {
     return PlaceToPlan(recipe, world_, local_world_, hardware_);
   }
 
+  // Those behind the candidates are cures with settings that these leave alone.
+  std::vector<std::string> Overrides(size_t candidate) const {
+    const size_t all = candidates_->size();
+    return candidate < all ? candidates_->Overrides(candidate) : cures_[candidate - all];
+  }
+  size_t GroupOf(size_t candidate) const {
+    return candidate < candidates_->size() ? candidates_->GroupOf(candidate)
+                                           : groups_.size() + candidate;
+  }
+
   // Empty: settings contradict each other.
   std::optional<ResolvedRun> Resolve(size_t candidate) {
     try {
-      const Recipe recipe = load_(candidates_[candidate].overrides);
+      const Recipe recipe = load_(Overrides(candidate));
       CheckWorld(recipe, world_, local_world_);
       return ResolveUnplanned(recipe, PlaceOf(recipe));
     } catch (const ConfigError&) {
@@ -229,40 +145,11 @@ class Searching {
     }
   }
 
-  // False: there is no time left for it.
-  bool FindBound(Group& group) {
-    for (const size_t member : group.members) {
-      if (Spent(kBoundsEnd)) return false;
-      std::optional<ResolvedRun> run = Resolve(member);
-      if (!run) continue;
-      group.bound = StepBound(*run, hardware_);
-      break;
-    }
-    group.bounded = true;
-    ++progress_.bounded;
-    Say();
-    return true;
-  }
-
-  void FindBounds() {
-    for (Group& group : groups_) {
-      if (!FindBound(group)) break;
-    }
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
-      return std::pair(!groups_[a].bounded, groups_[a].bound) <
-             std::pair(!groups_[b].bounded, groups_[b].bound);
-    });
-  }
-
-  // A bound is the sum of numbers that a step adds up in another order.
-  bool IsCut(double bound) const {
-    return options_.cut && best_.size() >= options_.best &&
-           bound * (1 - 1e-9) > timed_[best_.back()].parts.step;
-  }
-
   void Say() {
-    if (!best_.empty()) progress_.best_s = timed_[best_[0]].parts.step;
-    if (options_.progress) options_.progress(progress_);
+    if (!options_.progress) return;
+    progress_.seconds = Seconds();
+    if (!best_.empty()) progress_.best_s = timed_[best_[0]].step_s;
+    options_.progress(progress_);
   }
 
   void Finish(size_t candidate) {
@@ -274,176 +161,311 @@ class Searching {
   void Lose(LostBy by, size_t candidate) {
     if (done_[candidate]) return;
     lost_.push_back({by, candidate});
-    Finish(candidate);
-  }
-
-  // Times it, where it fits.
-  void Consider(size_t candidate) {
-    if (done_[candidate]) return;
-    std::optional<ResolvedRun> run = Resolve(candidate);
-    if (!run) {
-      ++conflicts_;
-      return Finish(candidate);
+    if (by == LostBy::kNotTried) {
+      result_.all = false;
+      done_[candidate] = true;
+      return;
     }
-    const std::optional<StepParts> parts = TimeOf(*run);
-    if (!parts) return Lose(LostBy::kMemory, candidate);
-    Insert({candidate, *parts, run->plan.planned()});
     Finish(candidate);
   }
 
-  std::optional<StepParts> TimeOf(ResolvedRun& run) {
+  void LoseGroup(LostBy by, size_t group) {
+    for (size_t one = candidates_->FirstOf(group); one < candidates_->EndOf(group); ++one) {
+      Lose(by, one);
+    }
+  }
+
+  void Conflict(size_t candidate) {
+    ++conflicts_;
+    Finish(candidate);
+  }
+
+  void LoseByMemory(size_t candidate, const RunPlan& plan) {
+    const std::optional<Misfit> misfit = MisfitOf(plan);
+    if (misfit && misfit->bytes > misfit->room &&
+        (!least_ || ShareTaken(*misfit) < ShareTaken(least_->second))) {
+      least_.emplace(candidate, *misfit);
+    }
+    Lose(LostBy::kMemory, candidate);
+  }
+
+  // Empty: it does not fit, as its plan says then.
+  std::optional<Simulation> SimulationOf(ResolvedRun& run) {
     ++result_.planned;
-    if (Caches(run)) {  // Whether it fits depends on time.
-      run.plan = PlanRun(*run.model, run.options, world_, local_world_, run.target);
-      const std::optional<Simulation> simulation = SimulateAndPlan(run, hardware_, {});
-      if (!simulation || !run.plan.fits()) return std::nullopt;
-      return PartsOf(*simulation);
+    run.plan = PlanShort(run);
+    if (run.options.executor.buffers == FsdpOptions::Buffers::kCaching) {  // It depends on time.
+      std::optional<Simulation> simulation = SimulateAndPlan(run, hardware_, {});
+      if (!run.plan.fits()) simulation.reset();
+      return simulation;
     }
-    if (!FitsWithFew(run)) return std::nullopt;
-    return FromFewMicroBatches<StepParts>(
-        run, [&](const ResolvedRun& few) { return PartsOf(Simulate(few, hardware_)); });
+    if (!run.plan.fits()) return std::nullopt;
+    return SimulateShort(run, hardware_);
   }
 
-  // More micro-batches than two need no more memory.
-  bool FitsWithFew(ResolvedRun& run) const {
-    const int count = run.options.executor.micro_batches;
-    const int64_t samples = run.options.global_batch_size;
-    if (count > kFew) SetMicroBatches(run, kFew);
-    const std::optional<RunPlan> plan =
-        PlanThatFits(*run.model, run.options, world_, local_world_, run.target);
-    run.options.executor.micro_batches = count;
-    run.options.global_batch_size = samples;
-    if (plan) run.plan = *plan;
-    return plan.has_value();
+  // Times it, where it fits. Returns whether it does.
+  bool Time(size_t candidate, ResolvedRun& run) {
+    const double begin = Seconds();
+    const std::optional<Simulation> simulation = SimulationOf(run);
+    longest_s_ = std::max(longest_s_, Seconds() - begin);
+    if (!simulation) {
+      LoseByMemory(candidate, run.plan);
+      return false;
+    }
+    Timed timed{.candidate = candidate,
+                .step_s = simulation->step_s,
+                .parts = PartsOf(*simulation),
+                .planned = run.plan.planned()};
+    if (IsShortened(run)) {
+      timed.whole_s = (Seconds() - begin) * run.options.executor.micro_batches;
+    }
+    if (Insert(std::move(timed))) {
+      const size_t group = GroupOf(candidate);
+      const bool bounded = group < groups_.size() && groups_[group].planned;
+      const StepBound bound = bounded ? groups_[group].bound : BoundOf(run, hardware_);
+      run.plan.memory.blocks = {};  // There are many.
+      timed_.back().found = {Overrides(candidate), run.plan,
+                             EstimateOf(run, hardware_, *simulation, bound.floor_s)};
+    }
+    Finish(candidate);
+    return true;
+  }
+
+  bool Consider(size_t candidate) {
+    std::optional<ResolvedRun> run = Resolve(candidate);
+    if (run) return Time(candidate, *run);
+    Conflict(candidate);
+    return false;
+  }
+
+  // Where it does not fit, what `plan` names as cures is tried, whatever the budget.
+  void TryTheRecipe() {
+    ResolvedRun run = *Resolve(0);
+    if (Time(0, run)) {
+      result_.own_s = timed_[0].step_s;
+      return;
+    }
+    for (Cure& cure : CuresOf(run)) {
+      if (cure.overrides.empty()) {
+        untimed_.emplace_back(std::move(cure), "name a directory in the recipe");
+        continue;
+      }
+      size_t candidate = done_.size();
+      if (const std::optional<size_t> found = candidates_->Find(cure.overrides)) {
+        candidate = *found;
+      } else {
+        cures_.push_back(cure.overrides);
+        done_.push_back(false);
+      }
+      if (done_[candidate]) continue;
+      try {
+        Consider(candidate);
+      } catch (
+          const ConfigError& error) {  // A rate is missing that the recipe itself does without.
+        untimed_.emplace_back(std::move(cure), error.what());
+        Conflict(candidate);
+      }
+    }
+    progress_.candidates = done_.size();
+  }
+
+  // Finds out which groups have a candidate that fits, and bounds for those.
+  void PlanGroups() {
+    std::vector<size_t> order(groups_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return candidates_->ChangesOf(a) < candidates_->ChangesOf(b);
+    });
+    for (const size_t group : order) {
+      if (!HasTime(longest_s_, kPlanningEnds)) {
+        LoseGroup(LostBy::kNotTried, group);
+        continue;
+      }
+      const double begin = Seconds();
+      if (PlanGroup(group)) fitting_.push_back(group);
+      longest_s_ = std::max(longest_s_, Seconds() - begin);
+      ++progress_.planned;
+      Say();
+    }
+  }
+
+  // Whether one of the group may fit.
+  bool PlanGroup(size_t group) {
+    const size_t least = candidates_->LeastOf(group);
+    std::optional<ResolvedRun> run = Resolve(least);
+    if (run && options_.cut && run->options.executor.buffers == FsdpOptions::Buffers::kSlots) {
+      ++result_.planned;
+      run->plan = PlanShort(*run);
+      if (!run->plan.fits()) {
+        LoseByMemory(least, run->plan);
+        LoseGroup(LostBy::kMemory, group);
+        return false;
+      }
+    }
+    const size_t end = candidates_->EndOf(group);
+    for (size_t one = candidates_->FirstOf(group); !run && one < end; ++one) run = Resolve(one);
+    groups_[group].planned = true;
+    if (run) groups_[group].bound = BoundOf(*run, hardware_);
+    return true;  // Without a run, each of them is found to contradict itself.
+  }
+
+  // A bound is the sum of numbers that a step adds up in another order.
+  bool IsCut(size_t group) const {
+    return options_.cut && best_.size() >= options_.best &&
+           groups_[group].bound.least_s * (1 - 1e-9) > timed_[best_.back()].step_s;
+  }
+
+  // One of each group first, and all of it where that is among the best.
+  void TimeGroups() {
+    std::stable_sort(fitting_.begin(), fitting_.end(), [&](size_t a, size_t b) {
+      return std::pair(candidates_->ChangesOf(a), groups_[a].bound.least_s) <
+             std::pair(candidates_->ChangesOf(b), groups_[b].bound.least_s);
+    });
+    std::vector<std::pair<double, size_t>> slower;  // Steps of the first, and groups.
+    for (const size_t group : fitting_) {
+      const size_t before = timed_.size();
+      TimeMembers(group, /*most=*/1);
+      if (timed_.size() > before && !timed_.back().found) {
+        slower.emplace_back(timed_.back().step_s, group);
+      } else {
+        TimeMembers(group, candidates_->size());
+      }
+    }
+    std::stable_sort(slower.begin(), slower.end());
+    for (const auto& [step_s, group] : slower) TimeMembers(group, candidates_->size());
+  }
+
+  void TimeMembers(size_t group, size_t most) {
+    for (size_t one = candidates_->FirstOf(group); one < candidates_->EndOf(group); ++one) {
+      if (done_[one]) continue;
+      if (IsCut(group)) {
+        Lose(LostBy::kBound, one);
+      } else if (!HasTime(longest_s_, kTimingEnds)) {
+        Lose(LostBy::kNotTried, one);
+      } else if (most > 0) {
+        --most;
+        Consider(one);
+      }
+    }
   }
 
   // A shorter step goes first; of equal ones that with fewer bytes, with fewer changes, the
   // earlier.
   bool IsBetter(const Timed& a, const Timed& b) const {
-    const auto changes = [&](const Timed& one) {
-      return candidates_[one.candidate].overrides.size();
-    };
-    return std::tuple(a.parts.step, a.planned, changes(a), a.candidate) <
-           std::tuple(b.parts.step, b.planned, changes(b), b.candidate);
+    const auto bytes = [](const Timed& one) { return std::pair(one.step_s, one.planned); };
+    if (bytes(a) != bytes(b)) return bytes(a) < bytes(b);
+    const auto changes = [&](const Timed& one) { return Overrides(one.candidate).size(); };
+    return std::pair(changes(a), a.candidate) < std::pair(changes(b), b.candidate);
   }
 
   // The same work in the same time.
   bool IsEqual(const Timed& a, const Timed& b) const {
-    return a.parts.step == b.parts.step &&
-           candidates_[a.candidate].group == candidates_[b.candidate].group;
+    return a.step_s == b.step_s && GroupOf(a.candidate) == GroupOf(b.candidate);
   }
 
-  void Insert(const Timed& timed) {
+  // Whether it is among the best now.
+  bool Insert(Timed timed) {
     const size_t index = timed_.size();
-    timed_.push_back(timed);
-    for (size_t& other : best_) {
-      if (!IsEqual(timed_[other], timed)) continue;
-      if (IsBetter(timed, timed_[other])) other = index;
-      std::sort(best_.begin(), best_.end(),
-                [&](size_t a, size_t b) { return IsBetter(timed_[a], timed_[b]); });
-      return;
-    }
-    const auto at = std::upper_bound(best_.begin(), best_.end(), index, [&](size_t a, size_t b) {
-      return IsBetter(timed_[a], timed_[b]);
+    timed_.push_back(std::move(timed));
+    const auto better = [&](size_t a, size_t b) { return IsBetter(timed_[a], timed_[b]); };
+    const auto equal = std::find_if(best_.begin(), best_.end(), [&](size_t other) {
+      return IsEqual(timed_[other], timed_[index]);
     });
-    best_.insert(at, index);
-    if (best_.size() > options_.best) best_.pop_back();
+    if (equal == best_.end()) {
+      best_.push_back(index);
+    } else if (better(index, *equal)) {
+      timed_[std::exchange(*equal, index)].found.reset();
+    }
+    std::sort(best_.begin(), best_.end(), better);
+    if (best_.size() > options_.best) {
+      timed_[best_.back()].found.reset();
+      best_.pop_back();
+    }
+    return std::find(best_.begin(), best_.end(), index) != best_.end();
   }
 
-  // The best, whole.
-  void ShowBest() {
+  // The best, with all of their micro-batches, as far as the budget goes.
+  void SimulateWhole() {
     for (const size_t index : best_) {
-      const size_t candidate = timed_[index].candidate;
-      if (!result_.best.empty() && Spent(1)) {
-        lost_.push_back({LostBy::kNotTried, candidate});
-        continue;
+      Timed& timed = timed_[index];
+      if (timed.whole_s && HasTime(*timed.whole_s)) {
+        ResolvedRun run = *Resolve(timed.candidate);
+        run.plan = PlanRun(*run.model, run.options, world_, local_world_, run.target);
+        const Simulation simulation = Simulate(run, hardware_);
+        timed.found->estimate =
+            EstimateOf(run, hardware_, simulation, timed.found->estimate.floor_s);
       }
-      ResolvedRun run = *Resolve(candidate);
-      run.plan = PlanRun(*run.model, run.options, world_, local_world_, run.target);
-      const std::optional<Simulation> simulation = SimulateAndPlan(run, hardware_, {});
-      if (!simulation || !run.plan.fits()) continue;
-      result_.best.push_back(
-          {candidates_[candidate].overrides, run.plan, EstimateOf(run, hardware_, *simulation)});
+      result_.best.push_back(*std::move(timed.found));
     }
-    if (result_.best.empty()) ThrowNoneFits();
     std::stable_sort(result_.best.begin(), result_.best.end(), [](const auto& a, const auto& b) {
       return a.estimate.step_time_s < b.estimate.step_time_s;
     });
   }
 
+  size_t Candidates() const { return done_.size() - conflicts_; }
+
   void Explain() {
-    result_.candidates = candidates_.size() - conflicts_;
+    result_.candidates = Candidates();
     result_.timed = timed_.size();
-    const StepParts& best = timed_[best_[0]].parts;
+    const Timed& best = timed_[best_[0]];
     for (size_t index = 0; index < timed_.size(); ++index) {
       if (std::find(best_.begin(), best_.end(), index) != best_.end()) continue;
       const Timed& timed = timed_[index];
       const bool equal = std::any_of(best_.begin(), best_.end(),
                                      [&](size_t other) { return IsEqual(timed_[other], timed); });
       if (equal) {
-        Count(LostBy::kEqual, timed.candidate, timed.parts.step, 0);
+        Count(LostBy::kEqual, timed.candidate, timed.step_s, 0);
         continue;
       }
-      const StepParts more = timed.parts - best;
-      const auto most = std::max_element(more.seconds.begin(), more.seconds.end());
-      Count(static_cast<LostBy>(most - more.seconds.begin()), timed.candidate, timed.parts.step,
-            *most);
+      StepParts more = timed.parts;
+      for (size_t i = 0; i < more.size(); ++i) more[i] -= best.parts[i];
+      const auto most = std::max_element(more.begin(), more.end());
+      Count(static_cast<LostBy>(most - more.begin()), timed.candidate, timed.step_s, *most);
     }
     for (const Lost& lost : lost_) {
-      const Group& group = groups_[candidates_[lost.candidate].group];
-      Count(lost.by, lost.candidate, group.bounded ? group.bound : 0, 0);
+      const size_t group = GroupOf(lost.candidate);
+      Count(lost.by, lost.candidate, group < groups_.size() ? groups_[group].bound.least_s : 0, 0);
     }
+    if (!least_) return;
     Loser& misfit = result_.lost[static_cast<size_t>(LostBy::kMemory)];
-    if (misfit.count > 0 && !IsOver()) {
-      const Misfit found = PlanOf(nearest_[static_cast<size_t>(LostBy::kMemory)]);
-      misfit.bytes = found.bytes;
-      misfit.room = found.room;
-    }
+    misfit.overrides = Overrides(least_->first);
+    misfit.misfit = least_->second;
   }
 
   void Count(LostBy by, size_t candidate, double step_s, double seconds) {
     Loser& loser = result_.lost[static_cast<size_t>(by)];
     if (loser.count++ > 0 && loser.step_s <= step_s) return;
-    loser.overrides = candidates_[candidate].overrides;
+    loser.overrides = Overrides(candidate);
     loser.step_s = step_s;
     loser.seconds = seconds;
-    nearest_[static_cast<size_t>(by)] = candidate;
   }
 
-  Misfit PlanOf(size_t candidate) {
-    std::optional<ResolvedRun> run = Resolve(candidate);
-    if (!run) return {};
-    if (run->options.executor.micro_batches > kFew) SetMicroBatches(*run, kFew);
-    return MisfitOf(PlanRun(*run->model, run->options, world_, local_world_, run->target));
-  }
-
-  // The first of each group is planned, then all of the smallest group.
   [[noreturn]] void ThrowNoneFits() {
-    std::optional<Misfit> least;
-    size_t at = 0;
-    const auto look = [&](size_t candidate) {
-      const Misfit found = PlanOf(candidate);
-      if (found.bytes == 0 || (least && least->bytes <= found.bytes)) return;
-      least = found;
-      at = candidate;
-    };
-    look(0);
-    for (const Group& group : groups_) {
-      if (!IsOver()) look(group.members[0]);
+    const std::string all = Grouped(static_cast<int64_t>(Candidates())) + " recipes";
+    const auto untried = std::count_if(
+        lost_.begin(), lost_.end(), [](const Lost& lost) { return lost.by == LostBy::kNotTried; });
+    std::string text, least;
+    if (least_) {
+      const auto& [candidate, misfit] = *least_;
+      least = ". The least that was found is " + HumanBytes(misfit.bytes) + " of " + misfit.of +
+              " a rank, where " + HumanBytes(misfit.room) + " are free, with" +
+              Flags(Overrides(candidate));
     }
-    const std::vector<size_t> members = groups_[candidates_[at].group].members;
-    for (const size_t member : members) {
-      if (!IsOver()) look(member);
+    if (!untimed_.empty()) {
+      text = "no recipe was found that fits and whose time is known";
+      for (const auto& [cure, why] : untimed_) {
+        text += "\nit fits with " + cure.setting + ": " + HumanBytes(cure.bytes) +
+                "; its time is not known: " + why;
+      }
+    } else if (untried > 0) {
+      text = "no recipe that fits was found in " + HumanDuration(options_.budget_s) + ": " +
+             Grouped(static_cast<int64_t>(Candidates()) - untried) + " of " + all +
+             " were looked at, and " + Grouped(untried) + " were not" + least +
+             "\ngive --budget more seconds, or leave it out";
+    } else {
+      text = "does not fit: none of " + all + " does" + least +
+             "\nuse more ranks on more hosts, or a smaller model";
     }
-    std::string text = "does not fit: none of " +
-                       Counted(static_cast<int64_t>(candidates_.size() - conflicts_), "recipe") +
-                       " does";
-    if (!result_.all) text += " that --budget has left time for";
-    if (least) {
-      text += ". The least that was found is " + HumanBytes(least->bytes) + " a rank, where " +
-              HumanBytes(least->room) + " are free, with" + Flags(candidates_[at].overrides);
-    }
-    throw MemoryError(text + "\nuse more ranks on more hosts, or a smaller model");
+    throw MemoryError(text);
   }
 
   const LoadWith& load_;
@@ -452,26 +474,23 @@ class Searching {
   const SearchOptions& options_;
   const std::function<double()> clock_;
   const double begin_;
-  std::vector<Candidate> candidates_;
-  std::vector<bool> done_;
+  std::optional<fsdp::Candidates> candidates_;
+  std::vector<std::vector<std::string>> cures_;  // Overrides.
+  std::vector<bool> done_;                       // Candidates, then cures.
   std::vector<Group> groups_;
-  std::vector<size_t> order_;  // Groups, the lowest bound first.
+  std::vector<size_t> fitting_;  // Groups.
   std::vector<Timed> timed_;
   std::vector<size_t> best_;  // Into timed_.
   std::vector<Lost> lost_;
-  std::array<size_t, kNumLostBy> nearest_{};  // Candidates.
+  std::vector<std::pair<Cure, std::string>> untimed_;  // They fit. Why their time is not known.
+  std::optional<std::pair<size_t, Misfit>> least_;  // The candidate that comes nearest to fitting.
+  double longest_s_ = 0;                            // A candidate took the search, at the most.
   size_t conflicts_ = 0;
   SearchProgress progress_;
   SearchResult result_;
 };
 
 }  // namespace
-
-double StepBound(ResolvedRun& run, const Hardware& hardware) {
-  return FromFewMicroBatches<double>(run, [&](const ResolvedRun& few) {
-    return std::max(FloorOf(few, hardware).Seconds(), ComputeAlone(few, hardware));
-  });
-}
 
 SearchResult Search(const LoadWith& load, int world, int local_world, const Hardware& hardware,
                     const SearchOptions& options) {

@@ -2,15 +2,17 @@
 // whose steps are the shortest on a described cluster. Each that is timed is the real schedule,
 // simulated, in memory that is planned to the byte.
 //
+//   Cures   Where the recipe itself does not fit, what `plan` names as cures is tried, whatever the
+//           budget. Groups of candidates (candidates.h) with few of these changes go first.
+//   Memory  The candidate that takes the least of its group is planned. Where it does not fit, the
+//           whole group is lost.
 //   Bound   No step is shorter than its floor (step_floor.h), nor than what its compute stream does
-//           alone. Candidates are tried in the order of that bound, and as soon as `best` of them
-//           are faster than the bound of the next, all that are left have lost.
-//   Memory  A plan ends as soon as it takes more than there is.
-//   Time    A step of many micro-batches goes on at the pace of its middle ones: steps of 3 and of
-//           4 are simulated and the rest is added. The best are then simulated whole.
-//   Budget  Once it is spent, the candidate in work ends and, where none has been shown yet, one
-//           more is simulated whole, or planned to say that none fits. Bounds take half of the
-//           budget at most, a fifth is left for the best. The recipe itself is always tried.
+//           alone. A group whose bound is above the last of the `best` steps so far has lost. The
+//           group with the fewest changes, and the lowest bound of those, is timed first.
+//   Time    Steps of many micro-batches are simulated with few (short_step.h). The best are then
+//           simulated whole, where the budget allows.
+//   Budget  Groups are planned for half of it at most, and a tenth is left for the best. Nothing
+//           begins that is likely to end too late.
 // Tests: tests/trainer/simulate/search_test.cc
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_SEARCH_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_SEARCH_H_
@@ -25,7 +27,7 @@
 #include <vector>
 
 #include "trainer/engine/plan.h"
-#include "trainer/loop/resolved_run.h"
+#include "trainer/engine/plan_cures.h"
 #include "trainer/recipe/hardware.h"
 
 namespace fsdp {
@@ -36,8 +38,9 @@ struct Recipe;
 using LoadWith = std::function<Recipe(const std::vector<std::string>& overrides)>;
 
 struct SearchProgress {
-  size_t groups = 0, bounded = 0;               // Candidates of a group share a bound.
+  size_t groups = 0, planned = 0;               // Groups of candidates that do the same.
   size_t candidates = 0, done = 0;              // Done: timed, cut, or found not to fit.
+  double seconds = 0;                           // So far.
   std::optional<double> best_s = std::nullopt;  // The shortest step so far.
 };
 
@@ -45,7 +48,7 @@ struct SearchOptions {
   size_t best = 10;
   double budget_s = std::numeric_limits<double>::infinity();  // Seconds that `clock` counts.
   std::function<double()> clock = nullptr;                    // Seconds. Null: wall time.
-  bool cut = true;  // False: all that fit are timed, whatever their bounds.
+  bool cut = true;  // False: every candidate is planned, and all that fit are timed.
   std::function<void(const SearchProgress& progress)> progress = nullptr;
 };
 
@@ -59,7 +62,7 @@ enum class LostBy {
   kHost,
   kComputation,
   kEqual,     // It does what one of the best does in the same time.
-  kNotTried,  // The budget was spent before it was tried, or as one of the best simulated whole.
+  kNotTried,  // The budget was spent before.
 };
 inline constexpr int kNumLostBy = 9;
 
@@ -69,8 +72,7 @@ struct Loser {
   std::vector<std::string> overrides;
   double step_s = 0;   // Its step, or the bound.
   double seconds = 0;  // Those that the part adds to the best step's.
-  int64_t bytes = 0;   // kMemory: planned. 0: the budget left no time to add them up.
-  int64_t room = 0;    // kMemory: bytes that there are.
+  Misfit misfit = {};  // kMemory. The nearest is the one that takes the least of what there is.
 };
 
 struct Proposal {
@@ -92,14 +94,10 @@ struct SearchResult {
 };
 
 // `local_world`: ranks of a host. Throws ConfigError where the recipe itself is wrong or the file
-// lacks a number that every candidate needs, and MemoryError where none fits, with the least bytes
-// that were found.
+// lacks a number that every candidate needs. Throws MemoryError where none fits, or none was found
+// in the budget, with the least bytes that were found: the words say which.
 SearchResult Search(const LoadWith& load, int world, int local_world, const Hardware& hardware,
                     const SearchOptions& options = {});
-
-// The length in seconds that no step of the run can be below. Takes few of a run's micro-batches
-// where there are many. Throws as FloorOf().
-double StepBound(ResolvedRun& run, const Hardware& hardware);
 
 }  // namespace fsdp
 

@@ -15,15 +15,14 @@ namespace {
 void Show(const SearchProgress& progress, ProgressLine& line) {
   if (!line.IsDue()) return;
   std::string text;
-  if (progress.bounded < progress.groups && progress.done <= 1) {
-    text = "bounds of " + Grouped(static_cast<int64_t>(progress.bounded)) + " of " +
-           Counted(static_cast<int64_t>(progress.groups), "group");
-  } else {
-    text = Grouped(static_cast<int64_t>(progress.done)) + " of " +
-           Counted(static_cast<int64_t>(progress.candidates), "recipe");
+  if (progress.planned < progress.groups) {
+    text = "planned " + Grouped(static_cast<int64_t>(progress.planned)) + " of " +
+           Grouped(static_cast<int64_t>(progress.groups)) + " groups, ";
   }
+  text += "decided " + Grouped(static_cast<int64_t>(progress.done)) + " of " +
+          Grouped(static_cast<int64_t>(progress.candidates)) + " recipes";
   if (progress.best_s) text += ", the shortest step " + HumanDuration(*progress.best_s);
-  line.Show(text);
+  line.Show(text + ", " + HumanDuration(progress.seconds));
 }
 
 struct LostWords {
@@ -50,7 +49,7 @@ LostWords WordsOf(LostBy by) {
     case LostBy::kEqual:
       return {"equal", "take as long as one of these and do the same, with as many bytes or more"};
     case LostBy::kNotTried:
-      return {"not_tried", "were not tried, or not simulated whole, because the budget was spent"};
+      return {"not_tried", "were not tried, because the budget was spent"};
   }
   return {"", ""};
 }
@@ -67,14 +66,18 @@ std::string FlagsJson(const std::vector<std::string>& overrides) {
   return JsonArray(texts);
 }
 
+bool HasExample(LostBy by, const Loser& loser) {
+  if (by == LostBy::kMemory) return loser.misfit.bytes > 0;
+  return by != LostBy::kNotTried && by != LostBy::kEqual;
+}
+
 std::string Example(LostBy by, const Loser& loser) {
-  if (by == LostBy::kNotTried || by == LostBy::kEqual) return "";
+  if (!HasExample(by, loser)) return "";
   std::string text = "    the nearest: " + Flags(loser.overrides) + "\n      ";
   switch (by) {
     case LostBy::kMemory:
-      if (loser.bytes == 0) return text + "takes more bytes than are free\n";
-      return text + HumanBytes(loser.bytes) + " a rank, and " + HumanBytes(loser.room) +
-             " are free\n";
+      return text + HumanBytes(loser.misfit.bytes) + " of " + loser.misfit.of + " a rank, and " +
+             HumanBytes(loser.misfit.room) + " are free\n";
     case LostBy::kBound:
       return text + "no step below " + HumanDuration(loser.step_s) + "\n";
     default:
@@ -83,13 +86,23 @@ std::string Example(LostBy by, const Loser& loser) {
   }
 }
 
-std::string Line(size_t place, const Proposal& found) {
-  char number[96];
+std::string Line(const std::string& place, const std::string& step, const std::string& samples,
+                 const std::string& tokens, const std::string& device, const std::string& host,
+                 const std::string& hosts, const std::string& flags) {
+  char line[160];
+  std::snprintf(line, sizeof(line), "%3s  %-9s %9s %8s  %9s  %9s  %9s  ", place.c_str(),
+                step.c_str(), samples.c_str(), tokens.c_str(), device.c_str(), host.c_str(),
+                hosts.c_str());
+  return line + flags + "\n";
+}
+
+std::string LineOf(size_t place, const Proposal& found) {
   const StepEstimate& step = found.estimate;
-  std::snprintf(number, sizeof(number), "%3zu  %-9s %8s samples/s %8s tokens/s  %9s  ", place,
-                HumanDuration(step.step_time_s).c_str(), HumanCount(step.samples_per_s).c_str(),
-                HumanCount(step.targets_per_s).c_str(), HumanBytes(found.plan.planned()).c_str());
-  return number + Flags(found.overrides) + "\n";
+  return Line(std::to_string(place), HumanDuration(step.step_time_s),
+              HumanCount(step.samples_per_s), HumanCount(step.targets_per_s),
+              HumanBytes(found.plan.planned()), HumanBytes(found.plan.host_planned()),
+              HumanBytes(found.plan.host_planned() * found.plan.local_world),
+              Flags(found.overrides));
 }
 
 std::string ProposalToJson(const Proposal& found) {
@@ -101,17 +114,20 @@ std::string ProposalToJson(const Proposal& found) {
       .Add("floor_s", found.estimate.floor_s)
       .Add("exposed_s", found.estimate.exposed_s)
       .Add("planned", found.plan.planned())
+      .Add("host", found.plan.host_planned())
+      .Add("host_of_all", found.plan.host_planned() * found.plan.local_world)
       .Add("fits", found.plan.fits())
+      .Add("fits_host", found.plan.host_known() ? std::optional(true) : std::nullopt)
       .Text();
 }
 
 std::string LoserToJson(LostBy by, const Loser& loser) {
   JsonObject object;
   object.Add("reason", WordsOf(by).name).Add("count", loser.count);
-  if (by == LostBy::kNotTried || by == LostBy::kEqual) return object.Text();
+  if (!HasExample(by, loser)) return object.Text();
   object.AddRaw("set", FlagsJson(loser.overrides));
   if (by == LostBy::kMemory) {
-    if (loser.bytes > 0) object.Add("bytes", loser.bytes).Add("room", loser.room);
+    object.Add("bytes", loser.misfit.bytes).Add("room", loser.misfit.room);
   } else if (by == LostBy::kBound) {
     object.Add("bound_s", loser.step_s);
   } else {
@@ -128,11 +144,21 @@ std::string SearchToText(const SearchResult& result, int world, const Hardware& 
                      Grouped(static_cast<int64_t>(result.planned)) + " planned, " +
                      Grouped(static_cast<int64_t>(result.timed)) + " simulated, in " +
                      HumanDuration(result.seconds) + "\n";
-  if (!result.all) text += "the budget was spent before all were tried: a better one may exist\n";
+  if (!result.all) {
+    const size_t untried = result.lost[static_cast<size_t>(LostBy::kNotTried)].count;
+    text += "the budget was spent when " +
+            Grouped(static_cast<int64_t>(result.candidates - untried)) + " of " +
+            Grouped(static_cast<int64_t>(result.candidates)) +
+            " recipes were decided: a better one may exist\n";
+  }
   text += "the recipe as it is: ";
   text += result.own_s ? HumanDuration(*result.own_s) + " a step\n" : "does not fit\n";
-  text += "the best, with what a rank plans:\n";
-  for (size_t i = 0; i < result.best.size(); ++i) text += Line(i + 1, result.best[i]);
+  text += "the best, with the memory of a rank and of all ranks of a host:\n";
+  text += Line("", "step", "samples/s", "tokens/s", "device", "host", "a host", "settings");
+  for (size_t i = 0; i < result.best.size(); ++i) text += LineOf(i + 1, result.best[i]);
+  if (const std::string fits = FitsInWords(result.best[0].plan); fits != "fits: yes") {
+    text += "the first " + fits + "\n";
+  }
   text += "the others:\n";
   for (int i = 0; i < kNumLostBy; ++i) {
     const Loser& loser = result.lost[i];

@@ -223,9 +223,7 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
     }
   }
   Simulation simulation = SimulatedRank(run, hardware, rank).Run(options.steps, options.trace);
-  const int64_t length = run.options.executor.sample_length;
   simulation.samples = static_cast<double>(run.recipe->train.global_batch_size);
-  simulation.model_flops = FlopsPerSample(*run.model, length) * simulation.samples;
   return simulation;
 }
 
@@ -240,17 +238,20 @@ std::optional<double> PeakOf(const Hardware& hardware, DType dtype) {
 }  // namespace
 
 StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
-                        const Simulation& simulation) {
+                        const Simulation& simulation, std::optional<double> floor_s) {
   const double step = simulation.step_s;
+  // The job's step's, as MFU counts them.
+  const double flops =
+      FlopsPerSample(*run.model, run.options.executor.sample_length) * simulation.samples;
   const auto rate = [&](double work) { return step > 0 ? work / step : 0; };
   const StepTimes& times = simulation.times;
   StepEstimate estimate{.step_time_s = step,
                         .samples_per_s = rate(simulation.samples),
                         .targets_per_s = rate(simulation.targets),
-                        .tflops_per_device = rate(simulation.model_flops) / run.place.world * 1e-12,
+                        .tflops_per_device = rate(flops) / run.place.world * 1e-12,
                         .hardware_tflops_per_device = rate(simulation.hardware_flops) * 1e-12,
                         .exposed_s = times.communication,
-                        .floor_s = FloorOf(run, hardware).Seconds()};
+                        .floor_s = floor_s ? *floor_s : FloorOf(run, hardware).Seconds()};
   estimate.breakdown = {{"data", times.data},           {"forward", times.forward},
                         {"recompute", times.recompute}, {"backward", times.backward},
                         {"optimizer", times.optimizer}, {"communication", times.communication},

@@ -39,7 +39,6 @@ struct Simulation {
   double host_s = 0;  // Seconds of it in which the device waits for the host, which enqueues.
   // Peaks of the last step, and retries in it. Empty: memory is planned.
   std::optional<CachingStatistics> memory;
-  double model_flops = 0;     // The job's step's, as MFU counts them.
   double hardware_flops = 0;  // A rank's step's: recomputed FLOPs count, and those of all pairs.
   double samples = 0, targets = 0;  // The job's step's.
   double device_s = 0, link_s = 0;  // Seconds that kernels and collectives would take alone.
@@ -57,9 +56,10 @@ Simulation Simulate(const ResolvedRun& run, const Hardware& hardware,
 
 // The estimate of a step for `plan --hardware` and `simulate`.
 
-// Throws as FloorOf(). Its MFU divides by the file's rates of products as data sheets state them.
+// `floor_s`: of the run's StepFloor. Without one it is found, which throws as FloorOf(). The MFU
+// divides by the file's rates of products as data sheets state them.
 StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
-                        const Simulation& simulation);
+                        const Simulation& simulation, std::optional<double> floor_s = std::nullopt);
 
 // Simulates the run, gives its plan the peaks of a caching allocator, which depend on time, and
 // whether those fit. Empty: they do not. Throws as Simulate().

@@ -66,7 +66,7 @@ double StepFloor::NeedlessSeconds() const {
   return seconds;
 }
 
-StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
+StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware, const SeeOperation& seen) {
   const Recipe& recipe = *run.recipe;
   const PriceList prices(hardware, recipe.run.deterministic,
                          recipe.fsdp.mixed_precision.param_dtype);
@@ -80,9 +80,11 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware) {
     return &floor.parts.back();
   };
   bool before_backward = true;
-  ObserveStep(
+  ObserveStreams(
       *run.model, run.options, run.place.world, run.target.device,
-      [&](const Operation& operation, StepResource resource) {
+      [&](const Operation& operation, const Stream& stream) {
+        if (seen) seen(operation, stream);
+        const StepResource resource = ResourceOf(operation, stream.name());
         if (resource != StepResource::kDevice) {
           FloorPart& part = *part_of(operation.name, resource);
           const double bytes = BytesThere(operation, resource);

@@ -7,6 +7,7 @@
 #define FSDP_TRAIN_TRAINER_SIMULATE_STEP_FLOOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
+#include "trainer/runtime/operation.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
@@ -54,8 +57,10 @@ struct StepFloor {
 // The floor of rank 0; `run` is of that machine (PlaceToBench(), loop/place.h). Throws ConfigError
 // where the file lacks a rate that the step needs, with its key. A product or attention counts with
 // the larger of FLOPs and bytes at their rates. On a GPU products are cuBLASLt's, and attention is
-// cuDNN's where it can be.
-StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware);
+// cuDNN's where it can be. `seen` gets each operation of the step, too; null: nothing.
+using SeeOperation = std::function<void(const Operation& operation, const Stream& stream)>;
+StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware,
+                  const SeeOperation& seen = nullptr);
 
 }  // namespace fsdp
 
