@@ -19,6 +19,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/json_tree.h"
+#include "trainer/core/read_file.h"
 #include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
@@ -314,6 +315,9 @@ SafetensorsReader::SafetensorsReader(const std::string& path, UniqueFd file)
     Refuse(path, "has no header: not a safetensors file, or one whose writer was stopped");
   }
   if (length > uint64_t{kMaxHeaderBytes}) {
+    std::string begin(static_cast<size_t>(std::min<int64_t>(file_bytes_, 64)), '\0');
+    ReadAt(path, file_.get(), 0, begin.data(), begin.size());
+    if (IsLfsPointer(begin)) Refuse(path, kLfsPointer);
     Refuse(path, "header of " + std::to_string(length) + " bytes, the most is " +
                      std::to_string(kMaxHeaderBytes) + ": not a safetensors file");
   }

@@ -100,6 +100,10 @@ FileText ReadOpened(const Opened& opened, int64_t most_bytes) {
 
 }  // namespace
 
+bool IsLfsPointer(std::string_view begin) {
+  return begin.starts_with("version https://git-lfs.github.com/spec/");
+}
+
 bool PathExists(const std::string& path) {
   struct stat status;
   return ::lstat(path.c_str(), &status) == 0;

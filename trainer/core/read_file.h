@@ -44,6 +44,12 @@ FileText ReadFileText(const std::string& path, int64_t most_bytes, ReadFrom from
 // The text of a regular file, found as openat(2) finds `path` below the descriptor of a directory.
 FileText ReadFileTextAt(int directory, const std::string& path, int64_t most_bytes);
 
+// Whether a file that begins so is a pointer of Git LFS (github.com/git-lfs/git-lfs, docs/spec.md),
+// which a clone without LFS has in place of a large file; and the words for one.
+bool IsLfsPointer(std::string_view begin);
+inline constexpr char kLfsPointer[] =
+    "is a pointer of Git LFS, not the file itself: `git lfs pull` in its directory fetches it";
+
 // A regular file's bytes in order, in blocks of up to 256 KiB. A hole of any length comes out as
 // one block of zeros.
 class FileBlocks {

@@ -24,6 +24,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/process_limits.h"
+#include "trainer/core/read_file.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
@@ -157,6 +158,10 @@ void FileContents::CheckThere() const {
     Fail(path_, "is a directory: name its files, or a glob: " + PrintableName(path_) + "/*");
   if (!S_ISREG(info.st_mode)) Fail(path_, "is not a regular file");
   if (info.st_size == 0) Fail(path_, "is empty: take it out of data.*.paths, or fill it");
+  constexpr int64_t kMostOfAPointer = 1024;
+  if (info.st_size < kMostOfAPointer && IsLfsPointer(ReadFileText(path_, kMostOfAPointer).text)) {
+    Fail(path_, kLfsPointer);
+  }
 }
 
 FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
