@@ -15,8 +15,7 @@ namespace fsdp {
 namespace {
 
 constexpr JsonErrors kErrors{
-    .raise = [](const std::string& message) { throw CheckpointError(message); },
-    .not_json = "is no JSON"};
+    .raise = [](const std::string& message) { throw CheckpointError(message); }};
 
 JsonTree Write(const FieldMap& map, const MapRange& range) {
   JsonTree json = JsonTree::Object();
@@ -106,7 +105,7 @@ ModelShape ShapeFromJson(const std::string& text, const std::string& where) {
   std::optional<ModelShape> shape = DefaultShape(family.Text());
   if (!shape) family.Refuse("is none that this version knows, got " + family.Show());
   for (const Field& field : shape->family().fields()) {
-    if (field.is_dropout && !json.Has(field.name)) continue;
+    if ((field.is_dropout || field.is_free) && !json.Has(field.name)) continue;
     FieldValue value = *shape->Find(field.name);
     Read(json.At(field.name), field, value);
     shape->Set(field.name, value);

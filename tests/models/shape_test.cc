@@ -70,7 +70,7 @@ TEST(ShapeJson, ReadsWhatItWrites) {
 TEST(ShapeJson, RefusesWhatIsNoShape) {
   const std::string good = ShapeToJson(*FindModelPreset("llama3.1-8b"));
   EXPECT_EQ(ErrorOf(good), "");
-  EXPECT_EQ(ErrorOf("{"), "where: is no JSON");
+  EXPECT_EQ(ErrorOf("{"), "where:1:2: want a key in double quotes, got the end of the text");
   EXPECT_EQ(ErrorOf("[]"), "where: has no family");
   const auto changed = [&](const char* key, const nlohmann::json& value) {
     auto json = nlohmann::ordered_json::parse(good);

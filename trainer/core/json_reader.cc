@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/core/check.h"
+#include "trainer/core/json_text.h"
 
 namespace fsdp {
 
@@ -59,8 +60,14 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
   }
   try {
     document->json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    root.Refuse(errors.not_json != nullptr ? errors.not_json : error.what());
+  } catch (const Json::exception&) {
+    if (errors.not_json != nullptr) root.Refuse(errors.not_json);
+    const JsonFault fault = FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+    std::string& named = root.place_.empty() ? document->path : root.place_;
+    const std::string line = std::to_string(fault.line), column = std::to_string(fault.column);
+    named += named.empty() ? "line " + line + ", column " + column : ":" + line + ":" + column;
+    document->errors.separator = ": ";
+    root.Refuse(fault.reason);
   }
   return root;
 }

@@ -30,7 +30,7 @@ struct JsonErrors {
   const char* separator = ": ";
   bool shows_value = false;                 // Before the words for a type: "2.5 is not an integer".
   const char* key_quote = "";               // On both sides of the key in "has no key".
-  const char* not_json = nullptr;           // Null: the parser's words.
+  const char* not_json = nullptr;           // Null: "<path>:<line>:<column>: <reason>".
   const char* integer = "want an integer";  // " from 1 to 2" follows where there is a range.
   const char* number = "is not a number";
   const char* text = "is not a string";

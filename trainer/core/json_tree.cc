@@ -6,6 +6,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/json_text.h"
 
 namespace fsdp {
 namespace {
@@ -120,8 +121,10 @@ std::optional<JsonTree> JsonTree::Parse(std::string_view text, int most_depth, s
   } else {
     try {
       return FromLibrary(Library::parse(text));
-    } catch (const Library::exception& error) {
-      reason = error.what();
+    } catch (const Library::exception&) {
+      const JsonFault fault = FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+      reason = "line " + std::to_string(fault.line) + ", column " + std::to_string(fault.column) +
+               ": " + fault.reason;
     }
   }
   if (why != nullptr) *why = std::move(reason);

@@ -319,7 +319,7 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
   for (const auto& c : cases) {
     const std::string error = ErrorOf(Edit(c.edit));
     EXPECT_NE(error.find(c.want), std::string::npos) << "want '" << c.want << "': " << error;
-    EXPECT_EQ(error.find("dir/manifest.json: "), error.empty() ? std::string::npos : 0u);
+    EXPECT_EQ(error.find("dir/manifest.json:"), error.empty() ? std::string::npos : 0u);
   }
 }
 
@@ -416,7 +416,7 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
   for (const auto& c : cases) {
     const std::string error = ErrorOf(Edit(c.edit, Mixed()));
     EXPECT_NE(error.find(c.want), std::string::npos) << "want '" << c.want << "': " << error;
-    EXPECT_EQ(error.find("dir/manifest.json: "), error.empty() ? std::string::npos : 0u);
+    EXPECT_EQ(error.find("dir/manifest.json:"), error.empty() ? std::string::npos : 0u);
   }
 }
 

@@ -104,9 +104,8 @@ TEST(JsonReader, ItsWordsAreTheCallers) {
 TEST(JsonReader, WhatIsNoJsonIsRefused) {
   for (const std::string text : {"", "{", "{} {}", "[1,]", "{\"a\": 1} x", "'a'", "nan", "01",
                                  "[1] // c", "\"\xff\"", "\"\xed\xa0\x80\"", "\"\n\"", "1e999"}) {
-    EXPECT_EQ(ErrorOf([&] { Parse(text); }).rfind("dir/a.json: ", 0), 0u) << text;
+    EXPECT_EQ(ErrorOf([&] { Parse(text); }).rfind("dir/a.json:1:", 0), 0u) << text;
   }
-  EXPECT_NE(ErrorOf([] { Parse("[1,]"); }).find("line 1, column 4"), std::string::npos);
   // The last of equal keys.
   const JsonValue twice = Parse(R"({"a": 1, "b": 2, "a": 3})");
   EXPECT_EQ(twice.At("a").Integer(), 3);

@@ -19,7 +19,6 @@ using Ranges = std::vector<std::pair<size_t, size_t>>;
 constexpr JsonErrors kErrors{.raise = [](const std::string& message) { throw DataError(message); },
                              .separator = " ",
                              .key_quote = "`",
-                             .not_json = "is no JSON",
                              .text = "is no text",
                              .list = "is no list"};
 
@@ -229,17 +228,22 @@ class Rendering {
 
 }  // namespace
 
-Json ParseConversation(std::string_view json) {
+Json ParseConversation(std::string_view json, const ReadsMember& reads) {
   constexpr int kMostDepth = 200;
-  bool too_deep = false;
-  Json parsed = Json::parse(
-      json,
-      [&](int depth, Json::parse_event_t, Json&) {
-        too_deep |= depth > kMostDepth;
-        return !too_deep;
-      },
-      /*allow_exceptions=*/false);
-  if (too_deep) throw DataError("is nested more than " + std::to_string(kMostDepth) + " deep");
+  const auto parse = [](std::string_view text) {
+    bool too_deep = false;
+    Json parsed = Json::parse(
+        text,
+        [&](int depth, Json::parse_event_t, Json&) {
+          too_deep |= depth > kMostDepth;
+          return !too_deep;
+        },
+        /*allow_exceptions=*/false);
+    if (too_deep) throw DataError("is nested more than " + std::to_string(kMostDepth) + " deep");
+    return parsed;
+  };
+  Json parsed = parse(json);
+  if (parsed.is_discarded()) parsed = parse(PlainJson(json, reads));
   if (parsed.is_discarded()) throw DataError("is no JSON");
   return parsed;
 }
@@ -248,7 +252,7 @@ ChatTemplate::ChatTemplate(const std::string& name, std::string_view source,
                            std::map<std::string, std::string> special_tokens)
     : template_(name, source),
       special_tokens_(std::move(special_tokens)),
-      bytes_(std::ssize(source)),
+      source_(source),
       hash_(HashBytes(source)) {
   for (const auto& [token, text] : special_tokens_) hash_ = HashBytes(token + "=" + text, hash_);
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "trainer/data/chat/jinja/template.h"
 #include "trainer/data/chat/train_on.h"
+#include "trainer/data/text/json_line.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
 namespace fsdp {
@@ -25,9 +27,10 @@ struct ChatOptions {
   std::optional<JinjaDate> date;  // The template's today. None: it has no strftime_now.
 };
 
-// Parses JSON for ChatTemplate::Render(). Throws DataError for text that is no JSON or nests more
-// than 200 deep, which no conversation does.
-nlohmann::ordered_json ParseConversation(std::string_view json);
+// Parses JSON for ChatTemplate::Render(). Members that are not read may hold what only Python's
+// json takes (json_line.h). Throws DataError with column and reason for text that is no JSON, and
+// for text that nests more than 200 deep, which no conversation does.
+nlohmann::ordered_json ParseConversation(std::string_view json, const ReadsMember& reads = nullptr);
 
 struct ChatText {
   std::string text;
@@ -62,14 +65,18 @@ class ChatTemplate {
   ChatText Render(const nlohmann::ordered_json& line, const ChatOptions& options) const;
 
   const std::string& name() const { return template_.name(); }
-  int64_t bytes() const { return bytes_; }  // The source's.
-  uint64_t hash() const { return hash_; }   // Equal hashes: equal texts.
+  int64_t bytes() const { return std::ssize(source_); }  // The source's.
+  // Whether the template can see this member of a line: its source has the name.
+  bool Reads(const std::string& member) const {
+    return member == "messages" || source_.find(member) != std::string::npos;
+  }
+  uint64_t hash() const { return hash_; }  // Equal hashes: equal texts.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
  private:
   JinjaTemplate template_;
   std::map<std::string, std::string> special_tokens_;
-  int64_t bytes_;
+  std::string source_;
   uint64_t hash_;
 };
 

@@ -46,6 +46,7 @@ class ChatEncoder : public LineEncoder {
       out.push_back(static_cast<uint32_t>(placed.ids[i]) | (trained ? kTargetBit : 0));
     }
   }
+  bool Reads(const std::string& member) const override { return template_.Reads(member); }
   std::string Noun() const override { return "conversation"; }
   uint64_t hash() const override {
     std::string text = "chat 1 " + std::to_string(template_.hash()) + " " +
@@ -88,6 +89,9 @@ class PairEncoder : public LineEncoder {
   PairEncoder(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
       : LineEncoder(std::move(tokenizer)), fields_(std::move(fields)), eot_(eot) {}
 
+  bool Reads(const std::string& member) const override {
+    return member == fields_.prompt || member == fields_.completion;
+  }
   void Encode(const Json& line, std::vector<uint32_t>& out) const override {
     const std::string& prompt = Field(line, fields_.prompt, "prompt");
     const std::string text = prompt + Field(line, fields_.completion, "completion");
@@ -116,6 +120,9 @@ class ApartEncoder : public LineEncoder {
   ApartEncoder(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
       : LineEncoder(std::move(tokenizer)), fields_(std::move(fields)), eot_(eot) {}
 
+  bool Reads(const std::string& member) const override {
+    return member == fields_.prompt || member == fields_.completion;
+  }
   void Encode(const Json& line, std::vector<uint32_t>& out) const override {
     Append(Field(line, fields_.prompt, "prompt"), 0, out);
     Append(Field(line, fields_.completion, "completion"), kTargetBit, out);
@@ -151,7 +158,8 @@ struct Line {
 void EncodeLine(const LineEncoder& encoder, const std::string& path, Line& line) {
   try {
     std::string buffer;
-    encoder.Encode(ParseConversation(WellFormed(line.text, buffer)), line.tokens);
+    const auto reads = [&](const std::string& member) { return encoder.Reads(member); };
+    encoder.Encode(ParseConversation(WellFormed(line.text, buffer), reads), line.tokens);
   } catch (const DataError& error) {
     const std::string element = line.element > 0 ? ", element " + std::to_string(line.element) : "";
     line.error = std::make_exception_ptr(DataError(

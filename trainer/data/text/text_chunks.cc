@@ -5,6 +5,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/start_thread.h"
+#include "trainer/data/text/json_line.h"
 #include "trainer/data/text/text_source.h"
 #include "trainer/data/tokenizers/unicode.h"
 
@@ -107,7 +108,14 @@ void TextEncoder::EncodeRecords(const TextChunk& chunk, std::string_view text,
       throw DataError("tokenize: " + chunk.contents->path() + ", " + place + ": " + what);
     };
     if (record->find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::optional<JsonValue> json = TryParseJson(WellFormed(*record, buffer));
+    const std::string_view well_formed = WellFormed(*record, buffer);
+    std::optional<JsonValue> json = TryParseJson(well_formed);
+    try {
+      const auto reads = [&](const std::string& member) { return member == column_; };
+      if (!json) json = TryParseJson(PlainJson(well_formed, reads));
+    } catch (const DataError& error) {
+      fail(error.what());
+    }
     if (!json || !json->IsObject()) fail("is no JSON object");
     if (!json->Has(column_)) fail("has no field `" + column_ + "`: name it with --column");
     const JsonValue field = json->At(column_);

@@ -335,7 +335,10 @@ HfTokenizerFile ReadHfTokenizerFile(const std::string& path, std::string_view js
     if (!file.IsObject()) file.Refuse("is no JSON object");
     return Reader(path).Read(file, beside);
   } catch (const HfRefused& refused) {
-    throw DataError("tokenizer: " + path + ": " + refused.what);
+    constexpr std::string_view kFile = "the file:";  // A fault has its line behind the path.
+    const bool placed = refused.what.starts_with(kFile);
+    throw DataError("tokenizer: " + path + ":" +
+                    (placed ? refused.what.substr(kFile.size()) : " " + refused.what));
   }
 }
 

@@ -23,7 +23,6 @@ inline constexpr JsonErrors kHfErrors{
     .raise = [](const std::string& message) { throw HfRefused{message}; },
     .separator = " ",
     .key_quote = "`",
-    .not_json = "is no JSON",
     .integer = "is no id",
     .number = "is no number",
     .text = "is no text",

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/json_text.h"
 #include "trainer/core/philox.h"
 
 namespace fsdp {
@@ -56,7 +57,11 @@ class Reader {
 JsonTree Reader::Parse(const char* file, std::string_view text) const {
   if (text.empty()) return JsonTree::Object();
   std::optional<JsonTree> json = JsonTree::Parse(text);
-  if (!json) Refuse(std::string(file) + " beside it is no JSON");
+  if (!json) {
+    const JsonFault fault = FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+    Refuse(std::string(file) + " beside it:" + std::to_string(fault.line) + ":" +
+           std::to_string(fault.column) + ": " + fault.reason);
+  }
   if (!json->IsObject()) Refuse(std::string(file) + " beside it is no JSON object");
   return std::move(*json);
 }

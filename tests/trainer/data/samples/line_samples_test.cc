@@ -290,7 +290,8 @@ TEST_F(LineSamples, MistakesHaveAPlace) {
     return what.substr(std::min(begin.size(), what.size()));
   };
   const std::string good = Line({"a", "b"});
-  EXPECT_EQ(of(good + "{\"messages\":"), ", line 2: is no JSON");
+  EXPECT_EQ(of(good + "{\"messages\":"),
+            ", line 2: column 13: want a value, got the end of the text");
   EXPECT_EQ(of(good + "[1]\n" + good), ", line 2: is no object with `messages`");
   EXPECT_EQ(of(good + "\n" + R"({"text": "a"})"), ", line 3: has no list of `messages`");
   EXPECT_EQ(of(R"({"messages": [{"role": "user", "content": "a"}, {"content": "b"}]})"),

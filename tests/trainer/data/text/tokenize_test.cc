@@ -258,9 +258,11 @@ TEST_F(TokenizeTest, BadInputNamesItsPlace) {
     return ErrorOf([&] { Tokenize(*tokenizer, "t", options); });
   };
   EXPECT_EQ(error_of("x.jsonl", lines_ + "{\"text\": \n"),
-            "tokenize: x.jsonl, line 301: is no JSON object");
+            "tokenize: x.jsonl, line 301: column 10: want a value, got the end of the text");
   EXPECT_EQ(error_of("x.jsonl", "{\"text\": \"a\"}\n\n[1]\n"),
             "tokenize: x.jsonl, line 3: is no JSON object");
+  EXPECT_EQ(error_of("x.jsonl", "{\"text\": \"a\", \"x\": NaN}\n{\"text\": NaN}\n"),
+            "tokenize: x.jsonl, line 2: column 10: NaN is no number of JSON, and `text` is read");
   EXPECT_EQ(error_of("x.jsonl", "{\"txt\": \"a\"}\n"),
             "tokenize: x.jsonl, line 1: has no field `text`: name it with --column");
   EXPECT_EQ(error_of("x.jsonl", "{\"text\": 5}\n"),
