@@ -300,6 +300,9 @@ void Import(const ImportFlags& flags) {
     for (const std::string& key : imported.ignored) list += (list.empty() ? "" : ", ") + key;
     std::printf("config.json: not looked at: %s\n", Printable(list).c_str());
   }
+  for (const std::string& note : imported.notes) {
+    std::printf("%s: %s\n", PrintableName(flags.source).c_str(), Printable(note).c_str());
+  }
   std::printf("%s: %s\n", PrintableName(imported.saved.path).c_str(),
               HumanBytes(imported.saved.bytes).c_str());
 }

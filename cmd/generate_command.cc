@@ -283,6 +283,12 @@ std::shared_ptr<const Tokenizer> TokenizerFor(const GenerateFlags& flags,
   }
 }
 
+// Attention reaches back only so far, so that a text does not go on from its last tokens alone.
+bool HasWindow(const ModelShape& shape) {
+  const std::optional<FieldValue> window = shape.Find("sliding_window");
+  return window && std::get<int64_t>(*window) > 0;
+}
+
 std::string IdList(const std::vector<int32_t>& ids) {
   std::string list;
   for (const int32_t id : ids) list += (list.empty() ? "" : ", ") + std::to_string(id);
@@ -318,6 +324,9 @@ void Run(const GenerateFlags& flags) {
     throw ConfigError("--template: belongs to --messages, or to talking on a terminal");
   }
   StoredModel stored = OpenStoredModel(flags.checkpoint);
+  for (const std::string& note : stored.notes) {
+    std::fprintf(stderr, "%s\n", Printable(stored.directory + ": " + note).c_str());
+  }
   const bool encodes = stored.shape.family().TargetDecoder(stored.shape).has_value();
   if (encodes && (!asks || !flags.messages.empty())) {
     throw ConfigError(std::string(asks ? "--messages" : "generate") + ": a `" +
@@ -353,6 +362,11 @@ void Run(const GenerateFlags& flags) {
   }
   size_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.tokens.size());
+  const int64_t wanted = static_cast<int64_t>(longest) + (asks ? 0 : 1) + flags.max_tokens;
+  if (HasWindow(stored.shape) && wanted > limit) {
+    throw ConfigError("--max-tokens: up to " + std::to_string(wanted) +
+                      " tokens, and the model's sliding_window is " + std::to_string(limit));
+  }
   GeneratorOptions options;
   options.rows = std::min<int64_t>(flags.batch, static_cast<int64_t>(prompts.size()));
   options.capacity = std::min(limit, static_cast<int64_t>(longest) + flags.max_tokens);
@@ -360,7 +374,8 @@ void Run(const GenerateFlags& flags) {
     options.input = static_cast<int64_t>(longest);
     options.capacity = how.max_tokens;
   }
-  const int64_t talk = std::min(limit, kMostOfATalk);
+  const int64_t answer = HasWindow(stored.shape) ? flags.max_tokens : 0;
+  const int64_t talk = std::min(limit - answer, kMostOfATalk);
   if (!asks) {
     options.rows = 1;
     options.capacity = std::min(limit, talk + flags.max_tokens);

@@ -86,12 +86,15 @@ struct HfNames {
   std::string_view trunk;
   // Ends of the names of tensors that older files hold besides weights.
   std::vector<std::string_view> unused;
+  // The token embedding, then tensors that are copies of it, besides a tied lm_head.weight. A file
+  // may hold any of them in place of the first.
+  std::vector<std::string_view> embedding = {};
 };
 
-// The end of a model that can be replaced: one for other classes is drawn anew where the rest comes
-// from files.
+// The end of a model that can be replaced: where the rest comes from files, one for other classes
+// is drawn anew, and one that the files lack.
 struct ModelHead {
-  std::string_view field = {};  // The field that counts classes; empty: there is no such end.
+  std::string_view field = {};  // The field that counts classes; empty: there is none.
   std::vector<std::string_view> tensors = {};  // Its tensors in any model of the family.
 
   bool Has(std::string_view tensor) const {

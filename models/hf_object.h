@@ -4,7 +4,6 @@
 #define FSDP_TRAIN_MODELS_HF_OBJECT_H_
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,13 +21,20 @@ struct HfFeature {
   std::vector<const char*> harmless;  // JSON texts; null always is.
 };
 
+// The tensors in the files beside a config.json, by names with or without the trunk's.
+class HfFiles {
+ public:
+  virtual ~HfFiles() = default;
+  virtual bool Holds(const std::string& tensor) const = 0;
+  // Both are there. Reads them as far as they are equal.
+  virtual bool AreEqual(const std::string& a, const std::string& b) const = 0;
+};
+
 // An object key by key: null counts as absent. A reader that asks for no key ignores it.
 class HfObject {
  public:
-  // Whether the files beside it hold a tensor: empty where there are none.
-  using HoldsTensor = std::function<std::optional<bool>(const std::string& name)>;
-  explicit HfObject(JsonValue json, HoldsTensor holds_tensor = nullptr)
-      : json_(std::move(json)), holds_tensor_(std::move(holds_tensor)) {}
+  explicit HfObject(JsonValue json, const HfFiles* files = nullptr)
+      : json_(std::move(json)), files_(files) {}
 
   [[noreturn]] void Refuse(const std::string& key, const std::string& reason) const {
     json_.Refuse(key, reason);
@@ -40,9 +46,27 @@ class HfObject {
   }
   bool Holds(const std::string& key) const { return json_.Has(key); }  // Null, too.
   bool WasAsked(const std::string& key) const { return asked_.count(key) > 0; }
+  // Empty where there are no files.
   std::optional<bool> HasTensor(const std::string& name) const {
-    return holds_tensor_ ? holds_tensor_(name) : std::nullopt;
+    return files_ != nullptr ? std::optional(files_->Holds(name)) : std::nullopt;
   }
+  // Whether the files hold both tensors, and they differ.
+  bool Differ(const std::string& a, const std::string& b) const {
+    return files_ != nullptr && files_->Holds(a) && files_->Holds(b) && !files_->AreEqual(a, b);
+  }
+  // What config.json says of the head, unless the files hold one that is no copy of the embedding:
+  // it is kept, as by transformers.
+  bool TiesHead(bool says, const std::string& embedding) {
+    if (!says || !Differ("lm_head.weight", embedding)) return says;
+    Note("lm_head.weight is no copy of " + embedding +
+         ", to which tie_word_embeddings of config.json ties it: it is kept, and the head is not "
+         "tied");
+    return false;
+  }
+
+  // What the user is told of the files, once.
+  void Note(const std::string& note) { notes_.push_back(note); }
+  const std::vector<std::string>& notes() const { return notes_; }
 
   std::optional<int64_t> Integer(const std::string& key) {
     const auto value = Find(key);
@@ -83,8 +107,9 @@ class HfObject {
 
  private:
   const JsonValue json_;
-  const HoldsTensor holds_tensor_;
+  const HfFiles* const files_;
   std::set<std::string> asked_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace fsdp

@@ -44,8 +44,8 @@ const ModelShape* FindModelPreset(std::string_view name);  // Null where there i
 //   {"family": "...", "hidden_size": 4096, ..., "rope_scaling": {"type": "default", ...}, ...}
 // and those of its dropouts that are not 0.
 std::string ShapeToJson(const ModelShape& shape);
-// All fields of the family must be there but dropouts. Throws CheckpointError that begins with
-// `where` the text is from; the shape passes Validate().
+// All fields of the family must be there but dropouts and free ones. Throws CheckpointError that
+// begins with `where` the text is from; the shape passes Validate().
 ModelShape ShapeFromJson(const std::string& text, const std::string& where);
 
 }  // namespace fsdp

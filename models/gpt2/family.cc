@@ -13,6 +13,8 @@ namespace {
 
 using Config = Gpt2Config;
 
+constexpr const char* kEmbedding = "wte.weight";
+
 std::vector<FieldRow<Config>> Rows() {
   return {
       Row("hidden_size", &Config::hidden_size, IntegerRange{1, kMaxHiddenSize},
@@ -117,7 +119,8 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
                             std::to_string(kMaxHiddenSize));
   }
   config.intermediate_size = hf.Integer("n_inner").value_or(4 * config.hidden_size);
-  config.tie_word_embeddings = hf.Boolean("tie_word_embeddings").value_or(true);
+  config.tie_word_embeddings =
+      hf.TiesHead(hf.Boolean("tie_word_embeddings").value_or(true), kEmbedding);
 }
 
 void WriteHf(const HfRelative<Config>&, const Config& config, JsonTree& json) {
@@ -139,8 +142,10 @@ FamilyTable<Config> Table() {
           .validate = &Validate,
           .shrink = &Shrink,
           .decoder = &Decoder,
+          .head = {"", {"lm_head.weight"}},
           .hf = {{"gpt2", "GPT2LMHeadModel", standard_there}},
-          .hf_names = {"transformer.", {".attn.bias", ".attn.masked_bias"}},  // Causal masks.
+          // Causal masks.
+          .hf_names = {"transformer.", {".attn.bias", ".attn.masked_bias"}, {kEmbedding}},
           .hf_features = {{"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
                           {"scale_attn_weights", {"true"}},
                           {"scale_attn_by_inverse_layer_idx", {"false"}},

@@ -1,5 +1,5 @@
 // The shape of a Llama (Touvron et al. 2023, arXiv:2307.09288; Dubey et al. 2024, arXiv:2407.21783)
-// and of its relatives: Mistral (arXiv:2310.06825, without sliding window), Qwen2
+// and of its relatives: Mistral (arXiv:2310.06825, within its sliding window), Qwen2
 // (arXiv:2407.10671: biases of q, k and v) and Qwen3 (arXiv:2505.09388: norms of q and k). Rotary
 // positions, pre-norm blocks with RMSNorm, SwiGLU, grouped-query attention.
 // Tests: tests/models/llama/family_test.cc
@@ -79,6 +79,9 @@ struct LlamaConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm of each head of q and k, before rotation.
   double initializer_range = 0.02;
+  // Tokens that attention reaches back, the query's own included; 0: all. A sequence is no longer,
+  // so that it needs no mask.
+  int64_t sliding_window = 0;
 
   // No part of the shape: how it is trained. Share of the attention's probabilities that are
   // dropped (Tape::recording()).

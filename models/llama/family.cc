@@ -126,6 +126,10 @@ std::vector<FieldRow<Config>> Rows() {
           "false", {"use_qk_norm", "norm_qk"}),
       Row("initializer_range", &Config::initializer_range, RealRange{.at_least = 0, .at_most = 1},
           "Standard deviation of the initial weights", "0.02", {"init_std"}, "initializer_range"),
+      FreeRow("sliding_window", &Config::sliding_window, IntegerRange{0, kMaxPositions},
+              "Tokens that attention reaches back, as Mistral's. Longer sequences are refused. 0: "
+              "no limit",
+              "0", {}, ""),
       DropoutRow(
           "attention_dropout", &Config::attention_dropout,
           "Share of attention's probabilities that are dropped in training, after the softmax",
@@ -345,6 +349,7 @@ void Shrink(Config& c) {
   c.rms_norm_eps = standard.rms_norm_eps;
   c.rope_theta = standard.rope_theta;
   c.rope_scaling = {};
+  c.sliding_window = 0;
   c.initializer_range = 0;
   c.attention_dropout = 0;
 }
@@ -372,8 +377,9 @@ FamilyTable<Config> Table() {
           .validate = &Validate,
           .shrink = &Shrink,
           .decoder = &Decoder,
+          .head = {"", {"lm_head.weight"}},
           .hf = LlamaRelatives(),
-          .hf_names = {"model.", {".rotary_emb.inv_freq"}},
+          .hf_names = {"model.", {".rotary_emb.inv_freq"}, {"embed_tokens.weight"}},
           .hf_features = {{"hidden_act", {"\"silu\"", "\"swish\""}},
                           {"use_sliding_window", {"false"}},
                           {"partial_rotary_factor", {"1", "1.0"}},
@@ -387,6 +393,7 @@ FamilyTable<Config> Table() {
 }  // namespace
 
 int64_t LlamaConfig::max_positions() const {
+  if (sliding_window > 0) return std::min(sliding_window, max_position_embeddings);
   if (rope_scaling.type != RopeScaling::Type::kDynamic || !rope_scaling.factor) {
     return max_position_embeddings;
   }

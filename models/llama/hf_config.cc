@@ -1,6 +1,7 @@
 #include "models/llama/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,17 +17,22 @@ bool AttentionBiasIsAKey(const LlamaRelative& relative) {
   return relative.model_type == "llama" || relative.model_type == "qwen3";
 }
 bool MlpBiasIsAKey(const LlamaRelative& relative) { return relative.model_type == "llama"; }
+bool HasWindow(const LlamaRelative& relative) { return relative.model_type == "mistral"; }
 
 // A window that no sequence fills is none.
-void CheckWindow(const LlamaRelative& relative, const LlamaConfig& config, HfObject& hf) {
+void ReadWindow(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config) {
   const bool has_switch = relative.model_type.starts_with("qwen");
+  const bool mistral = HasWindow(relative);
   std::optional<int64_t> window = hf.Integer("sliding_window");
   hf.Find("max_window_layers");
-  if (!window && relative.model_type == "mistral" && !hf.Holds("sliding_window")) window = 4096;
+  if (!window && mistral && !hf.Holds("sliding_window")) window = 4096;
   if (window && !has_switch && *window < config.max_position_embeddings) {
-    hf.Refuse("sliding_window", std::to_string(*window) +
-                                    " is not in this version, only null, or no fewer than "
-                                    "max_position_embeddings");
+    if (!mistral || *window < 1) {
+      hf.Refuse("sliding_window", std::to_string(*window) +
+                                      " is not in this version, only null, or no fewer than " +
+                                      (mistral ? "1" : "max_position_embeddings"));
+    }
+    config.sliding_window = *window;
   }
   const auto layers = hf.Find("layer_types");
   if (!layers) return;
@@ -37,12 +43,67 @@ void CheckWindow(const LlamaRelative& relative, const LlamaConfig& config, HfObj
   }
 }
 
+// transformers takes 32.0 for 32 in these maps, though nowhere else.
+std::optional<int64_t> WholeNumber(HfObject& hf, const char* key) {
+  const auto value = hf.Find(key);
+  constexpr double kExact = 1e15;
+  if (!value || !value->IsNumber() || value->IsInteger()) return hf.Integer(key);
+  const double number = value->Number();
+  if (number != std::floor(number) || std::abs(number) > kExact)
+    return value->Integer();  // Throws.
+  return static_cast<int64_t>(number);
+}
+
+// Those of a type's own fields that transformers looks at, as it reads them; others may be there.
+RopeScaling ReadScaling(RopeScaling::Type type, HfObject& hf, HfObject& rope,
+                        int64_t max_positions) {
+  RopeScaling scaling{.type = type};
+  VisitFields(scaling, [&](const char* name, auto& field) {
+    using Field = std::decay_t<decltype(*field)>;
+    if constexpr (std::is_same_v<Field, bool>) {
+      field = rope.Boolean(name);
+    } else if constexpr (std::is_same_v<Field, int64_t>) {
+      field = WholeNumber(rope, name);
+    } else {
+      field = rope.Real(name);
+    }
+  });
+  const bool yarn = type == RopeScaling::Type::kYarn, llama3 = type == RopeScaling::Type::kLlama3;
+  if (type == RopeScaling::Type::kDefault) return {};
+  if (!yarn && !llama3) return {.type = type, .factor = scaling.factor};
+  std::optional<int64_t>& original = scaling.original_max_position_embeddings;
+  // One beside the map counts before that in it.
+  if (const auto beside = WholeNumber(hf, "original_max_position_embeddings")) original = beside;
+  if (!original) original = max_positions;
+  if (llama3) {
+    return {.type = type,
+            .factor = scaling.factor,
+            .original_max_position_embeddings = original,
+            .low_freq_factor = scaling.low_freq_factor,
+            .high_freq_factor = scaling.high_freq_factor};
+  }
+  scaling.low_freq_factor.reset();
+  scaling.high_freq_factor.reset();
+  // What is null or 0 counts in its own way.
+  if (rope.Holds("factor") && !scaling.factor && *original > 0) {
+    scaling.factor = static_cast<double>(max_positions) / static_cast<double>(*original);
+  }
+  if (rope.Holds("truncate") && !scaling.truncate) scaling.truncate = false;
+  if (scaling.beta_fast == 0.0) scaling.beta_fast.reset();
+  if (scaling.beta_slow == 0.0) scaling.beta_slow.reset();
+  if (scaling.mscale.value_or(0) == 0 || scaling.mscale_all_dim.value_or(0) == 0) {
+    scaling.mscale.reset();
+    scaling.mscale_all_dim.reset();
+  }
+  return scaling;
+}
+
 // rope_theta and rope_scaling, or both as rope_parameters, which newer files have.
 void ReadRope(HfObject& hf, LlamaConfig& config) {
   if (const auto theta = hf.Real("rope_theta")) config.rope_theta = *theta;
-  const char* key = hf.Holds("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const auto json = hf.Find(key);
-  hf.Find("rope_scaling");
+  const auto older = hf.Find("rope_scaling"), newer = hf.Find("rope_parameters");
+  const bool is_empty = older && older->IsObject() && older->Members().empty();
+  const auto json = newer && (!older || is_empty) ? newer : older;
   if (!json) return;
   if (!json->IsObject()) json->Refuse(json->Show() + " is not an object");
   HfObject rope(*json);
@@ -51,33 +112,14 @@ void ReadRope(HfObject& hf, LlamaConfig& config) {
   const char* type_key = rope.Find("rope_type") ? "rope_type" : "type";
   const std::string type = rope.Text(type_key).value_or("default");
   rope.Find("type");
-  RopeScaling& scaling = config.rope_scaling;
+  rope.Find("finetuned");  // Old files of YaRN have it; nobody reads it.
   const auto names = NamesOf(RopeScaling::Type());
   const auto found = std::find(names.begin(), names.end(), type);
   if (found == names.end()) {
     rope.Refuse(type_key, rope.Find(type_key)->Show() + " is not in this version");
   }
-  scaling.type = static_cast<RopeScaling::Type>(found - names.begin());
-  VisitFields(scaling, [&](const char* name, auto& field) {
-    using Field = std::decay_t<decltype(*field)>;
-    if constexpr (std::is_same_v<Field, bool>) {
-      field = rope.Boolean(name);
-    } else if constexpr (std::is_same_v<Field, int64_t>) {
-      field = rope.Integer(name);
-    } else {
-      field = rope.Real(name);
-    }
-  });
-  // transformers' own defaults.
-  const bool has_original =
-      scaling.type == RopeScaling::Type::kLlama3 || scaling.type == RopeScaling::Type::kYarn;
-  if (has_original && !scaling.original_max_position_embeddings) {
-    scaling.original_max_position_embeddings = config.max_position_embeddings;
-  }
-  if (scaling.type == RopeScaling::Type::kDefault) scaling = RopeScaling();
-  if (scaling.type == RopeScaling::Type::kDynamic) {
-    scaling.original_max_position_embeddings.reset();  // It goes by max_position_embeddings.
-  }
+  config.rope_scaling = ReadScaling(static_cast<RopeScaling::Type>(found - names.begin()), hf, rope,
+                                    config.max_position_embeddings);
   if (const auto unknown = rope.Unasked(); !unknown.empty()) {
     rope.Refuse(unknown[0].first, "is not in this version");
   }
@@ -124,7 +166,8 @@ void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& c
   const int64_t quotient = LlamaConfig::HeadDim(config.hidden_size, config.num_attention_heads);
   const bool given = hf.Holds("head_dim") || config.head_dim == 0;
   config.head_dim = hf.Integer("head_dim").value_or(given ? quotient : config.head_dim);
-  config.tie_word_embeddings = hf.Boolean("tie_word_embeddings").value_or(false);
+  config.tie_word_embeddings =
+      hf.TiesHead(hf.Boolean("tie_word_embeddings").value_or(false), "embed_tokens.weight");
   if (AttentionBiasIsAKey(relative)) {
     config.attention_bias = hf.Boolean("attention_bias").value_or(false);
     config.attention_output_bias = config.attention_bias;
@@ -137,7 +180,7 @@ void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& c
     hf.WantOneOf("mlp_bias", {"false"});
   }
   ReadRope(hf, config);
-  CheckWindow(relative, config, hf);
+  ReadWindow(relative, hf, config);
 }
 
 const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives,
@@ -153,7 +196,12 @@ const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives
   if (config.mlp_bias && (config.qk_norm || qwen2)) {
     refuse("mlp_bias with qk_norm or with a bias of q, k and v alone");
   }
-  const std::string_view type = config.qk_norm ? "qwen3" : qwen2 ? "qwen2" : "llama";
+  const bool plain = !config.qk_norm && !config.mlp_bias && !config.attention_bias;
+  if (config.sliding_window > 0 && !plain) refuse("sliding_window with qk_norm or a bias");
+  const std::string_view type = config.sliding_window > 0 ? "mistral"
+                                : config.qk_norm          ? "qwen3"
+                                : qwen2                   ? "qwen2"
+                                                          : "llama";
   return *std::find_if(relatives.begin(), relatives.end(),
                        [&](const LlamaRelative& r) { return r.model_type == type; });
 }
@@ -165,6 +213,7 @@ void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config, 
   json["tie_word_embeddings"] = config.tie_word_embeddings;
   if (AttentionBiasIsAKey(relative)) json["attention_bias"] = config.attention_bias;
   if (MlpBiasIsAKey(relative)) json["mlp_bias"] = config.mlp_bias;
+  if (HasWindow(relative)) json["sliding_window"] = config.sliding_window;
   // The keys that older versions read; newer ones take them over.
   json["rope_theta"] = config.rope_theta;
   JsonTree scaling;  // null.

@@ -17,6 +17,7 @@ namespace {
 
 using Config = T5Config;
 
+constexpr const char* kEmbedding = "shared.weight";
 constexpr int64_t kMaxBuckets = int64_t{1} << 16;
 
 std::vector<FieldRow<Config>> Rows() {
@@ -136,7 +137,7 @@ void Shrink(Config& c) {
 }
 
 // transformers 4 scales the decoder's output where the head is tied; 5 has a key for it and ties
-// where the files hold no head.
+// where the files hold no head, or a copy of the embedding.
 void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
   config.num_decoder_layers = hf.Integer("num_decoder_layers").value_or(config.num_hidden_layers);
   hf.WantOneOf("feed_forward_proj", {"\"relu\"", "\"gated-gelu\""});
@@ -146,9 +147,23 @@ void ReadHf(const HfRelative<Config>&, HfObject& hf, Config& config) {
   const bool tied = hf.Boolean("tie_word_embeddings").value_or(true);
   const std::optional<bool> scales = hf.Boolean("scale_decoder_outputs");
   config.scale_decoder_outputs = scales.value_or(tied);
-  config.tie_word_embeddings = tied && scales.value_or(true);
-  if (const auto has_head = hf.HasTensor("lm_head.weight"); has_head && (scales || !tied)) {
-    config.tie_word_embeddings = !*has_head;
+  if (!hf.HasTensor(kEmbedding)) {
+    config.tie_word_embeddings = tied && scales.value_or(true);
+  } else if (scales || !tied) {
+    config.tie_word_embeddings = !hf.Differ("lm_head.weight", kEmbedding);
+  } else {
+    config.tie_word_embeddings = hf.TiesHead(tied, kEmbedding);
+  }
+  for (const char* copy : {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}) {
+    if (hf.Differ(copy, kEmbedding)) {
+      hf.Refuse(copy, std::string("is no copy of ") + kEmbedding +
+                          ": stacks with embeddings of their own are not in this version");
+    }
+  }
+  if (hf.HasTensor("decoder.final_layer_norm.weight") == std::optional(false)) {
+    hf.Refuse("architectures",
+              "the files beside it hold no decoder, as those of a T5EncoderModel: "
+              "an encoder alone is not in this version");
   }
 }
 
@@ -196,7 +211,8 @@ const ModelFamily& Family() {
        // Copies of what is shared, and a table that old files hold and nobody reads.
        .hf_names = {"",
                     {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
-                     ".EncDecAttention.relative_attention_bias.weight"}},
+                     ".EncDecAttention.relative_attention_bias.weight"},
+                    {kEmbedding, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}},
        .hf_features = {{"is_encoder_decoder", {"true"}},
                        {"is_decoder", {"false"}},
                        {"pad_token_id", {"0"}},

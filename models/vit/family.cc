@@ -1,5 +1,6 @@
 // ViT as a family: its fields, published sizes, and config.json.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -183,9 +184,23 @@ const HfRelative<Config>& RelativeOf(const std::vector<HfRelative<Config>>& rela
   return relatives[c.mixes_heads() ? 1 : 0];
 }
 
+// Tensors of other heads than a classifier's, which has no part for them.
+constexpr std::array<std::string_view, 3> kOfOtherHeads = {
+    "pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"};
+
+void NoteLeftOut(HfObject& hf) {
+  std::string out;
+  for (const std::string_view name : kOfOtherHeads) {
+    if (!hf.HasTensor(std::string(name)).value_or(false)) continue;
+    out.append(out.empty() ? "" : ", ").append(name);
+  }
+  if (!out.empty()) hf.Note("left out, because a classifier has none: " + out);
+}
+
 // transformers assumes two labels where a file has none.
 void ReadHf(const HfRelative<Config>& relative, HfObject& hf, Config& c) {
   const Keys keys(relative);
+  NoteLeftOut(hf);
   c.layer_norm_epsilon = hf.Real(keys.epsilon).value_or(c.layer_norm_epsilon);
   c.attention_dropout = hf.Real(keys.attention_dropout).value_or(0);
   c.qkv_bias = hf.Boolean("qkv_bias").value_or(c.qkv_bias);
@@ -245,8 +260,7 @@ const ModelFamily& Family() {
        .head = {"num_labels",
                 {"classifier.weight", "classifier.bias", "mlp_head.1.weight", "mlp_head.1.bias"}},
        .hf = {{"vit", "ViTForImageClassification", Config()}, {"deepvit", "DeepViT", deep}},
-       // Tensors of other heads than a classifier's.
-       .hf_names = {"vit.", {"pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"}},
+       .hf_names = {"vit.", {kOfOtherHeads.begin(), kOfOtherHeads.end()}},
        .hf_features = {{"hidden_act", {"\"gelu\""}},
                        {"problem_type", {"\"single_label_classification\""}}},
        .read_hf = &ReadHf,

@@ -55,6 +55,10 @@ def logits_of(model):
         return model(torch.tensor([TOKENS])).logits[0].float().numpy()
 
 
+def our_logits(directory):
+    return np.frombuffer(run(LOGITS, directory, *TOKENS), np.float32).reshape(len(TOKENS), -1)
+
+
 def main():
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
@@ -71,8 +75,7 @@ def main():
                 "train: {steps: 20, micro_batch_size: 2, global_batch_size: 4}\n"
                 "optimizer: {lr: 2.0e-2}\nschedule: {name: constant}\ncheckpoint: {every: 20}\n")
             run(BINARY, "--config", directory / "recipe.yaml")
-            ours = np.frombuffer(run(LOGITS, directory / "run" / "checkpoints" / "step_20", *TOKENS),
-                                 np.float32).reshape(len(TOKENS), -1)
+            ours = our_logits(directory / "run" / "checkpoints" / "step_20")
             for dtype, limit in LIMITS.items():
                 out = directory / dtype
                 run(BINARY, "checkpoint", "export", directory / "run", "--out", out, "--adapters",
@@ -93,6 +96,9 @@ def main():
                     auto = peft.AutoPeftModelForCausalLM.from_pretrained(out).eval()
                     if np.abs(logits_of(auto) - theirs).max() > limit * largest:
                         print(f"{fixture} {targets}: AutoPeftModelForCausalLM differs: WRONG")
+                        wrong += 1
+                    if np.abs(our_logits(out) - theirs).max() > limit * largest:
+                        print(f"{fixture} {targets}: our own reading of it differs: WRONG")
                         wrong += 1
     sys.exit(1 if wrong else 0)
 

@@ -30,6 +30,7 @@
 #include "trainer/runtime/choose_device.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_export.h"
+#include "trainer/weights/hf_hints.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
@@ -89,13 +90,15 @@ void RequireRoom(const GeneratorOptions& options, int64_t weights, int64_t cache
 StoredModel OpenStoredModel(const std::string& path) {
   StoredModel stored;
   WeightSource weights;
-  if (PathExists(path + "/config.json") && !PathExists(path + "/manifest.json")) {
+  if (IsOfHuggingFace(path)) {
     stored.directory = path;
     stored.shape = ReadInitialShape(path);
     stored.tokenizer = InitialTokenizer(path);
-    stored.eos = ReadHfEos(path);
+    stored.eos = InitialEos(path);
+    stored.notes = InitialNotes(path);
     weights = OpenInitialWeights(path);
   } else {
+    RefuseWhatIsNoCheckpoint(path);
     auto reader = std::make_unique<CheckpointReader>(HoldCheckpoint(path));
     const CheckpointMeta& meta = reader->manifest().meta;
     stored.directory = reader->directory();

@@ -39,6 +39,7 @@ struct StoredModel {
   std::vector<int32_t> other_ends;  // Beside these: EndsOfOrigin().
   std::vector<int32_t> own;         // Trained though they may be no token of the tokenizer: `eos`,
                                     // and sentinels of a text in bytes.
+  std::vector<std::string> notes = {};  // InitialNotes().
 };
 
 // `path`: a Hugging Face directory, one of our checkpoints, or a run directory, whose latest

@@ -151,6 +151,31 @@ void FillVocabulary(const Run& run, Recipe& recipe) {
   recipe.notes.push_back(std::move(note));
 }
 
+void NoteFiles(const Run& run, Recipe& recipe) {
+  if (run) return;
+  const std::string& from = *recipe.model.init_from;
+  for (const std::string& note : InitialNotes(from)) recipe.notes.push_back(from + ": " + note);
+}
+
+// The classes of a head that is drawn because the files have none.
+void FillClasses(const Run& run, Recipe& recipe) {
+  if (run) return;
+  const std::string& from = *recipe.model.init_from;
+  const ModelShape shape = ReadInitialShape(from);
+  const std::string field(shape.family().head().field);
+  if (field.empty() || recipe.model.fields.contains(field)) return;
+  if (!FindHeadToDraw(shape, from).is_missing) return;
+  for (const SourceRecipe& source : recipe.data.TrainSources()) {
+    const DataSource& row = RowOf(source);
+    const int64_t classes = row.classes != nullptr ? row.classes(source) : 0;
+    if (classes == 0) continue;
+    recipe.model.fields[field] = classes;
+    recipe.notes.push_back("model." + field + ": " + std::to_string(classes) +
+                           ", the classes of data.train: " + from + " has no head");
+    return;
+  }
+}
+
 // Null where init_from cannot be read: the run says why.
 const ModelFamily* FamilyFor(const ModelRecipe& model) {
   if (model.family) return FindFamily(*model.family);
@@ -185,6 +210,8 @@ std::vector<ShapeConflict> CompleteRecipe(Recipe& recipe) {
     try {
       PinInitialWeights(run, recipe);
       mistakes = FillTokenizers(run, recipe);
+      NoteFiles(run, recipe);
+      FillClasses(run, recipe);
     } catch (const Error&) {  // No mistake of the recipe: the run says it.
     }
   }

@@ -19,7 +19,13 @@ struct ShapeConflict;
 //   vocab_size  Without init_from and preset: the size of the sources' tokenizer, rounded up to a
 //               multiple of model.vocab_multiple. The family's default where the file cannot be
 //               read; where tokenizers disagree, or no source has one, it is left open.
+//   num_labels  Under model.init_from without a head: the classes of data.train, where their
+//   folders
+//               have names.
 //   keep_fp32   In fp16: what the family keeps in fp32, where fsdp.mixed_precision does not say.
+//
+// What is made of init_from's files otherwise than their config.json says (InitialNotes()) is
+// noted.
 //
 // A run that goes on takes what its checkpoint says in place of all of these. Each finding becomes
 // one of `recipe.notes`. Where init_from cannot be read nothing is filled in: the run says why.

@@ -36,14 +36,11 @@
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
+#include "trainer/weights/hf_hints.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {
-
-bool IsHuggingFace(const std::string& path) {
-  return !PathExists(path + "/manifest.json") && PathExists(path + "/config.json");
-}
 
 std::string LoraText(const std::optional<LoraRecipe>& lora) {
   if (!lora) return "null";
@@ -207,12 +204,13 @@ class Evaluating {
 Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   Evaluation evaluation;
   evaluation.json = flags.json;
-  evaluation.ours = !IsHuggingFace(flags.checkpoint);
+  evaluation.ours = !IsOfHuggingFace(flags.checkpoint);
   evaluation.checkpoint = flags.checkpoint;
   std::vector<std::string> overrides = flags.overrides;
   CheckpointMeta meta;
   Recipe trained;
   if (evaluation.ours) {
+    RefuseWhatIsNoCheckpoint(flags.checkpoint);
     evaluation.checkpoint = ResolveCheckpoint(flags.checkpoint);
     meta = ReadCheckpointMeta(evaluation.checkpoint);
     evaluation.step = meta.step;

@@ -28,14 +28,24 @@ void DescribeFiles(const Recipe& recipe, const ModelShape& shape, Recorder& reco
     rates += (rates.empty() ? "" : ", ") + key + " " + Show(rate, field);
   }
   if (!rates.empty()) recorder.Line(Printable(directory + ": taken over: " + rates));
-  if (!keys.empty()) recorder.Line(Printable(directory + "/config.json: not looked at: " + keys));
+  if (!keys.empty()) {
+    const std::string base = FindBaseWeights(directory);
+    recorder.Line(Printable(base + "/config.json: not looked at: " + keys));
+  }
 }
 
-void DescribeHead(const ModelHead& head, const ModelShape& shape, const std::string& from,
+void DescribeHead(const HeadToDraw& to_draw, const ModelShape& shape, const std::string& from,
                   Recorder& recorder) {
+  const ModelHead& head = to_draw.head;
   const auto classes = [&](const ModelShape& of) {
     return std::to_string(std::get<int64_t>(*of.Find(head.field)));
   };
+  if (to_draw.is_missing) {
+    recorder.Line(Printable(from + ": has no " + std::string(head.tensors[0]) + ": a head" +
+                            (head.field.empty() ? "" : " for " + classes(shape) + " classes") +
+                            " is drawn"));
+    return;
+  }
   recorder.Line(Printable(from + ": its head is for " + classes(ReadInitialShape(from)) +
                           " classes: one for " + classes(shape) + " is drawn anew"));
 }
@@ -55,8 +65,9 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
   if (recipe.model.init_from) {
     DescribeFiles(recipe, shape, recorder);
     const std::string& from = *recipe.model.init_from;
-    const ModelHead head = HeadToDraw(shape, from);
-    if (!head.field.empty()) DescribeHead(head, shape, from, recorder);
+    const HeadToDraw to_draw = FindHeadToDraw(shape, from);
+    const ModelHead& head = to_draw.head;
+    if (!head.tensors.empty()) DescribeHead(to_draw, shape, from, recorder);
     EveryRank(job, "initial weights", [&] {
       const WeightSource read =
           RequireFinite(OpenInitialWeights(from, head), "model.init_from: " + from, "trained");

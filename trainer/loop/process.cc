@@ -262,7 +262,7 @@ std::string HowToGoOn(const Recipe& recipe) {
 void CheckInitialWeights(const Recipe& recipe) {
   if (!recipe.model.init_from || GoesOn(recipe)) return;
   const ModelShape shape = ShapeFor(recipe);  // Its words on config.json come first, as in a run.
-  OpenInitialWeights(*recipe.model.init_from, HeadToDraw(shape, *recipe.model.init_from));
+  OpenInitialWeights(*recipe.model.init_from, FindHeadToDraw(shape, *recipe.model.init_from).head);
 }
 
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,

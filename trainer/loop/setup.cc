@@ -153,22 +153,27 @@ std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 
 namespace {
 
-// `found`: the shape in the files that the weights come from.
-std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const ModelShape& found,
+// `from`: the files that the weights come from.
+std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const std::string& from,
                                         const Model& model) {
-  const ModelHead& head = found.family().head();
-  if (head.field.empty()) return std::nullopt;
-  const ModelShape shape = ShapeFor(recipe);
-  if (shape.Find(head.field) == found.Find(head.field)) return std::nullopt;
+  HeadToDraw to_draw;
+  try {
+    to_draw = FindHeadToDraw(ShapeFor(recipe), from);
+  } catch (const CheckpointError&) {  // The run says it.
+  }
+  const ModelHead& head = to_draw.head;
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* p : segment.parameters) {
       if (!head.Has(p->name()) || p->trainable()) continue;
       const bool lora = recipe.model.lora.has_value();
+      const std::string why = to_draw.is_missing ? "model.init_from has no head, so `"
+                                                 : "is not that of model.init_from, so `";
+      const std::string key = to_draw.is_missing ? "init_from" : std::string(head.field);
       return ShapeConflict{
-          {"model." + std::string(head.field)},
-          "is not that of model.init_from, so `" + p->name() + "` is drawn anew, and " +
+          {"model." + key},
+          why + p->name() + "` is drawn anew, and " +
               (lora ? "model.lora trains adapters alone" : "optimizer.groups freezes it") +
-              ": keep that of the weights, or " +
+              (to_draw.is_missing ? ": " : ": keep that of the weights, or ") +
               (lora ? "train without model.lora" : "leave the head out of what is frozen")};
     }
   }
@@ -192,8 +197,8 @@ void CheckBatchNorms(const Recipe& recipe, const Model& model, int world) {
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   std::vector<ShapeConflict> mistakes;
   std::optional<ModelShape> shape;
+  std::string where;
   if (recipe.model.init_from) {
-    std::string where;
     try {
       FoundShape found = FindShape(recipe);
       shape = found.shape;
@@ -202,6 +207,10 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
       return {};  // No mistake of the recipe: the run says it, with an exit code of its own.
     }
     mistakes = Disagreements(recipe, *shape, where);
+    for (ShapeConflict& mistake : mistakes) {
+      if (mistake.keys[0] != "model.tie_word_embeddings") continue;
+      for (const std::string& note : InitialNotes(where)) mistake.message += "; " + note;
+    }
   } else {
     shape = ShapeOf(recipe.model);  // Judged with the recipe.
   }
@@ -210,7 +219,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
     mistakes.push_back(std::move(mistake));
   }
   if (recipe.model.init_from && mistakes.empty()) {
-    if (auto frozen = FrozenHead(recipe, *shape, *model)) mistakes.push_back(std::move(*frozen));
+    if (auto frozen = FrozenHead(recipe, where, *model)) mistakes.push_back(std::move(*frozen));
   }
   return mistakes;
 }

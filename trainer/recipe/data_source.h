@@ -171,6 +171,8 @@ struct DataSource {
   void (*check_model)(const SourceRecipe& source, const std::string& key, const Model& model,
                       const BatchSpec& inputs, std::vector<ShapeConflict>& conflicts) = nullptr;
   std::string (*describe)(const SourceRecipe& source) = nullptr;
+  // Classes that its names tell apart; 0: none do. Throws DataError.
+  int64_t (*classes)(const SourceRecipe& source) = nullptr;
   std::string (*chat_template)(const SourceRecipe& source) = nullptr;
   // What an image goes through before the model, for whoever exports that.
   ImageChanges (*image_changes)(const SourceRecipe& source) = nullptr;

@@ -181,9 +181,14 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   const int64_t positions = decoder.max_positions;
   if (data.seq_len > positions) {
     const auto plain = std::get<int64_t>(*shape.Find("max_position_embeddings"));
-    std::string message = "data.seq_len is " + std::to_string(data.seq_len) +
-                          ", but model.max_position_embeddings is " + std::to_string(plain);
-    if (positions != plain) {
+    std::string message = "data.seq_len is " + std::to_string(data.seq_len) + ", but ";
+    if (positions < plain) {
+      message += "model.sliding_window is " + std::to_string(positions) +
+                 ": sequences that are longer than the window are not in this version";
+    } else {
+      message += "model.max_position_embeddings is " + std::to_string(plain);
+    }
+    if (positions > plain) {
       message += ", which model.rope_scaling stretches to " + std::to_string(positions);
     }
     conflicts.push_back(

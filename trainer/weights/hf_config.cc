@@ -91,6 +91,25 @@ std::string KnownTypes() {
   return all;
 }
 
+// The files of a directory, opened when they are asked for.
+class OpenedLater : public HfFiles {
+ public:
+  explicit OpenedLater(std::string directory) : directory_(std::move(directory)) {}
+  bool Holds(const std::string& tensor) const override { return files().Holds(tensor); }
+  bool AreEqual(const std::string& a, const std::string& b) const override {
+    return files().AreEqual(a, b);
+  }
+
+ private:
+  const HfWeights& files() const {
+    if (!files_) files_.emplace(directory_);
+    return *files_;
+  }
+
+  const std::string directory_;
+  mutable std::optional<HfWeights> files_;
+};
+
 JsonValue Parse(std::string_view text, const std::string& path) {
   if (text.size() > kMaxBytes) {
     throw CheckpointError(path + ": has " + std::to_string(text.size()) + " bytes, the most is " +
@@ -103,9 +122,8 @@ JsonValue Parse(std::string_view text, const std::string& path) {
 
 }  // namespace
 
-HfConfig ParseHfConfig(std::string_view text, const std::string& path,
-                       const HfObject::HoldsTensor& holds_tensor) {
-  HfObject hf(Parse(text, path), holds_tensor);
+HfConfig ParseHfConfig(std::string_view text, const std::string& path, const HfFiles* files) {
+  HfObject hf(Parse(text, path), files);
   HfConfig config;
   const std::string type = hf.Text("model_type").value_or("none");
   const ModelFamily* const family = FamilyOfType(type);
@@ -126,13 +144,14 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path,
   const auto unasked = hf.Unasked();
   for (const auto& [key, value] : unasked) config.ignored.push_back(key);
   RefuseOtherDropouts(unasked, hf);
+  config.notes = hf.notes();
   return config;
 }
 
 HfConfig ReadHfConfig(const std::string& directory) {
   const std::string path = directory + "/config.json";
-  return ParseHfConfig(ReadWholeFile(path), path,
-                       [&](const std::string& tensor) { return HfHoldsTensor(directory, tensor); });
+  const OpenedLater files(directory);
+  return ParseHfConfig(ReadWholeFile(path), path, HoldsHfWeights(directory) ? &files : nullptr);
 }
 
 std::optional<DType> ReadHfDType(const std::string& directory) {

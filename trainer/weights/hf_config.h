@@ -21,15 +21,16 @@ struct HfConfig {
   ModelShape shape;                  // With the dropouts to train with.
   std::vector<std::string> ignored;  // Keys that are ignored, for a message.
   std::vector<int32_t> eos;          // Tokens that end a text.
+  std::vector<std::string> notes;    // What is made of the files otherwise than config.json says.
 };
 
 // Refuses by name whatever this version would compute in another way: a model_type that no family
 // reads, another activation, sliding windows in use, parts of heads that
 // are not rotated, experts, quantised weights, dropout where we have none, ... A null counts as
 // absent. Throws CheckpointError with `path` and the key.
-// `holds_tensor`: asks the files beside config.json for what it leaves open.
+// `files`: those beside config.json, for what it leaves open; null: there are none.
 HfConfig ParseHfConfig(std::string_view text, const std::string& path,
-                       const HfObject::HoldsTensor& holds_tensor = nullptr);
+                       const HfFiles* files = nullptr);
 HfConfig ReadHfConfig(const std::string& directory);  // Parses its config.json.
 
 // The tokens that end a text of the model in `directory`, as for transformers' generate(): from

@@ -26,6 +26,7 @@
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/initial_weights.h"
 #include "trainer/weights/merged_weights.h"
+#include "trainer/weights/peft_adapter.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
@@ -153,7 +154,7 @@ Origin OriginOf(const CheckpointMeta& meta) {
     for (int i = 0; i < kMostRuns && !text.empty(); ++i) {
       const Recipe recipe = ParseRecipe({{"the checkpoint's recipe", text}});
       if (!recipe.model.init_from) return origin;
-      const std::string from = FindInitialWeights(*recipe.model.init_from);
+      const std::string from = FindBaseWeights(*recipe.model.init_from);
       std::vector<std::string> classes;
       if (PathExists(from + "/manifest.json")) {
         const CheckpointMeta before = ReadCheckpointMeta(from);
@@ -319,7 +320,7 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
   AdaptersExported exported;
   exported.adapters = ExportHfAdapters(reader, *ModelOfCheckpoint(reader), out, options, progress);
   std::error_code ignored;
-  if (!fs::exists(options.base + "/config.json", ignored)) {
+  if (!fs::exists(options.base + "/config.json", ignored) || HoldsPeftAdapter(options.base)) {
     exported.warnings.push_back(
         options.base +
         " is no Hugging Face directory: give peft one with these weights (`checkpoint export` "

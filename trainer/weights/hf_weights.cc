@@ -1,7 +1,11 @@
 #include "trainer/weights/hf_weights.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string_view>
 
@@ -15,12 +19,27 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/model.h"
 #include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_hints.h"
 #include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/peft_adapter.h"
 
 namespace fsdp {
 namespace {
 
 constexpr const char* kIndex = ".index.json";
+constexpr const char* kHead = "lm_head.weight";
+
+// Changes where the file does.
+std::string IdentityOf(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return path;
+  std::string identity = path;
+  for (const int64_t n : {int64_t(info.st_dev), int64_t(info.st_ino), int64_t(info.st_size),
+                          int64_t(info.st_mtim.tv_sec), int64_t(info.st_mtim.tv_nsec)}) {
+    identity += " " + std::to_string(n);
+  }
+  return identity;
+}
 
 std::string SingleFile(const std::string& directory) { return directory + "/model.safetensors"; }
 
@@ -39,7 +58,7 @@ bool IsOfNoUse(const std::string& name) {
       if (name.ends_with(end)) return true;
     }
   }
-  return name == "lm_head.weight";  // Asked for where it is not tied.
+  return name == kHead;  // Asked for where it is not tied.
 }
 
 // The files of a model, and the one that holds each tensor where there are several.
@@ -63,14 +82,37 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
 
 }  // namespace
 
-std::optional<bool> HfHoldsTensor(const std::string& directory, const std::string& tensor) {
+bool HoldsHfWeights(const std::string& directory) {
   const std::string single = SingleFile(directory);
-  if (!PathExists(single) && !PathExists(single + kIndex)) return std::nullopt;
-  return HfWeights(directory).Holds(tensor);
+  return PathExists(single) || PathExists(single + kIndex);
 }
 
 bool HfWeights::Holds(const std::string& tensor) const {
   return tensors_.contains(WithoutTrunk(tensor));
+}
+
+bool HfWeights::AreEqual(const std::string& a, const std::string& b) const {
+  const Tensor &first = tensors_.at(WithoutTrunk(a)), &second = tensors_.at(WithoutTrunk(b));
+  const SafetensorsInfo &of_first = first.file->Info(first.name),
+                        &of_second = second.file->Info(second.name);
+  if (of_first.shape != of_second.shape) return false;
+  std::string key;
+  for (const Tensor& t : {first, second})
+    key += t.name + " of " + IdentityOf(t.file->path()) + "\n";
+  static std::mutex mutex;
+  static std::map<std::string, bool> known;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = known.try_emplace(key, true);
+  constexpr int64_t kBlock = 1 << 16;
+  std::vector<float> x, y;
+  for (int64_t i = 0, n = of_first.NumElements(); is_new && at->second && i < n; i += kBlock) {
+    x.resize(static_cast<size_t>(std::min(kBlock, n - i)));
+    y.resize(x.size());
+    first.file->ReadFloat(first.name, i, x);
+    second.file->ReadFloat(second.name, i, y);
+    at->second = x == y;
+  }
+  return at->second;
 }
 
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
@@ -88,7 +130,8 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   }
   if (!PathExists(index)) {
     throw CheckpointError(directory +
-                          ": holds neither model.safetensors nor model.safetensors.index.json");
+                          ": holds neither model.safetensors nor model.safetensors.index.json" +
+                          HowToGetWeights(directory));
   }
   std::map<std::string, const SafetensorsReader*> opened;
   for (const auto& [tensor, name] : ReadIndex(index)) {
@@ -102,12 +145,36 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   }
 }
 
-const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape& shape) const {
-  const auto it = tensors_.find(WithoutTrunk(tensor));
-  if (it == tensors_.end()) {
-    throw CheckpointError(directory_ + ": has no parameter '" + tensor + "'");
+const HfWeights::Tensor* HfWeights::Look(const std::string& tensor) const {
+  const auto find = [&](std::string_view name) {
+    const auto it = tensors_.find(std::string(name));
+    return it == tensors_.end() ? nullptr : &it->second;
+  };
+  const std::string name = WithoutTrunk(tensor);
+  const Tensor* found = find(name);
+  for (const ModelFamily* family : Families()) {
+    const auto& names = family->hf_names().embedding;
+    if (found != nullptr || names.empty() || names[0] != name) continue;
+    for (const std::string_view copy : names) found = found != nullptr ? found : find(copy);
+    if (found == nullptr) found = find(kHead);
   }
-  const auto& [file, name] = it->second;
+  return found;
+}
+
+void HfWeights::RefuseMissing(const std::string& tensor) const {
+  std::string why = directory_ + ": has no parameter '" + tensor + "'";
+  for (const ModelFamily* family : Families()) {
+    if (!family->head().Has(tensor)) continue;
+    why += ", so no head: training begins from such files (model.init_from) and draws one";
+    break;
+  }
+  throw CheckpointError(why);
+}
+
+const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape& shape) const {
+  const Tensor* const found = Look(tensor);
+  if (found == nullptr) RefuseMissing(tensor);
+  const auto& [file, name] = *found;
   const std::vector<int64_t>& dims = file->Info(name).shape;
   bool same = static_cast<int>(dims.size()) == shape.rank();
   for (int i = 0; same && i < shape.rank(); ++i) same = dims[i] == shape[i];
@@ -117,12 +184,18 @@ const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape&
     throw CheckpointError(file->path() + ": parameter '" + tensor + "' has shape [" + text +
                           "], want " + shape.ToString());
   }
-  return it->second;
+  return *found;
 }
 
 void HfWeights::RequireAll(const HfTensors& tensors, const ModelHead& head) const {
   std::set<std::string> wanted;
+  const auto is_head = [](const HfTensors::Tensor& tensor) { return tensor.name() == kHead; };
+  const bool own_head = std::any_of(tensors.tensors().begin(), tensors.tensors().end(), is_head);
   for (const HfTensors::Tensor& want : tensors.tensors()) {
+    const Tensor* const there = Look(want.name());
+    if (own_head && want.name() != kHead && there != nullptr && there->name == kHead) {
+      RefuseMissing(want.name());
+    }
     if (head.Has(want.name())) {
       // It is drawn.
     } else if (want.buffer != nullptr) {
@@ -174,6 +247,12 @@ void HfWeights::FillParameter(const Parameter& parameter, int64_t begin,
 
 HfImported ImportHf(const std::string& directory, const std::string& out,
                     const ByteProgress& progress, bool allow_nonfinite) {
+  RefuseWhatIsNoCheckpoint(directory);
+  if (HoldsPeftAdapter(directory)) {
+    throw CheckpointError(directory +
+                          ": holds a PEFT adapter, which an import does not merge: a run begins "
+                          "from it with model.init_from, or peft merges it (merge_and_unload())");
+  }
   const HfConfig config = ReadHfConfig(directory);
   const std::shared_ptr<Model> model = MakeModel(config.shape);
   if (!model->tables().empty()) {
@@ -210,7 +289,8 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
     weights.FillBuffer(*buffers.at(tensor.name), begin, values);
     refuse(DescribeNotFinite(tensor.name, begin, values));
   };
-  return {WriteCheckpoint(out, checkpoint, read, progress, read_buffer), config.ignored};
+  return {WriteCheckpoint(out, checkpoint, read, progress, read_buffer), config.ignored,
+          config.notes};
 }
 
 }  // namespace fsdp

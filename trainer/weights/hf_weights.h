@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "models/family.h"
+#include "models/hf_object.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
@@ -23,7 +23,7 @@ namespace fsdp {
 // Tensors in F32, F64, BF16 or F16, read by byte ranges, 256 KiB at a time. The name of the model's
 // trunk (models/hf_names.h) may precede a tensor's name or not, both here and in the file. const
 // calls may run in parallel.
-class HfWeights {
+class HfWeights final : public HfFiles {
  public:
   // Opens all files and reads their headers. Throws CheckpointError.
   explicit HfWeights(const std::string& directory);
@@ -32,10 +32,14 @@ class HfWeights {
   // read, and no other tensors except those known to be of no use (causal masks, rotary
   // frequencies, the second copy of a tied head). Throws CheckpointError with the first tensor that
   // is missing, wrong or too much.
-  // Tensors in `head` need not be there.
+  // Tensors in `head` need not be there. Where a model without a head of its own has its embedding
+  // under the name of a copy (HfNames::embedding), that is read.
   void RequireAll(const HfTensors& tensors, const ModelHead& head = {}) const;
 
-  bool Holds(const std::string& tensor) const;
+  bool Holds(const std::string& tensor) const override;
+  // As numbers, whatever their dtypes. Remembered for the life of the process, by names, sizes and
+  // times of the files.
+  bool AreEqual(const std::string& a, const std::string& b) const override;
 
   // Fills `out` with elements [begin, begin + out.size()) of the tensor. Throws CheckpointError
   // where there is no such tensor, or it has another shape; std::invalid_argument for a range
@@ -53,22 +57,24 @@ class HfWeights {
     std::string name;  // In the file.
   };
 
+  const Tensor* Look(const std::string& tensor) const;  // Null: there is none.
   const Tensor& Find(const std::string& tensor, const Shape& shape) const;
+  [[noreturn]] void RefuseMissing(const std::string& tensor) const;
 
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsReader>> files_;
   std::unordered_map<std::string, Tensor> tensors_;  // By name without the prefix.
 };
 
-// Whether the files of a directory hold a tensor of that name, with or without the trunk's. Empty
-// where there are no files. Throws CheckpointError.
-std::optional<bool> HfHoldsTensor(const std::string& directory, const std::string& tensor);
+// Whether a directory has files that HfWeights would open.
+bool HoldsHfWeights(const std::string& directory);
 
 // A Hugging Face directory as a checkpoint of step 0.
 
 struct HfImported {
   SavedCheckpoint saved;
   std::vector<std::string> ignored;  // Keys of config.json that are ignored.
+  std::vector<std::string> notes;    // HfConfig::notes.
 };
 
 // Makes the checkpoint `out` (WriteCheckpoint) for a world of one: the master weights in fp32, the

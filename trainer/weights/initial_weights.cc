@@ -1,11 +1,10 @@
 #include "trainer/weights/initial_weights.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <string_view>
+#include <optional>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
@@ -21,9 +20,11 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_hints.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"
 #include "trainer/weights/merged_weights.h"
+#include "trainer/weights/peft_adapter.h"
 
 namespace fsdp {
 namespace {
@@ -32,29 +33,15 @@ namespace fs = std::filesystem;
 
 struct Weights {
   std::string directory;
-  bool ours;  // A checkpoint; otherwise a Hugging Face directory.
+  bool ours;                 // A checkpoint; otherwise a Hugging Face directory.
+  std::string adapter = {};  // The directory of a PEFT adapter to merge; empty: none.
 };
 
-// For what looks like a model of the Hugging Face Hub: `owner/name`.
-std::string HowToDownload(const std::string& name) {
-  const size_t slash = name.find('/');
-  const auto plain = [](std::string_view part) {
-    return !part.empty() && part[0] != '.' && part[0] != '~' &&
-           std::all_of(part.begin(), part.end(), [](char c) {
-             return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
-           });
-  };
-  std::error_code ignored;
-  if (slash == std::string::npos || !plain(std::string_view(name).substr(0, slash)) ||
-      !plain(std::string_view(name).substr(slash + 1)) ||
-      fs::exists(name.substr(0, slash), ignored)) {
-    return "";
-  }
-  return "; a model of the Hugging Face Hub is downloaded first: `hf download " + name +
-         " --local-dir DIR`, then model.init_from: DIR";
+bool IsPeft(const std::string& directory) {
+  return HoldsPeftAdapter(directory) && !PathExists(directory + "/manifest.json");
 }
 
-Weights Find(const std::string& directory) {
+Weights FindWithoutAdapter(const std::string& directory) {
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) {
     throw CheckpointError("model.init_from: " + directory + " is not a directory" +
@@ -71,7 +58,44 @@ Weights Find(const std::string& directory) {
   throw CheckpointError("model.init_from: " + directory +
                         " holds neither a config.json nor a manifest.json, nor a run to begin "
                         "from: " +
-                        no_run);
+                        no_run + WhatItIs(directory));
+}
+
+// As transformers, an adapter is of the weights beside it, or else of the base that it names.
+Weights Find(const std::string& directory) {
+  if (!IsPeft(directory)) return FindWithoutAdapter(directory);
+  Weights found{directory, false};
+  if (!PathExists(directory + "/config.json")) {
+    const std::string base = PeftBase(directory);
+    std::error_code ignored;
+    if (base.empty() || !fs::is_directory(base, ignored) || IsPeft(base)) {
+      throw CheckpointError(
+          directory + " is a PEFT adapter, and its base, base_model_name_or_path of its " +
+          "adapter_config.json, is " +
+          (base.empty() ? "not named" : "`" + base + "`, which is no directory of weights here") +
+          ": write the base's path there, or merge the adapter with peft (merge_and_unload(), "
+          "save_pretrained()) and take the merged weights" +
+          HowToDownload(base));
+    }
+    found = FindWithoutAdapter(base);
+  }
+  found.adapter = directory;
+  return found;
+}
+
+std::shared_ptr<const PeftAdapter> OpenAdapter(const std::string& directory,
+                                               const ModelShape& shape) {
+  const std::optional<FieldValue> tied = shape.Find("tie_word_embeddings");
+  return std::make_shared<PeftAdapter>(directory, *MakeModel(shape), tied && std::get<bool>(*tied));
+}
+
+WeightSource WithAdapter(WeightSource base, std::shared_ptr<const PeftAdapter> adapter) {
+  base.parameters = [read = std::move(base.parameters), adapter = std::move(adapter)](
+                        const Parameter& parameter, int64_t begin, std::span<float> values) {
+    read(parameter, begin, values);
+    adapter->Add(parameter, begin, values);
+  };
+  return base;
 }
 
 // Weights of a checkpoint of ours, for any thread.
@@ -142,7 +166,17 @@ WeightSource FillFrom(const std::shared_ptr<OwnWeights>& own) {
 
 }  // namespace
 
-std::string FindInitialWeights(const std::string& directory) { return Find(directory).directory; }
+std::string FindInitialWeights(const std::string& directory) {
+  const Weights found = Find(directory);
+  return found.adapter.empty() ? found.directory : found.adapter;
+}
+
+std::string FindBaseWeights(const std::string& directory) { return Find(directory).directory; }
+
+bool IsOfHuggingFace(const std::string& path) {
+  return !PathExists(path + "/manifest.json") &&
+         (PathExists(path + "/config.json") || HoldsPeftAdapter(path));
+}
 
 ModelShape ReadInitialShape(const std::string& directory) {
   const Weights found = Find(directory);
@@ -153,11 +187,25 @@ ModelShape ReadInitialShape(const std::string& directory) {
   return ReadHfConfig(found.directory).shape;
 }
 
-ModelHead HeadToDraw(const ModelShape& shape, const std::string& directory) {
+std::vector<int32_t> InitialEos(const std::string& directory) {
+  const Weights found = Find(directory);
+  return found.ours ? std::vector<int32_t>() : ReadHfEos(found.directory);
+}
+
+HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory) {
   const ModelHead& head = shape.family().head();
-  if (head.field.empty()) return {};
-  return ReadInitialShape(directory).Find(head.field) == shape.Find(head.field) ? ModelHead()
-                                                                                : head;
+  if (head.tensors.empty()) return {};
+  const Weights found = Find(directory);
+  if (!head.field.empty() &&
+      ReadInitialShape(directory).Find(head.field) != shape.Find(head.field)) {
+    return {head, false};
+  }
+  const std::optional<FieldValue> tied = shape.Find("tie_word_embeddings");
+  if (found.ours || (tied && std::get<bool>(*tied))) return {};
+  const HfWeights files(found.directory);
+  const bool there = std::any_of(head.tensors.begin(), head.tensors.end(),
+                                 [&](const auto& name) { return files.Holds(std::string(name)); });
+  return there ? HeadToDraw() : HeadToDraw{head, true};
 }
 
 std::vector<std::string> IgnoredKeys(const std::string& directory) {
@@ -165,16 +213,31 @@ std::vector<std::string> IgnoredKeys(const std::string& directory) {
   return found.ours ? std::vector<std::string>() : ReadHfConfig(found.directory).ignored;
 }
 
+std::vector<std::string> InitialNotes(const std::string& directory) {
+  const Weights found = Find(directory);
+  std::vector<std::string> notes;
+  if (!found.ours) notes = ReadHfConfig(found.directory).notes;
+  if (!found.adapter.empty()) {
+    notes.push_back("the PEFT adapter of " + found.adapter + " is merged into these weights");
+  }
+  return notes;
+}
+
 RunTokenizer InitialTokenizer(const std::string& directory) {
   const Weights found = Find(directory);
+  for (const std::string& folder : {found.adapter, found.ours ? "" : found.directory}) {
+    const auto file = folder.empty() ? std::nullopt : TokenizerFileIn(folder);
+    if (!file) continue;
+    RunTokenizer tokenizer;
+    tokenizer.name = *file;
+    return tokenizer;
+  }
   if (found.ours) {
     const std::string recipe = ReadCheckpointMeta(found.directory).recipe;
     if (recipe.empty()) return {};  // It was imported.
     return TokenizerOfRun(ParseRecipe({{found.directory + "/manifest.json, recipe", recipe}}));
   }
-  RunTokenizer tokenizer;
-  tokenizer.name = TokenizerFileIn(found.directory).value_or("");
-  return tokenizer;
+  return {};
 }
 
 std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
@@ -199,11 +262,12 @@ WeightSource OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint, boo
                                                /*merge=*/false));
 }
 
-WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& head) {
-  const Weights found = Find(directory);
-  if (found.ours) return OpenInitialWeights(std::make_unique<CheckpointReader>(found.directory));
-  const auto weights = std::make_shared<HfWeights>(found.directory);
-  weights->RequireAll(HfTensors(*MakeModel(ReadHfConfig(found.directory).shape)), head);
+namespace {
+
+WeightSource OpenFiles(const std::string& directory, const ModelShape& shape,
+                       const ModelHead& head) {
+  const auto weights = std::make_shared<HfWeights>(directory);
+  weights->RequireAll(HfTensors(*MakeModel(shape)), head);
   return {[weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
             weights->FillParameter(parameter, begin, values);
           },
@@ -213,6 +277,18 @@ WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& h
           [weights](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
             weights->Fill(table.name, Shape{table.rows, table.width}, begin, values);
           }};
+}
+
+}  // namespace
+
+WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& head) {
+  const Weights found = Find(directory);
+  const ModelShape shape = ReadInitialShape(directory);
+  WeightSource weights =
+      found.ours ? OpenInitialWeights(std::make_unique<CheckpointReader>(found.directory))
+                 : OpenFiles(found.directory, shape, head);
+  if (found.adapter.empty()) return weights;
+  return WithAdapter(std::move(weights), OpenAdapter(found.adapter, shape));
 }
 
 WeightSource RequireFinite(WeightSource read, const std::string& source, const std::string& use) {

@@ -1,5 +1,6 @@
 // model.init_from: a Hugging Face directory (config.json, *.safetensors), one of our checkpoints,
-// or a run directory, whose latest checkpoint is meant.
+// or a run directory, whose latest checkpoint is meant. Or a PEFT adapter, beside such weights or
+// in a directory of its own that names its base: it is merged.
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 
@@ -20,12 +21,25 @@ class Model;
 
 // The directory itself, or the latest checkpoint of a run directory.
 std::string FindInitialWeights(const std::string& directory);
+// The same, but for an adapter its base.
+std::string FindBaseWeights(const std::string& directory);
+// Whether the files are Hugging Face's, not a checkpoint or a run of ours.
+bool IsOfHuggingFace(const std::string& path);
 ModelShape ReadInitialShape(const std::string& directory);
+// The tokens that end a text, as ReadHfEos(); none for a checkpoint of ours.
+std::vector<int32_t> InitialEos(const std::string& directory);
 // The part of a model of this shape that is drawn anew because the directory has it for other
-// classes. All other weights come from the directory.
-ModelHead HeadToDraw(const ModelShape& shape, const std::string& directory);
+// classes, or `is_missing`. All other weights come from the directory.
+struct HeadToDraw {
+  ModelHead head = {};  // Without tensors: none is drawn.
+  bool is_missing = false;
+};
+HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory);
 // Keys of a Hugging Face config.json that are ignored; none for a checkpoint of ours.
 std::vector<std::string> IgnoredKeys(const std::string& directory);
+// What is made of the files otherwise than their config.json says (HfConfig::notes), and adapters
+// that are merged.
+std::vector<std::string> InitialNotes(const std::string& directory);
 // The tokenizer that the weights were trained with: tokenizer.json or tokenizer.model of a Hugging
 // Face directory, or that of a checkpoint's run. Its name is empty where none is known.
 RunTokenizer InitialTokenizer(const std::string& directory);

@@ -1,6 +1,7 @@
 #include "trainer/weights/merged_weights.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "trainer/core/errors.h"
@@ -12,6 +13,35 @@ namespace {
 int64_t RowsOfBlock(int64_t width) { return std::max<int64_t>((int64_t{1} << 18) / width, 1); }
 
 }  // namespace
+
+// Row by row of the weight, rank by rank in each: an element's sum has one order.
+void AddLora(const LoraFactors& f, const Shape& weight, int64_t begin, std::span<float> out) {
+  const bool rows_are_outputs = f.layout == WeightLayout::kOutIn;
+  const int64_t width = weight[1], inputs = rows_are_outputs ? width : weight[0];
+  std::vector<double> sums;
+  for (int64_t done = 0; done < std::ssize(out);) {
+    const int64_t row = (begin + done) / width, first = (begin + done) % width;
+    const int64_t count = std::min(width - first, std::ssize(out) - done);
+    float* const to = out.data() + done;
+    done += count;
+    if (rows_are_outputs && (row < f.column || row >= f.column + f.columns)) continue;
+    sums.assign(static_cast<size_t>(count), 0);
+    for (int64_t r = 0; r < f.rank; ++r) {
+      if (rows_are_outputs) {
+        const double b = f.b[(row - f.column) * f.rank + r];
+        const float* const a = f.a.data() + r * inputs + first;
+        for (int64_t i = 0; i < count; ++i) sums[i] += b * static_cast<double>(a[i]);
+      } else {
+        const double a = f.a[r * inputs + row];
+        const float* const b = f.b.data() + (first - f.column) * f.rank + r;
+        for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(b[i * f.rank]) * a;
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = static_cast<float>(static_cast<double>(to[i]) + f.scale * sums[i]);
+    }
+  }
+}
 
 MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::string state)
     : reader_(reader), layout_(model.linear_layout()), state_(std::move(state)) {
@@ -114,11 +144,12 @@ void MergedWeights::LoadAdapters(const Parameter& parameter) {
   if (std::exchange(loaded_, &parameter) == &parameter) return;
   factors_.clear();
   for (const Adapter& adapter : parameter.adapters()) {
-    Factors& f = factors_.emplace_back();
+    LoraFactors& f = factors_.emplace_back();
     f.rank = adapter.a->shape()[0];
     f.column = adapter.column;
     f.columns = adapter.b->shape()[0];
     f.scale = adapter.scale;
+    f.layout = layout_;
     f.a.resize(static_cast<size_t>(adapter.a->shape().NumElements()));
     f.b.resize(static_cast<size_t>(adapter.b->shape().NumElements()));
     ReadPlain(*adapter.a, 0, f.a);
@@ -130,23 +161,7 @@ void MergedWeights::Read(const Parameter& parameter, int64_t begin, std::span<fl
   if (parameter.adapters().empty() || out.empty()) return ReadPlain(parameter, begin, out);
   LoadAdapters(parameter);  // First: they lie elsewhere in the file.
   ReadPlain(parameter, begin, out);
-  const bool rows_are_outputs = layout_ == WeightLayout::kOutIn;
-  const int64_t width = parameter.shape()[1];
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t at = begin + static_cast<int64_t>(i);
-    const int64_t column = rows_are_outputs ? at / width : at % width;  // The output's.
-    const int64_t input = rows_are_outputs ? at % width : at / width;
-    for (const Factors& f : factors_) {
-      if (column < f.column || column >= f.column + f.columns) continue;
-      const float* b = f.b.data() + (column - f.column) * f.rank;
-      const int64_t inputs = rows_are_outputs ? width : parameter.shape()[0];
-      double sum = 0;
-      for (int64_t r = 0; r < f.rank; ++r) {
-        sum += static_cast<double>(b[r]) * static_cast<double>(f.a[r * inputs + input]);
-      }
-      out[i] = static_cast<float>(static_cast<double>(out[i]) + f.scale * sum);
-    }
-  }
+  for (const LoraFactors& f : factors_) AddLora(f, parameter.shape(), begin, out);
 }
 
 }  // namespace fsdp

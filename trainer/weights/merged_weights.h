@@ -18,6 +18,19 @@ namespace fsdp {
 
 class Model;
 
+// An adapter of one weight, in memory: W += scale x B A, as a matrix [outputs, inputs].
+struct LoraFactors {
+  std::vector<float> a, b;  // [rank, in], [out, rank].
+  int64_t rank = 0;
+  int64_t column = 0, columns = 0;  // It adds to the outputs [column, column + columns).
+  double scale = 0;
+  WeightLayout layout = WeightLayout::kOutIn;  // The weight's.
+};
+
+// Adds it to elements [begin, begin + out.size()) of a weight of this shape: the product in
+// float64, rounded once.
+void AddLora(const LoraFactors& factors, const Shape& weight, int64_t begin, std::span<float> out);
+
 // For one thread. Holds the adapters of one parameter at a time.
 class MergedWeights {
  public:
@@ -38,12 +51,6 @@ class MergedWeights {
   void ReadTable(int table, int64_t begin, std::span<float> out);
 
  private:
-  struct Factors {
-    std::vector<float> a, b;  // [rank, in], [out, rank].
-    int64_t rank = 0, column = 0, columns = 0;
-    double scale = 0;
-  };
-
   // Rows of a table, read at once. Several blocks serve readers in different places.
   struct Block {
     int table = -1;
@@ -60,7 +67,7 @@ class MergedWeights {
   const std::string state_;
   std::unordered_set<std::string> frozen_;
   const Parameter* loaded_ = nullptr;  // The parameter whose adapters are held.
-  std::vector<Factors> factors_;
+  std::vector<LoraFactors> factors_;
   StateFormat tables_;  // As the model has them.
   std::vector<Block> blocks_;
   size_t next_block_ = 0;

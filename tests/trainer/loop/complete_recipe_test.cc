@@ -9,6 +9,7 @@
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
+#include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/tokens/token_manifest.h"
@@ -145,6 +146,30 @@ TEST(CompleteRecipe, ARunDirectoryIsItsLatestCheckpoint) {
 }
 
 // Weights, tokenizer and the run that it began with may be other ones by now, or gone.
+// A backbone is trained to tell the folders of data.train apart, or as many classes as the recipe
+// says; without either, those of its config.json.
+TEST(CompleteRecipe, AHeadThatIsDrawnHasTheClassesOfTheData) {
+  const std::string vit = FreshDirectory("vit"), images = FreshDirectory("images");
+  WriteAtomicFile(vit + "/config.json",
+                  R"({"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2})");
+  const SafetensorsEntry entry{"embeddings.cls_token", SafetensorsType::kF32, {0}};
+  SafetensorsWriter(vit + "/model.safetensors", {&entry, 1}).Finish();
+  for (const char* name : {"ants", "bees", "crows", "dogs", "emus"}) {
+    fs::create_directory(images + "/" + name);
+    fs::copy_file("tests/fixtures/images/colours.png", images + "/" + name + "/a.png");
+  }
+  const std::string folders = "{train: {source: images, paths: [" + images + "]}}";
+  const Recipe recipe = Load("{init_from: " + vit + "}", folders);
+  EXPECT_EQ(recipe.model.Get<int64_t>("num_labels"), 5);
+  EXPECT_EQ(recipe.notes,
+            Strings{"model.num_labels: 5, the classes of data.train: " + vit + " has no head"});
+  const auto labels = [](const std::string& model, const std::string& data) {
+    return Load(model, data).model.Get<int64_t>("num_labels");
+  };
+  EXPECT_EQ(labels("{init_from: " + vit + ", num_labels: 7}", folders), 7);
+  EXPECT_FALSE(labels("{init_from: " + vit + "}", "{train: {source: synthetic}}"));
+}
+
 TEST(CompleteRecipe, AFamilyKeepsWhatOverflowsInFp16) {
   const std::string data = "{train: {source: synthetic}}";
   const std::string fp16 = "fsdp.mixed_precision={param_dtype: fp16}";

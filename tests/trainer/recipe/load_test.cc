@@ -821,6 +821,19 @@ TEST(LoadRecipe, AMistakeIsOneLineFitForATerminal) {
             "optimizer, schedule, fsdp, checkpoint and log");
 }
 
+TEST(LoadRecipe, ASequenceFitsTheWindow) {
+  const auto mistakes = [](int length) {
+    return MistakesOf(
+        "model: {family: llama, sliding_window: 100}\n"
+        "data: {train: {source: synthetic}, seq_len: " +
+        std::to_string(length) + "}\n");
+  };
+  EXPECT_EQ(mistakes(100), "");
+  EXPECT_EQ(mistakes(101),
+            "r.yaml:2:45: data.seq_len: data.seq_len is 101, but model.sliding_window is 100: "
+            "sequences that are longer than the window are not in this version");
+}
+
 TEST(LoadRecipe, OneMistakeHidesNoOther) {
   EXPECT_EQ(MistakesOf("model: {family: gpt2, preset: gpt2-124m, num_attention_heads: 5}\n"
                        "data: {train: {paths: []}, seq_len: 1025, valid: {paths: [v], x: 1}}\n"

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -230,7 +231,7 @@ TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
       {kLlama31, R"({"layer_types": ["full_attention", "sliding_attention"]})",
        "layer_types: \"sliding_attention\" is not in this version"},
       {kLlama31, R"({"sliding_window": 4096})", "sliding_window: 4096 is not in this version"},
-      {kMistral, R"({"sliding_window": 4096})", "sliding_window: 4096 is not in this version"},
+      {kMistral, R"({"sliding_window": 0})", "sliding_window: 0 is not in this version, only null"},
       {kMistral, R"({"attention_bias": true})", "attention_bias: true is not in this version"},
       {kQwen25, R"({"use_sliding_window": true})", "use_sliding_window: true is not in this"},
       {kQwen25, R"({"attention_bias": false})", "attention_bias: false is not in this version"},
@@ -245,9 +246,6 @@ TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
                                                      << c.members;
     EXPECT_EQ(error.substr(0, 17), "dir/config.json: ") << error;
   }
-  // Where the key is absent a Mistral's window is 4096.
-  const std::string window = ErrorOf([] { Parse(R"({"model_type": "mistral"})"); });
-  EXPECT_NE(window.find("sliding_window: 4096"), std::string::npos) << window;
   for (const std::string text : {"{", "[]", "", "3", "{\"a\": \xff}"}) {
     EXPECT_NE(ErrorOf([&] { Parse(text); }), "") << text;
   }
@@ -312,8 +310,9 @@ TEST(HfConfigTest, KnowsWhatEndsAText) {
   EXPECT_EQ(ReadHfEos(dir), (std::vector<int32_t>{7, 5}));
   write("generation_config.json", R"({"eos_token_id": 9})");
   EXPECT_EQ(ReadHfEos(dir), (std::vector<int32_t>{9}));
-  write("generation_config.json", "[");
-  EXPECT_NE(ErrorOf([&] { ReadHfEos(dir); }).find("generation_config.json"), std::string::npos);
+  write("generation_config.json", "[\n1,]");
+  EXPECT_EQ(ErrorOf([&] { ReadHfEos(dir); }),
+            dir + "/generation_config.json:2:3: want a value, got ']'");
 
   const HfTokenIds ids{.bos = 1, .eos = 2, .pad = std::nullopt};
   const Json config = Json::parse(HfConfigToJson(Gpt2Config(), "float32", ids));
@@ -452,44 +451,179 @@ TEST(HfConfigTest, ReadsBothVersionsOfT5) {
   }
 }
 
-// The key of a head's scale, that of a tie, and the files decide: files with no such tensor, with
-// one, and text alone.
+// Files of any T5, with these tensors beside the embedding.
+class Files : public HfFiles {
+ public:
+  Files(std::set<std::string> beside, bool are_copies, std::string embedding = "shared.weight")
+      : beside_(std::move(beside)), are_copies_(are_copies), embedding_(std::move(embedding)) {}
+  bool Holds(const std::string& tensor) const override {
+    return beside_.contains(tensor) || tensor == embedding_ ||
+           tensor == "decoder.final_layer_norm.weight";
+  }
+  bool AreEqual(const std::string& a, const std::string& b) const override {
+    EXPECT_TRUE(beside_.contains(a) && b == embedding_) << a << " " << b;
+    return are_copies_;
+  }
+
+ private:
+  std::set<std::string> beside_;
+  bool are_copies_;
+  std::string embedding_;
+};
+
+// What T5ForConditionalGeneration.from_pretrained() of transformers 5.23 ties, with files without a
+// head, with a copy of the embedding, and with another head; and config.json alone.
 TEST(HfConfigTest, FilesDecideWhetherAHeadIsTied) {
   struct Case {
     Json keys;
-    bool without, with, alone, scales;  // The first three: tied.
+    bool alone, scales, notes;  // The first: tied.
   };
   const Case cases[] = {
-      {Json::object(), true, true, true, true},  // A copy of the embedding.
-      {{{"tie_word_embeddings", true}}, true, true, true, true},
-      {{{"tie_word_embeddings", false}}, true, false, false, false},
-      {{{"tie_word_embeddings", true}, {"scale_decoder_outputs", true}}, true, false, true, true},
-      {{{"tie_word_embeddings", true}, {"scale_decoder_outputs", false}},
-       true,
-       false,
-       false,
-       false},
-      {{{"tie_word_embeddings", false}, {"scale_decoder_outputs", true}},
-       true,
-       false,
-       false,
-       true}};
+      {Json::object(), true, true, true},
+      {{{"tie_word_embeddings", true}}, true, true, true},
+      {{{"tie_word_embeddings", false}}, false, false, false},
+      {{{"tie_word_embeddings", true}, {"scale_decoder_outputs", true}}, true, true, false},
+      {{{"tie_word_embeddings", true}, {"scale_decoder_outputs", false}}, false, false, false},
+      {{{"tie_word_embeddings", false}, {"scale_decoder_outputs", true}}, false, true, false}};
   for (const Case& c : cases) {
     const std::string text = With(kT5, c.keys);
-    const auto read = [&](std::optional<bool> holds) {
-      return T5(ParseHfConfig(text, "config.json", [holds](const std::string& tensor) {
-        EXPECT_EQ(tensor, "lm_head.weight");
-        return holds;
-      }));
-    };
-    EXPECT_EQ(read(false).tie_word_embeddings, c.without) << c.keys;
-    EXPECT_EQ(read(true).tie_word_embeddings, c.with) << c.keys;
-    EXPECT_EQ(read(std::nullopt).tie_word_embeddings, c.alone) << c.keys;
+    const Files without({}, false), copy({"lm_head.weight"}, true),
+        other({"lm_head.weight"}, false);
+    for (const Files* files : {&without, &copy, &other}) {
+      const HfConfig config = ParseHfConfig(text, "config.json", files);
+      EXPECT_EQ(T5(config).tie_word_embeddings, files != &other) << c.keys;
+      EXPECT_EQ(T5(config).scale_decoder_outputs, c.scales) << c.keys;
+      EXPECT_EQ(!config.notes.empty(), files == &other && c.notes) << c.keys;
+    }
     EXPECT_EQ(T5(Parse(text)).tie_word_embeddings, c.alone) << c.keys;
-    for (const auto holds : {std::optional<bool>(), std::optional(false), std::optional(true)}) {
-      EXPECT_EQ(read(holds).scale_decoder_outputs, c.scales) << c.keys;
+    EXPECT_EQ(T5(Parse(text)).scale_decoder_outputs, c.scales) << c.keys;
+  }
+}
+
+TEST(HfConfigTest, AHeadOfItsOwnIsKept) {
+  const std::string gpt2 = R"({"model_type": "gpt2"})";
+  for (const auto& [text, embedding] :
+       {std::pair(gpt2, "wte.weight"),
+        {kQwen25, "embed_tokens.weight"},
+        {kQwen3, "embed_tokens.weight"},
+        {With(kLlama31, {{"tie_word_embeddings", true}}), "embed_tokens.weight"}}) {
+    for (const bool is_copy : {true, false}) {
+      const Files files({"lm_head.weight"}, is_copy, embedding);
+      const HfConfig config = ParseHfConfig(text, "config.json", &files);
+      EXPECT_EQ(config.shape.Find("tie_word_embeddings"), FieldValue(is_copy)) << text;
+      EXPECT_EQ(config.notes.size(), is_copy ? 0 : 1) << text;
+      if (!is_copy) {
+        EXPECT_EQ(config.notes[0].find(std::string("lm_head.weight is no copy of ") + embedding), 0)
+            << config.notes[0];
+        const Json written = Json::parse(HfConfigToJson(config.shape, "float32"));
+        EXPECT_EQ(written["tie_word_embeddings"], false);
+      }
     }
   }
+  // Where config.json does not tie them, nothing is compared.
+  const Files files({"lm_head.weight"}, true, "embed_tokens.weight");
+  EXPECT_EQ(ParseHfConfig(kLlama31, "config.json", &files).shape, Parse(kLlama31).shape);
+}
+
+TEST(HfConfigTest, RefusesFilesOfOtherModels) {
+  const auto refused = [](const std::string& text, const HfFiles& files) {
+    return ErrorOf([&] { ParseHfConfig(text, "config.json", &files); });
+  };
+  for (const char* copy : {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}) {
+    EXPECT_EQ(refused(kT5, Files({copy}, true)), "");
+    EXPECT_EQ(refused(kT5, Files({copy}, false)),
+              "config.json: " + std::string(copy) +
+                  ": is no copy of shared.weight: stacks with embeddings of their own are not in "
+                  "this version");
+  }
+  struct Encoder : HfFiles {
+    bool Holds(const std::string& tensor) const override { return tensor == "shared.weight"; }
+    bool AreEqual(const std::string&, const std::string&) const override { return true; }
+  };
+  EXPECT_EQ(refused(With(kT5, {{"architectures", {"T5EncoderModel"}}}), Encoder()),
+            "config.json: architectures: the files beside it hold no decoder, as those of a "
+            "T5EncoderModel: an encoder alone is not in this version");
+}
+
+// As modeling_rope_utils.py of transformers 5.23 reads them.
+TEST(HfConfigTest, ReadsEverySpellingOfAScaling) {
+  const auto scaling = [](const char* text, const char* key = "rope_scaling") {
+    Json json = Json::parse(kMistral);
+    json.erase("rope_scaling");
+    json[key] = Json::parse(text);
+    return Llama(Parse(json.dump())).rope_scaling;
+  };
+  using Type = RopeScaling::Type;
+  const RopeScaling llama3 = scaling(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+      "high_freq_factor": 4, "original_max_position_embeddings": 8192})");
+  for (const char* same :
+       {R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192.0})",
+        R"({"type": "llama3", "factor": 8, "low_freq_factor": 1.0, "high_freq_factor": 4,
+            "original_max_position_embeddings": 8.192e3, "attention_factor": 2, "beta_fast": 7})",
+        R"({"type": "linear", "rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+            "high_freq_factor": 4, "original_max_position_embeddings": 8192, "truncate": false})"}) {
+    EXPECT_EQ(scaling(same), llama3) << same;
+  }
+  const RopeScaling yarn{
+      .type = Type::kYarn, .factor = 4, .original_max_position_embeddings = 8192};
+  const std::string head = R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": )";
+  for (const char* same :
+       {"8192", "8192.0", R"(8192, "mscale": 1.0, "mscale_all_dim": 0)", R"(8192, "mscale": 0.7)",
+        R"(8192, "mscale_all_dim": 1.0)", R"(8192, "mscale": 0.0, "mscale_all_dim": 1.0)",
+        R"(8192, "finetuned": true)", R"(8192, "beta_fast": 0, "beta_slow": 0)",
+        R"(8192, "low_freq_factor": 3, "attention_factor": null)"}) {
+    EXPECT_EQ(scaling((head + same + "}").c_str()), yarn) << same;
+  }
+  EXPECT_EQ(
+      scaling(R"({"type": "yarn", "factor": null, "original_max_position_embeddings": 8192})"),
+      yarn);  // 32768 / 8192.
+  RopeScaling whole = yarn;
+  whole.truncate = false;
+  EXPECT_EQ(scaling((head + R"(8192, "truncate": null})").c_str()), whole);
+  for (const char* linear : {R"({"type": "linear", "factor": 2})",
+                             R"({"type": "linear", "factor": 2.0, "beta_fast": 32,
+                                 "original_max_position_embeddings": 4096, "finetuned": false})"}) {
+    EXPECT_EQ(scaling(linear), (RopeScaling{.type = Type::kLinear, .factor = 2}));
+    EXPECT_EQ(scaling(linear, "rope_parameters"), scaling(linear));
+  }
+  EXPECT_EQ(scaling(R"({"rope_type": "default", "factor": 3, "mscale": 2})"), RopeScaling());
+  // One beside the map counts, and of two maps the older one, unless it is empty.
+  Json json = Json::parse(kMistral);
+  json["rope_scaling"] = {{"type", "yarn"}, {"factor", 4}};
+  json["original_max_position_embeddings"] = 8192.0;
+  EXPECT_EQ(Llama(Parse(json.dump())).rope_scaling, yarn);
+  json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2}};
+  EXPECT_EQ(Llama(Parse(json.dump())).rope_scaling, yarn);
+  json["rope_scaling"] = Json::object();
+  EXPECT_EQ(Llama(Parse(json.dump())).rope_scaling.type, Type::kLinear);
+  const auto error = [&](const std::string& text) {
+    return ErrorOf([&] { scaling(text.c_str()); });
+  };
+  EXPECT_NE(error(head + "8192.5}").find("original_max_position_embeddings: 8192.5 is not an in"),
+            std::string::npos);
+  EXPECT_NE(error(head + R"(8192, "attention_factor": 0})").find("rope_scaling.attention_factor"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"type": "yarn"})").find("`yarn` needs `factor`"), std::string::npos);
+}
+
+// Exact as long as no sequence is longer, and written back.
+TEST(HfConfigTest, TakesAWindowThatSequencesFit) {
+  for (const int64_t window : {1, 16, 4096, 32767}) {
+    const LlamaConfig config = Llama(Parse(With(kMistral, {{"sliding_window", window}})));
+    EXPECT_EQ(config.sliding_window, window);
+    EXPECT_EQ(config.max_position_embeddings, 32768);
+    EXPECT_EQ(config.max_positions(), window);
+    const Json written = Json::parse(HfConfigToJson(config, "float32"));
+    EXPECT_EQ(written["model_type"], "mistral");
+    EXPECT_EQ(written["sliding_window"], window);
+    EXPECT_EQ(Llama(Parse(written.dump())), config);
+  }
+  EXPECT_EQ(Llama(Parse(R"({"model_type": "mistral"})")).sliding_window, 4096);  // Its default.
+  EXPECT_NE(ErrorOf([] {
+              HfConfigToJson(LlamaConfig{.qk_norm = true, .sliding_window = 8}, "float32");
+            }).find("sliding_window with qk_norm or a bias"),
+            std::string::npos);
 }
 
 TEST(HfConfigTest, RefusesWhatIsNoT5) {

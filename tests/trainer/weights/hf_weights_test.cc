@@ -179,6 +179,74 @@ TEST(HfWeightsTest, RequiresTheModelsTensorsAndNoOthers) {
             std::string::npos);
 }
 
+// Two heads that differ in their last number alone, in another dtype, and in another file.
+TEST(HfWeightsTest, ComparesTensorsAsNumbers) {
+  const int64_t rows = 40'000, n = rows * 2;  // Longer than what is compared at a time.
+  std::vector<float> values(n);
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(i % 100) / 8;
+  std::vector<uint16_t> halves;
+  for (const float value : values) halves.push_back(BFloat16(value).bits);
+  const std::string dir = FreshDirectory("heads");
+  const auto write = [&](const std::string& file, const std::string& name, const auto& data) {
+    const bool is_half = sizeof(data[0]) == 2;
+    WriteTensor(dir + "/" + file, name, is_half ? SafetensorsType::kBF16 : SafetensorsType::kF32,
+                {rows, 2}, data);
+  };
+  write("a.safetensors", "transformer.wte.weight", values);
+  write("b.safetensors", "lm_head.weight", halves);
+  values.back() += 1;
+  write("c.safetensors", "x", values);
+  values.pop_back();
+  WriteTensor(dir + "/d.safetensors", "y", SafetensorsType::kF32, {n - 1}, values);
+  Spill(dir + "/model.safetensors.index.json",
+        R"({"weight_map": {"transformer.wte.weight": "a.safetensors", "x": "c.safetensors",
+            "lm_head.weight": "b.safetensors", "y": "d.safetensors"}})");
+  for (int again = 0; again < 2; ++again) {
+    const HfWeights weights(dir);
+    EXPECT_TRUE(weights.AreEqual("lm_head.weight", "wte.weight"));
+    EXPECT_FALSE(weights.AreEqual("lm_head.weight", "x"));
+    EXPECT_FALSE(weights.AreEqual("wte.weight", "y"));
+  }
+  halves[7] = BFloat16(99).bits;  // Another file of the same length is not remembered.
+  fs::remove(dir + "/b.safetensors");
+  write("b.safetensors", "lm_head.weight", halves);
+  EXPECT_FALSE(HfWeights(dir).AreEqual("lm_head.weight", "wte.weight"));
+}
+
+// As transformers ties them: by whichever of the copies is there.
+TEST(HfWeightsTest, ATiedEmbeddingMayHaveTheHeadsName) {
+  Gpt2Config config = Tiny();
+  for (const bool tied : {true, false}) {
+    config.tie_word_embeddings = tied;
+    const Gpt2 gpt2(config);
+    const HfTensors model(gpt2);
+    const std::string dir = WriteModel(model, [&](std::vector<SafetensorsEntry>& all) {
+      if (tied) all.push_back({"lm_head.weight", SafetensorsType::kF32, {5, 4}});
+      std::erase_if(all, [](const auto& entry) { return entry.name.ends_with("wte.weight"); });
+    });
+    EXPECT_EQ(ErrorOf([&] { HfWeights(dir).RequireAll(model); }),
+              tied ? "" : dir + ": has no parameter 'transformer.wte.weight'");
+    if (!tied) continue;
+    std::vector<float> values(20);
+    EXPECT_NO_THROW(HfWeights(dir).Fill("wte.weight", Shape{5, 4}, 0, values));
+  }
+}
+
+TEST(HfWeightsTest, AHeadThatIsDrawnNeedNotBeThere) {
+  Gpt2Config config = Tiny();
+  config.tie_word_embeddings = false;
+  const Gpt2 gpt2(config);
+  const HfTensors model(gpt2);
+  const std::string dir = WriteModel(model, [&](std::vector<SafetensorsEntry>& all) {
+    std::erase_if(all, [](const auto& entry) { return entry.name == "lm_head.weight"; });
+  });
+  EXPECT_EQ(ErrorOf([&] { HfWeights(dir).RequireAll(model, {"", {"lm_head.weight"}}); }), "");
+  EXPECT_EQ(ErrorOf([&] { HfWeights(dir).RequireAll(model); }),
+            dir +
+                ": has no parameter 'lm_head.weight', so no head: training begins from such files "
+                "(model.init_from) and draws one");
+}
+
 TEST(HfWeightsTest, RefusesOneNameTwice) {
   const std::string dir = FreshDirectory("twice");
   const SafetensorsEntry entries[] = {{"wte.weight", SafetensorsType::kF32, {0}},

@@ -53,6 +53,10 @@ void CheckModel(const SourceRecipe& source, const std::string& key, const Model&
   }
 }
 
+int64_t Classes(const SourceRecipe& source) {
+  return std::ssize(OpenImages({source.paths, source.own.Of<Keys>().labels})->classes());
+}
+
 // A class that has another number elsewhere would be evaluated as another one.
 void RequireSameClasses(const ImageStore& first, const ImageStore& other) {
   const std::vector<std::string>&a = first.classes(), &b = other.classes();
@@ -165,6 +169,7 @@ const DataSource& Source() {
       .check = Check,
       .fits = IsOfImages,
       .check_model = CheckModel,
+      .classes = Classes,
       .image_changes = Changes,
       .rows = Rows,
       .checks_by_opening = true};
