@@ -44,8 +44,8 @@ TEST(Search, TellsAPersonWhatItFound) {
   }
 }
 
-// 70 billion parameters on 64 GPUs: activations do not fit. The cure that leaves them on the host is
-// faster than the one that computes them again.
+// 70 billion parameters on 64 GPUs: activations do not fit. The cure that leaves them on the host
+// is faster than the one that computes them again.
 TEST(Search, FindsTheCuresOfAPlanInNoTime) {
   const TempDir dir;
   const std::string recipe = dir.Write(

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "trainer/core/paths.h"
-
 #include "trainer/core/units.h"
 
 namespace fsdp {

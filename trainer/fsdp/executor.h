@@ -99,7 +99,7 @@ class Executor final : public SegmentHooks {
   StepAccount Account(int64_t index);  // The account of such a step.
   // Its traffic so far: on a simulated device all of it, as soon as it is enqueued.
   TrafficBytes Given(int64_t index) const { return traffic_[index % 2].Read(); }
-  void Synchronize();                  // Blocks until everything enqueued is done.
+  void Synchronize();  // Blocks until everything enqueued is done.
   // The operations that the streams are in, or failed in: "step 12, backward of unit 5
   // (transformer.h.4), op reduce_scatter", several joined by "; ". Streams that wait for others are
   // left out if any stream does not wait. Empty: all are idle, or the device cannot tell.
