@@ -147,7 +147,7 @@ TEST_P(SimulatedJobs, AStepIsAsLongAsItsPartsAndNoShorterThanItsFloor) {
     EXPECT_EQ(simulation.link_s, 0);
     EXPECT_EQ(estimate.exposed_s, 0);
   }
-  EXPECT_GE(simulation.hardware_flops * job_.world, simulation.model_flops * (1 - 1e-9));
+  EXPECT_GE(estimate.hardware_tflops_per_device, estimate.tflops_per_device * (1 - 1e-9));
 }
 
 TEST_P(SimulatedJobs, AreTheSameEveryTime) {
