@@ -285,8 +285,7 @@ std::shared_ptr<const Tokenizer> TokenizerFor(const GenerateFlags& flags,
 
 // Attention reaches back only so far, so that a text does not go on from its last tokens alone.
 bool HasWindow(const ModelShape& shape) {
-  const std::optional<FieldValue> window = shape.Find("sliding_window");
-  return window && std::get<int64_t>(*window) > 0;
+  return std::get<int64_t>(shape.Find("sliding_window").value_or(FieldValue(int64_t{0}))) > 0;
 }
 
 std::string IdList(const std::vector<int32_t>& ids) {
@@ -324,9 +323,8 @@ void Run(const GenerateFlags& flags) {
     throw ConfigError("--template: belongs to --messages, or to talking on a terminal");
   }
   StoredModel stored = OpenStoredModel(flags.checkpoint);
-  for (const std::string& note : stored.notes) {
+  for (const std::string& note : stored.notes)
     std::fprintf(stderr, "%s\n", Printable(stored.directory + ": " + note).c_str());
-  }
   const bool encodes = stored.shape.family().TargetDecoder(stored.shape).has_value();
   if (encodes && (!asks || !flags.messages.empty())) {
     throw ConfigError(std::string(asks ? "--messages" : "generate") + ": a `" +
@@ -352,9 +350,7 @@ void Run(const GenerateFlags& flags) {
   how.seed = flags.seed;
   how.vocab = static_cast<int32_t>(vocab);
   how.never = tokenizer->Lacks(vocab);
-  std::erase_if(how.never, [&](int32_t id) {
-    return std::find(stored.own.begin(), stored.own.end(), id) != stored.own.end();
-  });
+  for (const int32_t id : stored.own) std::erase(how.never, id);
   if (!flags.ignore_eot) {
     how.eos = eos;
     how.eos.insert(how.eos.end(), stored.other_ends.begin(), stored.other_ends.end());

@@ -54,7 +54,7 @@ class HfObject {
   bool Differ(const std::string& a, const std::string& b) const {
     return files_ != nullptr && files_->Holds(a) && files_->Holds(b) && !files_->AreEqual(a, b);
   }
-  // What config.json says of the head, unless the files hold one that is no copy of the embedding:
+  // As config.json says, unless the files hold a head that is no copy of the embedding:
   // it is kept, as by transformers.
   bool TiesHead(bool says, const std::string& embedding) {
     if (!says || !Differ("lm_head.weight", embedding)) return says;
@@ -64,7 +64,7 @@ class HfObject {
     return false;
   }
 
-  // What the user is told of the files, once.
+  // Notes tell the user about the files, once.
   void Note(const std::string& note) { notes_.push_back(note); }
   const std::vector<std::string>& notes() const { return notes_; }
 

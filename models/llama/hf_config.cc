@@ -84,7 +84,7 @@ RopeScaling ReadScaling(RopeScaling::Type type, HfObject& hf, HfObject& rope,
   }
   scaling.low_freq_factor.reset();
   scaling.high_freq_factor.reset();
-  // What is null or 0 counts in its own way.
+  // A value that is null or 0 counts in its own way.
   if (rope.Holds("factor") && !scaling.factor && *original > 0) {
     scaling.factor = static_cast<double>(max_positions) / static_cast<double>(*original);
   }

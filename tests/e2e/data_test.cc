@@ -466,9 +466,10 @@ TEST(Tokenizers, MistakesEndTheRunBeforeItBegins) {
   EXPECT_EQ(missing.code, 4) << missing.Text();
   EXPECT_NE(missing.err.find("none.json: No such file"), std::string::npos) << missing.err;
   const Outcome wrong =
-      train(job.dir().Write("wrong.json", "{\"model\": {\"type\": \"Unigram\"}}"), "1001");
+      train(job.dir().Write("wrong.json", "{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}"),
+            "1001");
   EXPECT_EQ(wrong.code, 4) << wrong.Text();
-  EXPECT_NE(wrong.err.find("wrong.json: model `Unigram` is not supported"), std::string::npos)
+  EXPECT_NE(wrong.err.find("wrong.json: model `WordPiece` is not supported"), std::string::npos)
       << wrong.err;
   EXPECT_FALSE(Exists(job.run_dir()));
   const Outcome usage = Call({"tokenize", "--tokenizer", "bytes", text});

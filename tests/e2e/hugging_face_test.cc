@@ -159,7 +159,7 @@ TEST(HuggingFace, CheckAndDryRunOpenWhatARunBeginsWith) {
   ASSERT_EQ(job.Train({From(model), "train.steps=2"}).code, 0);
   job.RunDir("another");
   expect(model, model + "/model.safetensors: ");
-  EXPECT_EQ(job.Train(settings).err, "rank 0: " + look(model).first.err);
+  EXPECT_EQ(job.Train(settings).err, look(model).first.err);
   fs::remove(model + "/model.safetensors");
   expect(model, model);
   fs::remove(imported + "/rank_0.safetensors");
@@ -411,7 +411,7 @@ TEST(HuggingFace, GeneratesEveryIdOfTheModelFromIds) {
   }
   EXPECT_GT(most, 256);
   EXPECT_EQ(json["text"], text);
-  // Of a tokenizer's own ids alone, whatever may be in a prompt.
+  // Only a tokenizer's own ids come out, whatever may be in a prompt.
   for (const Strings& how :
        {Strings{"1000"}, Strings{"0"}, Strings{"1000", "--top-k", "400", "--samples", "2"},
         Strings{"1000", "--top-p", "0.999"}}) {

@@ -2,7 +2,7 @@
 // library runs: before main(), and before the constructors of the libraries that the program is
 // linked with. A signal that comes while those run could otherwise be met by chance alone.
 //
-// What the process starts is left alone: the variable that preloads is taken away first.
+// Its children are left alone: the variable that preloads is taken away first.
 #include <unistd.h>
 
 #include <csignal>

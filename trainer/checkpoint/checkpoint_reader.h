@@ -1,6 +1,7 @@
 // Reads elements of a checkpoint by state, parameter and index, whatever world, F and wrapping
 // wrote it. Every returned byte has passed its chunk's checksum, and lies in a file whose header
-// has the tensors of the manifest. Tests: tests/trainer/checkpoint/checkpoint_test.cc
+// has the tensors of the manifest.
+// Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 

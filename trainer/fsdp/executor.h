@@ -97,8 +97,7 @@ class Executor final : public SegmentHooks {
   // Scalars of step `index`, from 0, one of the last two. Blocks until done; throws its error.
   StepScalars Result(int64_t index);
   StepAccount Account(int64_t index);  // The account of such a step.
-  // Its traffic so far: on a simulated device all of it, as soon as it is enqueued.
-  TrafficBytes Given(int64_t index) const { return traffic_[index % 2].Read(); }
+  TrafficBytes Given(int64_t index) const { return traffic_[index % 2].Read(); }  // Its, so far.
   void Synchronize();  // Blocks until everything enqueued is done.
   // The operations that the streams are in, or failed in: "step 12, backward of unit 5
   // (transformer.h.4), op reduce_scatter", several joined by "; ". Streams that wait for others are

@@ -171,11 +171,9 @@ struct DataSource {
   void (*check_model)(const SourceRecipe& source, const std::string& key, const Model& model,
                       const BatchSpec& inputs, std::vector<ShapeConflict>& conflicts) = nullptr;
   std::string (*describe)(const SourceRecipe& source) = nullptr;
-  // Classes that its names tell apart; 0: none do. Throws DataError.
-  int64_t (*classes)(const SourceRecipe& source) = nullptr;
+  int64_t (*classes)(const SourceRecipe& source) = nullptr;  // By its names. Throws DataError.
   std::string (*chat_template)(const SourceRecipe& source) = nullptr;
-  // What an image goes through before the model, for whoever exports that.
-  ImageChanges (*image_changes)(const SourceRecipe& source) = nullptr;
+  ImageChanges (*image_changes)(const SourceRecipe& source) = nullptr;  // An evaluation's.
 
   // How it is opened: as tokens end to end; or by an encoder of lines, with a further file that the
   // samples depend on; or, all sources of a run together, as rows of what a model asks for.

@@ -19,7 +19,7 @@ std::string Expanded(std::string path) {
   return why.empty() ? path : "why: " + why;
 }
 
-// What a shell makes of a word.
+// A shell reads the word back as it was.
 std::string Echoed(const std::string& word) {
   FILE* const pipe = ::popen(("printf %s " + word).c_str(), "r");
   std::string text;

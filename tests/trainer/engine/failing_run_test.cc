@@ -1,5 +1,5 @@
-// What queued work reads outlives it on every way out of a run (runtime/stream.h, "Lifetime"). A
-// run fails at each of its operations in turn, from the executor's constructor to an evaluation:
+// Data that queued work reads outlives it on every way out of a run (runtime/stream.h, "Lifetime").
+// A run fails at each of its operations in turn, from the executor's constructor to an evaluation:
 // the host throws there, or the work. Work runs only while the host waits, or when a stream ends:
 // as late as it can, so that AddressSanitizer sees all that is gone by then.
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ struct Mistake {
   bool of_host = true;  // Enqueue() throws; otherwise the work does.
 };
 
-// A CPU behind a gate. What waits for its events opens the gate for as long.
+// A CPU behind a gate. A wait for its events opens the gate for as long.
 class GatedDevice final : public Device {
  public:
   explicit GatedDevice(const Mistake& mistake) : Device(nullptr), mistake_(mistake) {}

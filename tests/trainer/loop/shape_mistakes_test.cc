@@ -151,7 +151,7 @@ TEST(ShapeMistakes, AWrongTypeHidesOnlyRulesThatReadIt) {
       "r.yaml:1:61: model.num_key_value_heads: 5 key and value heads do not divide 32 heads\n");
 }
 
-// What is built to judge globs has as many tables as a recipe may have.
+// The model that is built to judge globs has as many tables as a recipe may have.
 TEST(ShapeMistakes, AsManyTablesAsAFamilyTakesAreGood) {
   for (const int tables : {1, 2, 4095, 4096}) {
     std::string rows = "1";

@@ -849,7 +849,7 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
 }
 
-// What a section under another name holds, and what it lacks, is said at once.
+// Mistakes in a section under another name are said at once.
 TEST(LoadRecipe, AMisspeltSectionHidesNothing) {
   EXPECT_EQ(MistakesOf("modle: {family: gpt2, num_attention_heads: 5}\n"
                        "data: {train: {paths: [x]}}\noptimiser:\n  lr: fast\n  beta: 1\n"),

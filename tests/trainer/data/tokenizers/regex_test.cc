@@ -113,7 +113,7 @@ TEST(Regex, NamesWhatIsNoPattern) {
   }
 }
 
-// What the matches of a part of a text depend on.
+// Matches of a part of a text depend on what is before it.
 TEST(Regex, LooksBack) {
   for (const char* pattern : {"^a", "\\Aa", "a\\b", "(?<=a)b", "(?=a$)", "(?!\\z)"}) {
     EXPECT_TRUE(Regex(pattern).looks_back()) << pattern;
