@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What transformers makes of the files beside a tokenizer, and Hugging Face's `tokenizers` of split
+"""Records what transformers makes of the files beside a tokenizer, and Hugging Face's `tokenizers` of split
 patterns: tests/fixtures/tokenizers/side_files.json and patterns.json."""
 
 import argparse
@@ -38,7 +38,7 @@ PATTERNS = [
     r"(?i)the|OF", r"(?i:x)y", r"t(?i)h|o", r"(?-i:a)|(?im:b.)", r"(?i)[a-f]+(?-i)x", r"(?#comment)[a-z]+",
     r"(?<name>[a-z])+[0-9]", r"(a|b)+c?", r"'(?:[sdmt]|ll|ve|re)", r"\ ?\/|\-|\#", "\u00e9+",
 ]
-# What our own refuses although the library takes it, by a part of the message.
+# Patterns that our own refuses although the library takes them, by a part of the message.
 REFUSED = {
     r"(a)\1": r"\1 at byte 3", r"a\K": r"\K at byte 1", r"\Ga": r"\G at byte 0", r"(?x: a )": "(?x at byte 0",
     r"(?~ab)": "(?~ at byte 0", r"\p{In_Hiragana}": r"\p{In_Hiragana} at byte 0", r"(?<n>a)\k<n>": r"\k at byte",

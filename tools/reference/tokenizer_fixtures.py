@@ -243,7 +243,7 @@ def huggingface():
     return made
 
 
-# What a small charsmap replaces: one character by several, several by one, and some by nothing.
+# A small charsmap replaces these: one character by several, several by one, and some by nothing.
 CHARSMAP = ["\u212B \u00C5", "A\u030A \u00C5", "e\u0301 \u00E9", "\uFB01 fi", "\u2122 TM", "\uFF21 A",
             "\u2460 1", "\u00BD 1\u20442", "\uFDFA \u0635\u0644\u0649", "\u3000  ", "\u00A0  ", "\t  ",
             "\n  ", "\u0344 ", "\u1100\u1161 \uAC00", "\u2126 \u03A9",

@@ -213,7 +213,7 @@ void RankFileWriter::ReadBack() const {
 
 namespace {
 
-// What a manifest says of a state of a flat parameter, or of an own tensor.
+// A manifest says this of a state of a flat parameter, or of an own tensor.
 struct Kept {
   DType dtype = DType::kFloat32;
   const FlatParameter* flat = nullptr;  // Null: an own tensor.

@@ -113,7 +113,7 @@ class Scanner {
     }
   }
 
-  // Of a \u escape; at_ is behind \u.
+  // The number of a \u escape; at_ is behind \u.
   unsigned Hex() {
     unsigned value = 0;
     for (int i = 0; i < 4; ++i, ++at_) {

@@ -24,8 +24,8 @@ struct ShapeConflict;
 //               have names.
 //   keep_fp32   In fp16: what the family keeps in fp32, where fsdp.mixed_precision does not say.
 //
-// What is made of init_from's files otherwise than their config.json says (InitialNotes()) is
-// noted.
+// Notes say where init_from's files are read otherwise than their config.json says
+// (InitialNotes()).
 //
 // A run that goes on takes what its checkpoint says in place of all of these. Each finding becomes
 // one of `recipe.notes`. Where init_from cannot be read nothing is filled in: the run says why.

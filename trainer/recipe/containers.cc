@@ -187,8 +187,8 @@ class MapType final : public ValueType {
       const auto at = std::find(names_.begin(), names_.end(), meant);
       if (at == names_.end()) continue;
       const AnyField& field = section_.fields[static_cast<size_t>(at - names_.begin())];
-      // What a misspelt section holds is read as if it were spelt right, and what a section that is
-      // no map lacks is missing: so neither hides further mistakes.
+      // A misspelt section is read as if it were spelt right, and all keys of a section that is
+      // no map are missing: so neither hides further mistakes.
       if (!TakesMap(field.type->Schema())) {
         reader.Misspelt(prefix + meant);
       } else if (entry.value->kind == YamlNode::Kind::kMap && seen.insert(meant).second) {

@@ -161,7 +161,7 @@ std::span<const PeersWord> PeersWords() {
       {"model.flavor", "model.preset", ""},
       {"model.name_or_path", "model.init_from", "a directory, not a hub's name"},
       {"model.tokenizer_path", "data.train.tokenizer", ""},
-      // What nothing here does.
+      // Nothing here does these.
       {"hub_model_id", "", "nothing is uploaded; `checkpoint export` writes what the Hub takes"},
       {"push_to_hub", "", "nothing is uploaded; `checkpoint export` writes what the Hub takes"},
       {"wandb_project", "", "not in this version: metrics.jsonl and TensorBoard have the records"},

@@ -21,7 +21,7 @@ struct HfConfig {
   ModelShape shape;                  // With the dropouts to train with.
   std::vector<std::string> ignored;  // Keys that are ignored, for a message.
   std::vector<int32_t> eos;          // Tokens that end a text.
-  std::vector<std::string> notes;    // What is made of the files otherwise than config.json says.
+  std::vector<std::string> notes;    // Where files are read otherwise than config.json says.
 };
 
 // Refuses by name whatever this version would compute in another way: a model_type that no family
@@ -52,7 +52,7 @@ std::optional<DType> ReadHfDType(const std::string& directory);
 // Tokens with a special meaning, if there are any.
 struct HfTokenIds {
   std::optional<int32_t> bos, eos, pad;
-  std::vector<int32_t> other_ends = {};  // Of a text, beside eos.
+  std::vector<int32_t> other_ends = {};  // Ends of a text, beside eos.
 };
 
 // The text of a config.json from which transformers makes the same model. `dtype`: that of the

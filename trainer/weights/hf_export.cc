@@ -142,7 +142,7 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
 // Where the run, or the run that it began with, began.
 struct Origin {
   std::string directory;             // A Hugging Face directory; empty: there is none.
-  std::vector<std::string> classes;  // Of the nearest that names any.
+  std::vector<std::string> classes;  // The nearest run's that names any.
   std::string gone;                  // Why it cannot be read; or "".
 };
 
@@ -189,8 +189,8 @@ void AddEndOfTurn(const RunTokenizer& run, CheckpointExported& exported, HfToken
   }
 }
 
-// What the run's evaluations do to an image, for AutoImageProcessor. CLIP's processor is the one of
-// transformers that can scale the shorter side and cut a square out of the middle, and need not.
+// AutoImageProcessor's file: what the run's evaluations do to an image. CLIP's processor is the one
+// of transformers that can scale the shorter side and cut a square out of the middle, and need not.
 std::string ImageProcessorJson(const ImageChanges& changes, const ModelShape& shape) {
   const auto side = std::get<int64_t>(shape.Find("image_size").value());
   const auto channels = std::get<int64_t>(shape.Find("num_channels").value());

@@ -1,4 +1,4 @@
-// What a directory is that has no weights for this program, and the command that helps.
+// Says what a directory without weights for this program is, and the command that helps.
 // Tests: tests/trainer/weights/hf_hints_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_HF_HINTS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_HF_HINTS_H_

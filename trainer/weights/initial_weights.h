@@ -37,7 +37,7 @@ struct HeadToDraw {
 HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory);
 // Keys of a Hugging Face config.json that are ignored; none for a checkpoint of ours.
 std::vector<std::string> IgnoredKeys(const std::string& directory);
-// What is made of the files otherwise than their config.json says (HfConfig::notes), and adapters
+// Where files are read otherwise than their config.json says (HfConfig::notes), and adapters
 // that are merged.
 std::vector<std::string> InitialNotes(const std::string& directory);
 // The tokenizer that the weights were trained with: tokenizer.json or tokenizer.model of a Hugging

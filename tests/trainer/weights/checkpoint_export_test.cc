@@ -220,7 +220,7 @@ TEST(ExportOfImages, ClassesHaveTheNamesOfTheirFolders) {
       EXPECT_EQ(config(shape, others)["id2label"]["2"], "LABEL_2");
     }
   }
-  // Of the base, where the run's files name none.
+  // The base's, where the run's files name none.
   const std::string base = dir + "/base";
   ExportCheckpoint(HoldCheckpoint(Checkpoint(dir + "/named", kVit, "", names)), base, "",
                    std::nullopt, {}, nullptr);

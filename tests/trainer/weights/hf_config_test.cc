@@ -471,7 +471,7 @@ class Files : public HfFiles {
   std::string embedding_;
 };
 
-// What T5ForConditionalGeneration.from_pretrained() of transformers 5.23 ties, with files without a
+// T5ForConditionalGeneration.from_pretrained() of transformers 5.23 ties so, with files without a
 // head, with a copy of the embedding, and with another head; and config.json alone.
 TEST(HfConfigTest, FilesDecideWhetherAHeadIsTied) {
   struct Case {

@@ -129,7 +129,7 @@ std::string Copied(const std::string& fixture,
   return to;
 }
 
-// What ViTModel, RegNetModel, LlamaModel and GPT2Model save: no head, and no prefix of the trunk.
+// ViTModel, RegNetModel, LlamaModel and GPT2Model save no head, and no prefix of the trunk.
 TEST(InitialWeights, ABackboneGetsAHead) {
   const struct {
     std::string fixture, trunk, head;

@@ -71,7 +71,7 @@ std::map<std::string, std::vector<float>> Read(const std::string& directory, int
 
 class PeftFixture : public ::testing::TestWithParam<const char*> {};
 
-// What merge_and_unload() has made in float64; all other weights are the base's.
+// merge_and_unload() made them in float64; all other weights are the base's.
 TEST_P(PeftFixture, IsMergedAsPeftDoes) {
   const std::string name = GetParam();
   const SafetensorsReader merged(kFixtures + name + "/merged.safetensors");

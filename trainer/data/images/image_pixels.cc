@@ -48,7 +48,7 @@ void LeaveJpegOfManyScans(j_common_ptr info) {
   std::longjmp(errors->leave, 1);
 }
 
-// What a decoder is asked for.
+// A decoder is asked for this.
 struct Wanted {
   int64_t channels;  // 0: the file's own.
   bool size_alone;   // Nothing behind the header is read.

@@ -27,7 +27,7 @@ class FittedSamples : public SampleSource {
     int64_t untrained = 0;    // no target, left out;
     int64_t longer = 0;       // longer than seq_len, cut or dropped,
     int64_t lost_tokens = 0;  // and the tokens that this cost.
-    // Of the longer ones: left out because the cut leaves them no target, and their tokens.
+    // Longer ones left out because the cut leaves them no target, and their tokens.
     int64_t emptied = 0, emptied_tokens = 0;
   };
   const Counts& counts() const { return kept_->counts; }

@@ -29,7 +29,7 @@ class LineEncoder {
   // Appends the line's tokens. A token has kTargetBit, is a target, if its first character is
   // trained on. Throws DataError, without the place.
   virtual void Encode(const nlohmann::ordered_json& line, std::vector<uint32_t>& out) const = 0;
-  virtual bool Reads(const std::string& member) const = 0;  // Of the line.
+  virtual bool Reads(const std::string& member) const = 0;  // A member of the line.
   virtual std::string Noun() const = 0;                     // "conversation".
   virtual uint64_t hash() const = 0;                        // Equal hashes: equal samples.
   const Tokenizer& tokenizer() const { return *tokenizer_; }

@@ -287,7 +287,7 @@ class Translator {
     Unsupported(spelt, from);
   }
 
-  // What a \ and what follows it stand for: one character, a set, or neither.
+  // A \ and what follows it stand for this: one character, a set, or neither.
   struct Escaped {
     std::optional<uint32_t> character = {};
     std::optional<Set> set = {};
@@ -401,7 +401,7 @@ class Translator {
     const bool negated = Take("^");
     // A bracket at the start is itself for PCRE2 and an error for Oniguruma.
     if (Rest().starts_with(']')) throw std::invalid_argument("empty brackets are not supported");
-    std::vector<std::string> all;  // What && stands between.
+    std::vector<std::string> all;  // Sets that && stands between.
     std::string items;
     std::vector<std::string> others;
     const auto close = [&] {

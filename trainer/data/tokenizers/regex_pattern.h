@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Of what a Regex is compiled.
+// A Regex is compiled of this.
 struct RegexPattern {
   std::string pattern;      // For PCRE2 with UTF, UCP and MULTILINE; a newline is \n.
   bool looks_back = false;  // Regex::looks_back().

@@ -1,4 +1,4 @@
-// What sentencepiece_model.proto has that the library's C++ interface does not show.
+// Fields of sentencepiece_model.proto that the library's C++ interface does not show.
 // Tests: tests/trainer/data/tokenizers/side_files_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_SENTENCEPIECE_MODEL_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_SENTENCEPIECE_MODEL_H_

@@ -1,4 +1,4 @@
-// Unigram language models (Kudo 2018, arXiv:1804.10959) as tokenizer.json describes them. Of all
+// Unigram language models (Kudo 2018, arXiv:1804.10959) as tokenizer.json describes them: of all
 // ways to cut a word into pieces, the one with the highest sum of scores.
 // Tests: tests/trainer/data/tokenizers/tokenizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_UNIGRAM_H_
@@ -15,7 +15,7 @@ namespace fsdp {
 
 struct UnigramOptions {
   std::vector<std::pair<std::string, double>> vocab;  // Pieces and scores, by id. Not empty.
-  int32_t unk = 0;             // Of a character that no piece has; neighbours become one.
+  int32_t unk = 0;             // For a character that no piece has; neighbours become one.
   bool byte_fallback = false;  // Such characters become <0xNN> for each byte, where all have ids.
 };
 
@@ -26,7 +26,7 @@ class Unigram {
   // Working memory for one thread at a time.
   class Scratch {
     friend class Unigram;
-    struct Best {  // Of the ways up to a byte: the last piece.
+    struct Best {  // The best way up to a byte: its last piece.
       double score;
       int64_t start;  // Negative: none ends here.
       int32_t id;

@@ -24,12 +24,12 @@ struct Macro : Object {
   const Stmt& stmt;
 };
 
-// What the bodies of a loop over an open list have done. Renderings with some of its items do the
+// Results of the bodies of a loop over an open list. Renderings with some of its items do the
 // same until the last item of theirs, because no body has looked at what follows (Observed).
 struct LoopMemory {
   struct Point {  // After so many bodies.
     size_t bytes = 0;
-    int64_t left = 0;                                // Of the budget.
+    int64_t left = 0;                                // The budget's rest.
     std::vector<std::map<std::string, Value>> made;  // Attributes of the namespaces made before.
   };
   const Stmt* loop = nullptr;
@@ -409,7 +409,7 @@ class Machine {
   Scope root_;
   Scope* scope_ = &root_;
   std::string *out_ = nullptr, *text_ = nullptr;  // The latter is the template's own.
-  LoopMemory* into_ = nullptr;                    // Of Remember().
+  LoopMemory* into_ = nullptr;                    // Remember()'s.
   const LoopMemory* from_ = nullptr;              // Until the loop.
   std::string_view flag_;
   Ranges ranges_;

@@ -75,7 +75,7 @@ class Value {
     return *static_cast<const Values*>(shared_.get());
   }
   bool open() const { return open_; }
-  // Of an open list: those known, of which the first skipped() are no longer in it.
+  // Those known of an open list, of which the first skipped() are no longer in it.
   const Values& known() const { return *static_cast<const Values*>(shared_.get()); }
   size_t skipped() const { return static_cast<size_t>(integer_); }
   Value Skip(size_t more) const;
@@ -100,7 +100,7 @@ class Value {
   bool open_ = false;
   int16_t depth_ = 0;
   union {
-    int64_t integer_ = 0;  // Of an open list: skipped().
+    int64_t integer_ = 0;  // An open list: skipped().
     double number_;
   };
   std::shared_ptr<void> shared_;
@@ -159,7 +159,7 @@ Value Apply(Operator op, const Value& a, const Value& b, Budget& budget);
 
 bool Equal(const Value& a, const Value& b, Budget& budget);
 bool Truth(const Value& value);
-// Whether a value is `such`, or holds one that is. What an open list holds is not looked at.
+// Whether a value is `such`, or holds one that is. An open list's items are not looked at.
 bool Holds(const Value& value, bool (*such)(const Value&));
 std::string Str(const Value& value, Budget& budget);
 std::string Repr(const Value& value, Budget& budget);
