@@ -1,5 +1,5 @@
-// A rendering ends before its time by these: errors, too much work, a look at what is not there
-// yet. Tests: tests/trainer/data/chat/jinja/jinja_template_test.cc
+// A rendering ends early by these: errors, too much work, a look at what is not there yet.
+// Tests: tests/trainer/data/chat/jinja/jinja_template_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_CHAT_JINJA_BUDGET_H_
 #define FSDP_TRAIN_TRAINER_DATA_CHAT_JINJA_BUDGET_H_
 
