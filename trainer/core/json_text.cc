@@ -66,7 +66,7 @@ class Scanner {
     if (python_ == nullptr) throw FaultAt(text_, begin, reason);
     python_->text.append(text_.substr(copied_, begin - copied_)).append(json);
     copied_ = at_;
-    python_->odd.try_emplace(member_, begin, reason);
+    python_->odd.try_emplace(member_, PythonJson::Odd{begin, reason});
   }
 
   void Value(int depth) {

@@ -223,7 +223,10 @@ TEST_F(ImageStores, HeadersAreLookedAtForAModel) {
   const auto refusal = [&](int64_t channels, const std::string& path,
                            std::function<std::string(const ImagePixels&)> why_not = nullptr) {
     try {
-      ImagePaths paths{.paths = {path}, .channels = channels, .why_not = std::move(why_not)};
+      ImagePaths paths;
+      paths.paths = {path};
+      paths.channels = channels;
+      paths.why_not = std::move(why_not);
       if (path.ends_with("images")) paths.labels = {directory_ + "/labels"};
       const auto store = OpenImages(paths);
       for (const int64_t i : {int64_t{0}, store->size() - 1}) {
