@@ -171,7 +171,7 @@ TEST(Bench, FloorOfAStep) {
                            "data: {train: {source: synthetic}, seq_len: 16}\n"
                            "train: {micro_batch_size: 2, global_batch_size: 4}\n";
   std::ofstream(machine) << "{name: a GPU, fp32_flops: 1.0e+9, attention_forward_flops: 1.0e+9,\n"
-                            " attention_backward_flops: 1.0e+9, copy_bytes_per_s: 1.0e+30,\n"
+                            " attention_backward_flops: 1.0e+9, copy_bytes_per_s: 1.0e+18,\n"
                             " sources: {fp32_flops: 'assumed: x', copy_bytes_per_s: 'assumed: x',\n"
                             "  attention_forward_flops: 'assumed: x',\n"
                             "  attention_backward_flops: 'assumed: x'}}\n";

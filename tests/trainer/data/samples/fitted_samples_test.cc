@@ -136,7 +136,7 @@ TEST(FittedSamples, HeldOutOnesAreWhole) {
   EXPECT_TRUE(parts.valid->Describe().starts_with("documents [2, 4) of ")) << "not told apart";
   EXPECT_TRUE(parts.valid->PlaceOf(0, 1).where.ends_with("a.txt, byte 11"));
   EXPECT_EQ(WhatOf([&] { all.HoldOut(0.2); }),
-            "data: a fraction of 0.200000 of the 20 tokens of " + ::testing::TempDir() +
+            "data: a fraction of 0.2 of the 20 tokens of " + ::testing::TempDir() +
                 "documents/a.txt leaves no whole document on one side: give more data or another "
                 "data.valid");
   EXPECT_THROW(all.HoldOut(1), std::invalid_argument);

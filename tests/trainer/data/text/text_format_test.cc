@@ -138,7 +138,7 @@ TEST_F(TextFiles, WhatIsNoTextIsNamedWithACure) {
             "tokenize: a.json, behind byte 14: is cut off: an element does not end");
   EXPECT_EQ(error("a.json", "[{\"text\": \"a\"}] x"),
             "tokenize: a.json, behind byte 14: has text behind the end of its list");
-  EXPECT_EQ(error("a.json", "prose"), "tokenize: a.json, line 1: is no JSON object");
+  EXPECT_EQ(error("a.json", "prose"), "tokenize: a.json, line 1: column 1: want a value, got 'p'");
   const std::string pandas = "python3 -c 'import sys, pandas; pandas.read_";
   for (const auto& [name, reader] : {std::pair("a.csv", "csv"), {"A.TSV", "table"}}) {
     const std::string said = error(name, "text,url\n\"a\",u\n");

@@ -97,7 +97,9 @@ TEST(SideFiles, MistakesNameFileAndKey) {
     return ErrorOf("gpt2.json", "tokenizer.json", {{file, text}});
   };
   const std::string config = "tokenizer_config.json", map = "special_tokens_map.json";
-  EXPECT_EQ(error(config, "{"), "tokenizer_config.json beside it is no JSON");
+  EXPECT_EQ(
+      error(config, "{"),
+      "tokenizer_config.json beside it:1:2: want a key in double quotes, got the end of the text");
   EXPECT_EQ(error(map, "[]"), "special_tokens_map.json beside it is no JSON object");
   EXPECT_EQ(error(config, R"({"eos_token": 7})"),
             "tokenizer_config.json beside it, eos_token: is neither a text nor a token");
