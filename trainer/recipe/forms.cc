@@ -13,6 +13,7 @@ class TokenizerType final : public TypeOf<std::string> {
  public:
   Json Schema() const override {
     Json path = text_->Schema();
+    path["pattern"] = "\\.(json|model)$|/$";  // Editors take a directory by its slash.
     return AnyOfSchemas({EnumSchema({"bytes"}), path});
   }
 

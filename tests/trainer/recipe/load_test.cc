@@ -439,8 +439,9 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "r.yaml:2:15: data.train: want a map, or a list of maps, got the text `x`");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: gpt2/tokenizer.json}"), "");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: byte}"),
-            "r.yaml:2:39: data.train.tokenizer: want `bytes`, or a path that ends in .json or "
-            ".model, got the text `byte`");
+            "r.yaml:2:39: data.train.tokenizer: want `bytes`, a path that ends in .json or .model, "
+            "or a directory with a tokenizer.json, tokenizer.model or spiece.model, got the text "
+            "`byte`");
   EXPECT_EQ(data("train: {paths: [x], tokenizer: a.json}, valid: {paths: [v]}"),
             "r.yaml:2:39: data.train.tokenizer: data.valid.tokenizer is `bytes`, but "
             "data.train.tokenizer is `a.json`: a model has one");
