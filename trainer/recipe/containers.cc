@@ -207,7 +207,7 @@ class MapType final : public ValueType {
 
  private:
   static bool TakesMap(const Json& schema) {
-    const std::vector<Json> forms = schema.ElementsOf("anyOf");
+    const std::vector<Json>& forms = schema.ElementsOf("anyOf");
     return schema.Contains("properties") || std::any_of(forms.begin(), forms.end(), TakesMap);
   }
   static void ReadField(const AnyField& field, const YamlNode::Entry& entry,

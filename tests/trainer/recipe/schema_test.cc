@@ -478,6 +478,7 @@ void Reconcile(Json& recipe) {
     fsdp["quantize"]["gather"] = fsdp["quantize"]["reduce"] = "none";
   }
   if (fsdp["mixed_precision"]["reduce_dtype"] != "fp32") fsdp["quantize"]["reduce"] = "none";
+  recipe["model"]["sliding_window"] = nullptr;  // Or sequences are no longer.
   recipe["schedule"]["warmup_steps"] = 1;
   Json& decay_steps = recipe["schedule"]["decay_steps"];
   if (recipe["schedule"]["name"] != "wsd" || (!steps.is_null() && decay_steps >= steps)) {
