@@ -107,7 +107,9 @@ StoredModel OpenStoredModel(const std::string& path) {
       const Recipe recipe = ParseRecipe({{stored.directory, meta.recipe}});
       stored.tokenizer = TokenizerOfRun(recipe);
       if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};
-      stored.own = ByteSentinelsOf(recipe, stored.tokenizer, VocabSize(stored.shape));
+      if (stored.shape.Find("vocab_size")) {
+        stored.own = ByteSentinelsOf(recipe, stored.tokenizer, VocabSize(stored.shape));
+      }
       stored.other_ends = EndsOfOrigin(meta);
     }
     weights = OpenInitialWeights(std::move(reader));
