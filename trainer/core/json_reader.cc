@@ -62,7 +62,7 @@ JsonValue ParseJson(std::string_view text, std::string path, const JsonErrors& e
     document->json = Json::parse(text);
   } catch (const Json::exception&) {
     if (errors.not_json != nullptr) root.Refuse(errors.not_json);
-    const JsonFault fault = FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+    const JsonFault fault = FaultOfRefused(text);
     std::string& named = root.place_.empty() ? document->path : root.place_;
     const std::string line = std::to_string(fault.line), column = std::to_string(fault.column);
     named += named.empty() ? "line " + line + ", column " + column : ":" + line + ":" + column;

@@ -225,6 +225,10 @@ std::optional<JsonFault> FindJsonFault(std::string_view text) {
   return std::nullopt;
 }
 
+JsonFault FaultOfRefused(std::string_view text) {
+  return FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+}
+
 std::optional<PythonJson> ReadPythonJson(std::string_view text) {
   PythonJson python;
   try {

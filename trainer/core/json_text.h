@@ -22,6 +22,8 @@ struct JsonFault {
 // The first fault of `text`; empty where there is none. A text that is nested more than 1,000 deep
 // has none: NestsDeeper() finds it.
 std::optional<JsonFault> FindJsonFault(std::string_view text);
+// The same of a text that a parser has refused; one without a known fault "is no JSON".
+JsonFault FaultOfRefused(std::string_view text);
 
 // A text as Python's json reads it: with NaN, Infinity, -Infinity, numbers that are too large for a
 // double, and escapes of half a character (\ud83d).

@@ -122,7 +122,7 @@ std::optional<JsonTree> JsonTree::Parse(std::string_view text, int most_depth, s
     try {
       return FromLibrary(Library::parse(text));
     } catch (const Library::exception&) {
-      const JsonFault fault = FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+      const JsonFault fault = FaultOfRefused(text);
       reason = "line " + std::to_string(fault.line) + ", column " + std::to_string(fault.column) +
                ": " + fault.reason;
     }

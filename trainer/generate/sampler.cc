@@ -103,9 +103,12 @@ std::vector<Continuation> Generate(
       return;
     }
     const RandomStream random(options.seed, options.stream, options.first + p);
-    among.assign(logits.begin(), logits.begin() + options.vocab);
-    for (const int32_t id : options.never) among[id] = -std::numeric_limits<float>::infinity();
-    const int32_t token = PickToken(among, options.vocab, options.sampling, random.Uniform(i));
+    if (!options.never.empty()) {
+      among.assign(logits.begin(), logits.end());
+      for (const int32_t id : options.never) among[id] = -std::numeric_limits<float>::infinity();
+      logits = among;
+    }
+    const int32_t token = PickToken(logits, options.vocab, options.sampling, random.Uniform(i));
     if (std::find(options.eos.begin(), options.eos.end(), token) != options.eos.end()) {
       c.end = Continuation::End::kEndOfText;
       done[p] = true;

@@ -19,9 +19,8 @@ struct ShapeConflict;
 //   vocab_size  Without init_from and preset: the size of the sources' tokenizer, rounded up to a
 //               multiple of model.vocab_multiple. The family's default where the file cannot be
 //               read; where tokenizers disagree, or no source has one, it is left open.
-//   num_labels  Under model.init_from without a head: the classes of data.train, where their
-//   folders
-//               have names.
+//   num_labels  Under model.init_from without a head: the classes of data.train, where folders
+//               name them.
 //   keep_fp32   In fp16: what the family keeps in fp32, where fsdp.mixed_precision does not say.
 //
 // Notes say where init_from's files are read otherwise than their config.json says

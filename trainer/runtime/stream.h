@@ -66,10 +66,9 @@ struct StreamPosition {
 //            faulted are failed unless the host knows that they have passed.
 //   Threads  One thread enqueues at a time, for all streams of a device together.
 //   End      The destructor waits for what is queued. Abort communicators first.
-//   Lifetime All that work reads outlives the stream. Its owner declares it as the last member,
-//   behind
-//            all that the owner lets work read, so that it ends first, also where a constructor
-//            throws. Work that others enqueue reads copies, and what outlives the stream's owner;
+//   Lifetime All that work reads outlives the stream. Its owner declares it as the last member, so
+//            that it ends before what the owner lets work read, also where a constructor throws.
+//            Work that others enqueue reads copies, and what outlives the stream's owner;
 //            never a local variable, which is gone where the host throws.
 class Stream {
  public:

@@ -102,17 +102,18 @@ bool HfWeights::AreEqual(const std::string& a, const std::string& b) const {
   static std::mutex mutex;
   static std::map<std::string, bool> known;
   const std::lock_guard lock(mutex);
-  const auto [at, is_new] = known.try_emplace(key, true);
+  if (const auto at = known.find(key); at != known.end()) return at->second;
   constexpr int64_t kBlock = 1 << 16;
   std::vector<float> x, y;
-  for (int64_t i = 0, n = of_first.NumElements(); is_new && at->second && i < n; i += kBlock) {
+  bool equal = true;
+  for (int64_t i = 0, n = of_first.NumElements(); equal && i < n; i += kBlock) {
     x.resize(static_cast<size_t>(std::min(kBlock, n - i)));
     y.resize(x.size());
     first.file->ReadFloat(first.name, i, x);
     second.file->ReadFloat(second.name, i, y);
-    at->second = x == y;
+    equal = x == y;
   }
-  return at->second;
+  return known[key] = equal;  // Only now: a read may have thrown.
 }
 
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {

@@ -1,7 +1,7 @@
 // Samples from the objects of JSON files (text_format.h): conversations, through the chat template
 // of their tokenizer, and completions of prompts. They are tokenised once, when a run first asks
-// for them, and kept in a directory of the host, for its ranks and for later runs. Tests:
-// tests/trainer/data/samples/line_samples_test.cc
+// for them, and kept in a directory of the host, for its ranks and for later runs.
+// Tests: tests/trainer/data/samples/line_samples_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_
 #define FSDP_TRAIN_TRAINER_DATA_SAMPLES_LINE_SAMPLES_H_
 

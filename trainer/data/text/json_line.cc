@@ -20,7 +20,7 @@ namespace {
 
 std::string PlainJson(std::string_view line, const ReadsMember& reads) {
   std::optional<PythonJson> python = ReadPythonJson(line);
-  if (!python) Refuse(FindJsonFault(line).value_or(JsonFault{.reason = "is no JSON"}), "");
+  if (!python) Refuse(FaultOfRefused(line), "");
   for (const auto& [member, odd] : python->odd) {
     if (reads == nullptr || reads(member)) Refuse(FaultAt(line, odd.at, odd.reason), member);
   }

@@ -58,7 +58,7 @@ JsonTree Reader::Parse(const char* file, std::string_view text) const {
   if (text.empty()) return JsonTree::Object();
   std::optional<JsonTree> json = JsonTree::Parse(text);
   if (!json) {
-    const JsonFault fault = FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
+    const JsonFault fault = FaultOfRefused(text);
     Refuse(std::string(file) + " beside it:" + std::to_string(fault.line) + ":" +
            std::to_string(fault.column) + ": " + fault.reason);
   }
