@@ -12,6 +12,7 @@
 #include "models/family.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/round_up.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"
 #include "trainer/nn/model.h"
@@ -397,8 +398,7 @@ std::string DivisorsOf(int64_t n, int64_t least, int64_t most) {
 
 std::string WhatIsUnused(const TrainRecipe& train, int64_t world_size) {
   const int64_t batch = train.global_batch_size, micro = train.micro_batch_size;
-  const int64_t wave = micro * world_size, micro_batches = (batch + wave - 1) / wave;
-  const int64_t room = micro_batches * wave;
+  const int64_t room = RoundUp(batch, micro * world_size);
   const int64_t busy = std::min(world_size, (batch + micro - 1) / micro);
   const double unused = 1 - static_cast<double>(batch) / static_cast<double>(room);
   if (busy == world_size && unused < 0.01) return "";

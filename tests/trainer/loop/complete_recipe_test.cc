@@ -145,7 +145,6 @@ TEST(CompleteRecipe, ARunDirectoryIsItsLatestCheckpoint) {
                      "tokenizer: bytes, that of model.init_from"}));
 }
 
-// Weights, tokenizer and the run that it began with may be other ones by now, or gone.
 // A backbone is trained to tell the folders of data.train apart, or as many classes as the recipe
 // says; without either, those of its config.json.
 TEST(CompleteRecipe, AHeadThatIsDrawnHasTheClassesOfTheData) {
@@ -188,6 +187,7 @@ TEST(CompleteRecipe, AFamilyKeepsWhatOverflowsInFp16) {
   EXPECT_EQ(notes.back(), "fsdp.mixed_precision.keep_fp32: *.wo.weight, as `t5` has it in fp16");
 }
 
+// Weights, tokenizer and the run that it began with may be other ones by now, or gone.
 TEST(CompleteRecipe, ARunThatGoesOnIsWhatItsCheckpointSays) {
   const std::string text = FreshDirectory("text") + "/t.txt", tokenizer = UnusedPath("t.json");
   std::string words;

@@ -56,8 +56,7 @@ TEST(HfHints, OtherFormatsAreConverted) {
     EXPECT_NE(error.find(".save_pretrained('" + directory + "-st')"), std::string::npos) << error;
     return error;
   };
-  const std::string llama = R"({"model_type": "gpt2"})";
-  for (const std::string& config : {std::string(), llama}) {
+  for (const std::string& config : {std::string(), std::string(R"({"model_type": "gpt2"})")}) {
     for (const char* file : {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin"}) {
       EXPECT_EQ(words(file, config).find("gguf_file"), std::string::npos);
     }

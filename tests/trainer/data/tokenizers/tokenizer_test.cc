@@ -231,12 +231,24 @@ TEST(Tokenizer, EndsAndBeginnings) {
   EXPECT_EQ(open("gpt2.json")->hash(), gpt2->hash());
 }
 
-// An added token may leave ids between itself and the others to nobody.
-TEST(Tokenizer, LacksTheIdsBehindItsLast) {
-  const auto whole = OpenTokenizer(kFolder + "gpt2.json");
+// The ids of a model's pieces may have gaps, and a vocabulary may be larger than its tokenizer.
+TEST(Tokenizer, LacksTheIdsThatNoPieceHas) {
+  std::ifstream file(kFolder + "gpt2.json");
+  nlohmann::json json = nlohmann::json::parse(file);
+  const auto opened = [&] {
+    const std::string path = ::testing::TempDir() + "/gaps.json";
+    std::ofstream(path) << json;
+    return OpenTokenizer(path);
+  };
+  const auto whole = opened();
   const int32_t size = whole->vocab_size();
   EXPECT_TRUE(whole->Lacks(size).empty());
   EXPECT_EQ(whole->Lacks(size + 1), (std::vector<int32_t>{size}));
+  const int32_t moved = size - 2;  // The last one before <|endoftext|>.
+  json["model"]["vocab"][whole->Piece(moved)] = size + 2;
+  const auto gaps = opened();
+  EXPECT_EQ(gaps->vocab_size(), size + 3);
+  EXPECT_EQ(gaps->Lacks(size + 4), (std::vector<int32_t>{moved, size, size + 1, size + 3}));
 }
 
 // As the library does, which puts merges into a map.
