@@ -38,6 +38,10 @@ struct BatchInput {
 struct BatchSpec {
   std::vector<BatchInput> inputs;  // No two names alike.
   int64_t targets = 1;             // Targets of a sample: a mean loss divides by their number.
+  int64_t tokens = 0;              // Tokens of a full sample that a model reads; 0: no text.
+
+  // People count a text's tokens, and samples of all else.
+  int64_t Counted() const { return tokens > 0 ? tokens : targets; }
 
   // FSDP_CHECKs that there is such an input.
   size_t IndexOf(std::string_view name) const;

@@ -226,19 +226,27 @@ void Samples::FillSample(int64_t sample, const RowViews& row) const {
            std::cref(place));
 }
 
-int64_t Samples::Targets(int64_t begin, int64_t end) const {
-  int64_t targets = 0;
-  if (!windows()) {
-    for (int64_t sample = begin; sample < end; ++sample) {
-      const auto [which, number] = mixture_(sample);
-      const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
-      for (const int32_t i : packed_[static_cast<size_t>(which)].SamplesOf(number)) {
-        targets += source.Targets(i);
-      }
+template <typename Number>
+int64_t Samples::SumOfSamples(int64_t begin, int64_t end, const Number& number) const {
+  int64_t sum = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    const auto [which, packed] = mixture_(row);
+    const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
+    for (const int32_t i : packed_[static_cast<size_t>(which)].SamplesOf(packed)) {
+      sum += std::invoke(number, source, i);
     }
-    return targets;
   }
-  targets = (end - begin) * options_.seq_len;
+  return sum;
+}
+
+int64_t Samples::InputTokens(int64_t begin, int64_t end) const {
+  return windows() ? (end - begin) * options_.seq_len
+                   : SumOfSamples(begin, end, &SampleSource::Length);
+}
+
+int64_t Samples::Targets(int64_t begin, int64_t end) const {
+  if (!windows()) return SumOfSamples(begin, end, &SampleSource::Targets);
+  int64_t targets = (end - begin) * options_.seq_len;
   if (!options_.documents) return targets;
   for (int64_t sample = begin; sample < end; ++sample) {
     const auto [which, offset] = PlaceOf(sample);
@@ -308,6 +316,12 @@ int64_t TrainLoader::TargetsOfStep(int64_t step) const {
     throw DataError("data: " + rows_->WhyNoTargets("step " + std::to_string(step)));
   }
   return targets;
+}
+
+int64_t TrainLoader::InputTokensOfStep(int64_t step) const {
+  CheckStep(step);
+  const int64_t global = plan_.options().global_batch_size;
+  return rows_->InputTokens((step - 1) * global, step * global);
 }
 
 EvalLoader::EvalLoader(std::shared_ptr<const RowSource> source, const BatchPlanOptions& options,

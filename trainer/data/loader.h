@@ -111,10 +111,14 @@ class Samples final : public RowSource {
   // the page cache (8 GB/s, one core of a 2-core Xeon virtual machine), and a stat(2) a row, 1 us
   // each, that sees whether the file is whole.
   int64_t Targets(int64_t begin, int64_t end) const override;
+  int64_t InputTokens(int64_t begin, int64_t end) const override;
   std::string WhyNoTargets(const std::string& of) const override;
 
  private:
   bool windows() const { return options_.packing == Packing::kWindows; }
+  // The sum of a number of the whole samples in rows [begin, end).
+  template <typename Number>
+  int64_t SumOfSamples(int64_t begin, int64_t end, const Number& number) const;
   struct RowViews;
   void FillWindow(int64_t sample, const RowViews& row) const;
   void FillSample(int64_t sample, const RowViews& row) const;
@@ -152,6 +156,7 @@ class TrainLoader {
   // so windows without `documents` have T0 = global_batch_size * seq_len. Otherwise all ranks count
   // the same batch: see Samples::Targets(). Throws DataError where there is no target.
   int64_t TargetsOfStep(int64_t step) const;
+  int64_t InputTokensOfStep(int64_t step) const;  // RowSource::InputTokens(), over all ranks.
 
   const RowSource& rows() const { return *rows_; }
 

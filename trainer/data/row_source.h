@@ -33,6 +33,9 @@ class RowSource {
   virtual void Derive(const Batch&) const {}
   // Targets of weight 1 in samples [begin, end).
   virtual int64_t Targets(int64_t begin, int64_t end) const = 0;
+  // Tokens that a model reads in samples [begin, end), padding excepted. Sources whose samples are
+  // no text have as many as targets.
+  virtual int64_t InputTokens(int64_t begin, int64_t end) const { return Targets(begin, end); }
   // A sentence's end about samples without targets: "all tokens of step 3 ...".
   virtual std::string WhyNoTargets(const std::string& of) const = 0;
 };

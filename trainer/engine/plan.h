@@ -92,7 +92,8 @@ std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options,
 // A step's time on a described machine, from a simulation (simulate/).
 struct StepEstimate {
   double step_time_s = 0;
-  double samples_per_s = 0, targets_per_s = 0;  // The whole job's.
+  // The whole job's. tokens: those that the model reads; without a text, targets.
+  double samples_per_s = 0, tokens_per_s = 0, targets_per_s = 0;
   // FLOPs that MFU counts; and all computed FLOPs, all pairs of attention and recomputation
   // included.
   double tflops_per_device = 0, hardware_tflops_per_device = 0;
@@ -100,7 +101,7 @@ struct StepEstimate {
   double floor_s = 0;    // No step can be shorter: `bench floor`.
   // tflops_per_device as a share of the data sheet's FLOP/s. Empty: the file has none.
   std::optional<double> mfu = std::nullopt;
-  std::optional<double> targets_per_day = std::nullopt;  // Empty: samples have one target each.
+  std::optional<double> tokens_per_day = std::nullopt;  // Empty: samples are no text.
   // The whole run's: its steps, without evaluations and checkpoints. Empty: the run lasts for
   // train.epochs of data that nobody has opened.
   int64_t steps = 0;

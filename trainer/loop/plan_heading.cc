@@ -63,19 +63,19 @@ std::string EstimateToText(const StepEstimate& step, const RunPlan& plan) {
   }
   line("floor", HumanDuration(step.floor_s));
   line("samples/s", HumanRate(step.samples_per_s));
-  line("targets/s", HumanRate(step.targets_per_s));
+  line("tokens/s", HumanRate(step.tokens_per_s));
   line("TFLOP/s", HumanRate(step.tflops_per_device) + " of the model, each device");
   line("  of hardware", HumanRate(step.hardware_tflops_per_device));
   if (step.mfu) line("MFU", HumanRate(100 * *step.mfu) + " %");
   constexpr double kDay = 86400;
-  line("a day", step.targets_per_day ? HumanRate(*step.targets_per_day) + " tokens"
-                                     : HumanRate(step.samples_per_s * kDay) + " samples");
+  line("a day", step.tokens_per_day ? HumanRate(*step.tokens_per_day) + " tokens"
+                                    : HumanRate(step.samples_per_s * kDay) + " samples");
   if (!step.run_s) {
     line("the run", "as long as train.epochs takes, which its data decides");
   } else {
     std::string run = Counted(step.steps, "step") + ", " + HumanDuration(*step.run_s);
-    if (step.targets_per_day) {
-      run += ", " + HumanRate(*step.targets_per_day / kDay * *step.run_s) + " tokens";
+    if (step.tokens_per_day) {
+      run += ", " + HumanRate(*step.tokens_per_day / kDay * *step.run_s) + " tokens";
     }
     line("the run", run);
     line(plan.on_host() ? "device-hours" : "GPU-hours", HumanRate(*step.device_hours));
@@ -97,7 +97,7 @@ std::string EstimateTerms() {
   host            the device waits for the host to enqueue
   floor           products and bytes at the machine's rates: no step is shorter
   samples/s       samples a second, of all ranks
-  targets/s       targets of the loss a second, of all ranks
+  tokens/s        tokens that the model reads a second, of all ranks; without a text, targets
   TFLOP/s         products of forward and backward, per device
   of hardware     all products, recomputed and masked ones included
   MFU             TFLOP/s of the model, as a share of the data sheet's for param_dtype

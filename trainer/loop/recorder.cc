@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -252,11 +253,11 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   return p;
 }
 
-void Recorder::StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens) {
+void Recorder::StartClock(const ThroughputOptions& options, int64_t step, int64_t targets) {
   clock_ = options.clock;
   meter_.emplace(options);
   logged_step_ = first_step_ = step;
-  logged_tokens_ = first_tokens_ = tokens;
+  logged_targets_ = first_targets_ = last_targets_ = targets;
   began_ = Now();
 }
 
@@ -306,27 +307,39 @@ void Recorder::NoteSpike(int64_t step, const char* what, SpikeWindow& before, do
 }
 
 void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& account,
-                    int64_t tokens, double lr) {
+                    const StepWork& work, double lr) {
   if (!first()) return;
   Add(account);
+  const int64_t targets = work.targets - std::exchange(last_targets_, work.targets);
+  input_tokens_ += work.tokens;
+  if (std::isfinite(result.loss)) {
+    loss_sum_ += result.loss * static_cast<double>(targets);
+    loss_targets_ += targets;
+  }
   const int64_t steps = recipe_.train.steps, left = steps - step;
   if (step % recipe_.log.every == 0 || left == 0) {
     const ThroughputMeter::Rates rates =
-        meter_->Take(step - logged_step_, tokens - logged_tokens_, account.times.end);
+        meter_->Take(step - logged_step_, work.targets - logged_targets_, account.times.end);
     StepRecord record;
-    record.time = times_ / static_cast<double>(step - logged_step_);
+    const auto taken = static_cast<double>(step - logged_step_);
+    record.time = times_ / taken;
     times_ = {};
     logged_step_ = step;
-    logged_tokens_ = tokens;
+    logged_targets_ = work.targets;
     record.step = step;
     record.loss = result.loss;
+    // Not a number where no step had a finite loss.
+    record.loss_mean =
+        std::exchange(loss_sum_, 0) / static_cast<double>(std::exchange(loss_targets_, 0));
     record.grad_norm = result.grad_norm;
     record.lr = lr;
-    record.tokens = tokens;
+    record.tokens = work.targets;
     record.samples = step * recipe_.train.global_batch_size;
     record.step_time_s = rates.step_time_s;
-    record.tokens_per_s = rates.tokens_per_s;
+    record.targets_per_s = rates.targets_per_s;
+    const auto tokens = static_cast<double>(std::exchange(input_tokens_, 0));
     if (rates.step_time_s > 0) {
+      record.tokens_per_s = tokens / taken / rates.step_time_s;
       record.samples_per_s =
           static_cast<double>(recipe_.train.global_batch_size) / rates.step_time_s;
     }
@@ -401,7 +414,7 @@ void Recorder::SayDone(int64_t step) {
   std::string line = "done: " + std::to_string(step - first_step_) +
                      (step - first_step_ == 1 ? " step, " : " steps, ") +
                      HowMany((step - first_step_) * recipe_.train.global_batch_size,
-                             logged_tokens_ - first_tokens_) +
+                             logged_targets_ - first_targets_) +
                      " in " + HumanDuration(Now() - began_);
   for (const auto& [name, loss] : evaluations_) {
     line += ", eval " + name + (name.empty() ? "" : " ") + "loss " + FixedPoint(loss, 4);

@@ -60,8 +60,8 @@ class Recorder {
   // Rank 0 opens the run's files at `step`, and says what begins. `aside`: the files that it has
   // set aside to go back to that step.
   void Begin(const RunStart& start, const SetAside& aside, int64_t step, const RunFacts& facts);
-  // Time counts from this call, steps and tokens from the numbers given.
-  void StartClock(const ThroughputOptions& options, int64_t step, int64_t tokens);
+  // Time counts from this call, steps and targets from the numbers given.
+  void StartClock(const ThroughputOptions& options, int64_t step, int64_t targets);
 
   // Tells people that the run was complete at that step, and how to train on.
   void NothingToDo(int64_t step);
@@ -72,10 +72,14 @@ class Recorder {
   // Adds a record to the files; the console shows one that is for people. Throws also where rank
   // 0's log is gone by now.
   void Write(const MetricsRecord& record);
-  // A training step has ended: `tokens` targets since step 1, learning rate `lr`, `account` of this
-  // rank. Writes a record at every log.every and moves the console's bar.
-  void Step(int64_t step, const StepScalars& result, const StepAccount& account, int64_t tokens,
-            double lr);
+  // A training step has ended, with its learning rate and this rank's account. Writes a record at
+  // every log.every and moves the console's bar.
+  struct StepWork {
+    int64_t targets = 0;  // Since step 1, over all ranks.
+    int64_t tokens = 0;   // RowSource::InputTokens() of this step.
+  };
+  void Step(int64_t step, const StepScalars& result, const StepAccount& account,
+            const StepWork& work, double lr);
   void WriteTrace(int64_t step, RankTrace trace);  // Writes this rank's trace of a step.
   // Writes everything to the disk. Rank 0 returns what metrics.jsonl then holds, the others
   // nothing.
@@ -130,8 +134,13 @@ class Recorder {
   std::optional<ThroughputMeter> meter_;
   int64_t planned_bytes_ = 0, host_bytes_ = 0, disk_bytes_ = 0;
   std::optional<CachingStatistics> peaks_;  // Since the last record; empty where memory is planned.
-  int64_t logged_step_ = 0, logged_tokens_ = 0;
-  int64_t first_step_ = 0, first_tokens_ = 0;  // Where this start began; began_ is when.
+  int64_t logged_step_ = 0, logged_targets_ = 0;
+  int64_t input_tokens_ = 0;  // Since the last record.
+  // Since the last record, of steps with a finite loss: loss x targets, and targets.
+  double loss_sum_ = 0;
+  int64_t loss_targets_ = 0;
+  int64_t last_targets_ = 0;                    // Since step 1, when the last step ended.
+  int64_t first_step_ = 0, first_targets_ = 0;  // Where this start began; began_ is when.
   double began_ = 0;
   Speech speech_ = Speech::kNone;
   std::map<std::string, double> evaluations_;  // The last loss of each set.

@@ -76,7 +76,7 @@ class Trainer {
 
  private:
   struct Pending {
-    int64_t step, index, targets;  // index: the executor's count.
+    int64_t step, index, targets, tokens;  // index: the executor's count.
   };
 
   // Everything before the first step that involves other ranks or the disk.
@@ -182,7 +182,7 @@ class Trainer {
   ExitCode Steps() {
     ThroughputOptions throughput;
     throughput.clock = [this] { return rank_.device().Now(); };
-    throughput.flops_per_token = FlopsPerTarget();
+    throughput.flops_per_target = FlopsPerTarget();
     throughput.devices = job_.world;
     throughput.peak_flops =
         PeakFlops(job_.device.name, run_.options.executor.mixed_precision.param_dtype);
@@ -274,7 +274,8 @@ class Trainer {
     const bool last = step == recipe_.train.steps;
     session().Train(step, targets, wishes, load(step),
                     last ? Session::Load(nullptr) : load(step + 1));
-    pending_.push_back({step, executor().steps() - 1, targets});
+    pending_.push_back(
+        {step, executor().steps() - 1, targets, data_.train->InputTokensOfStep(step)});
     step_ = step;
   }
 
@@ -290,8 +291,8 @@ class Trainer {
       return;
     }
     tokens_ += pending.targets;
-    recorder_.Step(pending.step, result, executor().Account(pending.index), tokens_,
-                   run_.options.lr.At(pending.step));
+    recorder_.Step(pending.step, result, executor().Account(pending.index),
+                   {tokens_, pending.tokens}, run_.options.lr.At(pending.step));
     if (const GemmLibrary* products = rank_.products(); pending.index == 0 && products != nullptr) {
       recorder_.ProductsRefused(products->Refusals());
     }

@@ -91,7 +91,7 @@ ConsoleOptions DetectConsole(int fd, int rank) {
 
 std::string FormatStep(const StepRecord& r, int64_t total_steps, double time_left_s) {
   std::string line = StepOf(r.step, total_steps);
-  line += "  loss " + FixedPoint(r.loss, 4);
+  line += "  loss " + FixedPoint(r.loss_mean, 4);
   line += "  |g| " + Number("%.3g", r.grad_norm);
   line += "  lr " + Number("%.2e", r.lr);
   line += "  " + HumanDuration(r.step_time_s);

@@ -87,12 +87,14 @@ struct CommunicationBytes {
 struct StepRecord {
   int64_t step = 0;      // From 1.
   double loss = 0;       // That step's alone: mean over its targets, nats.
+  double loss_mean = 0;  // Mean over the targets of all steps since the last record.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
   int64_t tokens = 0;   // Targets since step 1.
   int64_t samples = 0;  // Samples since step 1.
   double step_time_s = 0;
-  double tokens_per_s = 0;
+  double tokens_per_s = 0;   // That the model read, padding excepted; without a text, targets.
+  double targets_per_s = 0;  // Of the loss.
   double samples_per_s = 0;
   double tflops_per_device = 0;
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.

@@ -30,10 +30,10 @@ void ThroughputMeter::Continue() {
   since_ = options_.clock();
 }
 
-ThroughputMeter::Rates ThroughputMeter::Take(int64_t steps, int64_t tokens, double end) {
-  if (steps < 1 || tokens < 0) {
+ThroughputMeter::Rates ThroughputMeter::Take(int64_t steps, int64_t targets, double end) {
+  if (steps < 1 || targets < 0) {
     throw std::invalid_argument("[ThroughputMeter::Take] " + std::to_string(steps) + " steps, " +
-                                std::to_string(tokens) + " tokens");
+                                std::to_string(targets) + " targets");
   }
   const double elapsed = before_ + (running_ ? std::max(end - since_, 0.0) : 0);
   since_ = std::max(since_, end);
@@ -41,9 +41,9 @@ ThroughputMeter::Rates ThroughputMeter::Take(int64_t steps, int64_t tokens, doub
 
   Rates rates;
   rates.step_time_s = elapsed / static_cast<double>(steps);
-  if (elapsed > 0) rates.tokens_per_s = static_cast<double>(tokens) / elapsed;
+  if (elapsed > 0) rates.targets_per_s = static_cast<double>(targets) / elapsed;
   const double flops =
-      rates.tokens_per_s * options_.flops_per_token / static_cast<double>(options_.devices);
+      rates.targets_per_s * options_.flops_per_target / static_cast<double>(options_.devices);
   rates.tflops_per_device = flops * 1e-12;
   if (options_.peak_flops) rates.mfu = flops / *options_.peak_flops;
 

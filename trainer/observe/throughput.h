@@ -13,7 +13,7 @@ namespace fsdp {
 
 struct ThroughputOptions {
   std::function<double()> clock;     // Seconds; differences only. A device's Now().
-  double flops_per_token = 0;        // The model's, forward and backward, without recomputation.
+  double flops_per_target = 0;       // The model's, forward and backward, without recomputation.
   int64_t devices = 1;               // They share the work.
   std::optional<double> peak_flops;  // Per second and device, at the dtype of the GEMMs.
 };
@@ -28,15 +28,15 @@ class ThroughputMeter {
 
   struct Rates {
     double step_time_s = 0;  // Mean of the steps since the last Take.
-    double tokens_per_s = 0;
+    double targets_per_s = 0;
     double tflops_per_device = 0;
     std::optional<double> mfu;  // flops / peak; absent where the peak is unknown.
   };
-  // `steps` >= 1 steps ended since the last Take (or the start), over all ranks with `tokens`
-  // target tokens, the last of them at `end` on the clock: a device ends a step while the host
+  // `steps` >= 1 steps ended since the last Take (or the start), over all ranks with `targets`
+  // targets, the last of them at `end` on the clock: a device ends a step while the host
   // enqueues the next ones, and the host may read several at once. Rates are 0 if no time lies
   // between.
-  Rates Take(int64_t steps, int64_t tokens, double end);
+  Rates Take(int64_t steps, int64_t targets, double end);
 
   // Seconds for that many steps more, from a running mean of a step's time that forgets with 1/8 a
   // Take. The first Take, which warms caches up, counts only until there is a second. -1 before

@@ -39,7 +39,7 @@ StepBound After(const StepBound& before, const StepBound& last, double more) {
 Simulation After(const Simulation& before, const Simulation& last, double more) {
   Simulation all;
   for (double Simulation::*const number :
-       {&Simulation::step_s, &Simulation::host_s, &Simulation::hardware_flops, &Simulation::targets,
+       {&Simulation::step_s, &Simulation::host_s, &Simulation::hardware_flops,
         &Simulation::device_s, &Simulation::link_s}) {
     all.*number = After(before.*number, last.*number, more);
   }
@@ -82,13 +82,8 @@ StepBound BoundOf(ResolvedRun& run, const Hardware& hardware) {
 
 Simulation SimulateShort(ResolvedRun& run, const Hardware& hardware) {
   Simulation found = FromFew(run, [&] { return Simulate(run, hardware); });
-  const ExecutorOptions& executor = run.options.executor;
-  found.samples = static_cast<double>(run.recipe->train.global_batch_size);
-  if (!HasMany(run)) return found;
   // The last micro-batches may be short of samples.
-  found.targets *=
-      found.samples / static_cast<double>(executor.micro_batches * executor.micro_batch_size *
-                                          run.mesh.data_size());
+  found.samples = static_cast<double>(run.recipe->train.global_batch_size);
   return found;
 }
 

@@ -12,6 +12,7 @@
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
+#include "trainer/core/batch.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/engine/plan.h"
@@ -24,6 +25,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/step_position.h"
 #include "trainer/loop/process.h"
+#include "trainer/nn/model.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/recipe/recipe.h"
@@ -113,7 +115,6 @@ class SimulatedRank {
     executor.Synchronize();
     if (rank_.comes != nullptr) NoteArrivals();
     if (trace) Keep(begin, last.times.end, found);
-    found.targets = static_cast<double>(session_->FullTargets());
     return found;
   }
 
@@ -244,14 +245,17 @@ StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
   const double flops =
       FlopsPerSample(*run.model, run.options.executor.sample_length) * simulation.samples;
   const auto rate = [&](double work) { return step > 0 ? work / step : 0; };
+  const BatchSpec inputs = run.model->Inputs(run.options.executor.sample_length);
   const StepTimes& times = simulation.times;
-  StepEstimate estimate{.step_time_s = step,
-                        .samples_per_s = rate(simulation.samples),
-                        .targets_per_s = rate(simulation.targets),
-                        .tflops_per_device = rate(flops) / run.place.world * 1e-12,
-                        .hardware_tflops_per_device = rate(simulation.hardware_flops) * 1e-12,
-                        .exposed_s = times.communication,
-                        .floor_s = floor_s ? *floor_s : FloorOf(run, hardware).Seconds()};
+  StepEstimate estimate{
+      .step_time_s = step,
+      .samples_per_s = rate(simulation.samples),
+      .tokens_per_s = rate(simulation.samples * static_cast<double>(inputs.Counted())),
+      .targets_per_s = rate(simulation.samples * static_cast<double>(inputs.targets)),
+      .tflops_per_device = rate(flops) / run.place.world * 1e-12,
+      .hardware_tflops_per_device = rate(simulation.hardware_flops) * 1e-12,
+      .exposed_s = times.communication,
+      .floor_s = floor_s ? *floor_s : FloorOf(run, hardware).Seconds()};
   estimate.breakdown = {{"data", times.data},           {"forward", times.forward},
                         {"recompute", times.recompute}, {"backward", times.backward},
                         {"optimizer", times.optimizer}, {"communication", times.communication},
@@ -261,8 +265,7 @@ StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
   if (const auto peak = PeakOf(hardware, recipe.fsdp.mixed_precision.param_dtype)) {
     estimate.mfu = estimate.tflops_per_device * 1e12 / *peak;
   }
-  const bool of_tokens = simulation.targets != simulation.samples;
-  if (of_tokens) estimate.targets_per_day = estimate.targets_per_s * 86400;
+  if (inputs.tokens > 0) estimate.tokens_per_day = estimate.tokens_per_s * 86400;
   estimate.steps = recipe.train.steps;
   if (estimate.steps > 0) {
     estimate.run_s = step * static_cast<double>(estimate.steps);

@@ -40,7 +40,7 @@ struct Simulation {
   // Peaks of the last step, and retries in it. Empty: memory is planned.
   std::optional<CachingStatistics> memory;
   double hardware_flops = 0;  // A rank's step's: recomputed FLOPs count, and those of all pairs.
-  double samples = 0, targets = 0;  // The job's step's.
+  double samples = 0;         // The job's step's.
   double device_s = 0, link_s = 0;  // Seconds that kernels and collectives would take alone.
   std::vector<Span> spans = {};     // Seconds from the begin of the step.
   // Planned memory: that in use over the step (engine/step_memory.h). A caching allocator's where

@@ -4,8 +4,10 @@
 #include <array>
 #include <string_view>
 
+#include "trainer/core/batch.h"
 #include "trainer/engine/step_operations.h"
 #include "trainer/engine/step_resource.h"
+#include "trainer/nn/model.h"
 #include "trainer/ops/gemm_library.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/operation.h"
@@ -71,7 +73,8 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware, const SeeOpe
   const PriceList prices(hardware, recipe.run.deterministic,
                          recipe.fsdp.mixed_precision.param_dtype);
   StepFloor floor;
-  floor.tokens = static_cast<double>(recipe.train.global_batch_size * recipe.data.seq_len);
+  const BatchSpec inputs = run.model->Inputs(run.options.executor.sample_length);
+  floor.tokens = static_cast<double>(recipe.train.global_batch_size * inputs.Counted());
   const auto part_of = [&](const std::string& op, StepResource resource) {
     for (FloorPart& part : floor.parts) {
       if (part.op == op && part.resource == resource) return &part;

@@ -36,7 +36,7 @@ struct FloorPart {
 
 struct StepFloor {
   std::vector<FloorPart> parts;  // In the order in which a step comes to them.
-  double tokens = 0;             // The step's, over all ranks.
+  double tokens = 0;             // The step's, as tokens_per_s counts them.
   // Seconds of the device that may run while the host updates: the first micro-batch's forward pass
   // and the device's own updates.
   double beside_updates = 0;

@@ -94,6 +94,7 @@ TEST_P(DealTest, RanksTogetherHoldExactlyTheGlobalBatch) {
     const auto rows = Gather(loader, options, step);
     EXPECT_EQ(std::ssize(rows), global);
     EXPECT_EQ(loader.TargetsOfStep(step), global * kSeqLen);
+    EXPECT_EQ(loader.InputTokensOfStep(step), global * kSeqLen);
     int64_t sample = (step - 1) * global;
     for (const auto& [got, row] : rows) {
       EXPECT_EQ(got, sample);
@@ -307,6 +308,7 @@ TEST(Documents, TargetsAreTheWeightsOfAllRanks) {
     int64_t fewer = 0;
     for (int64_t step = 1; step <= 30; ++step) {
       EXPECT_EQ(static_cast<double>(loader.TargetsOfStep(step)), sum(loader, step));
+      EXPECT_EQ(loader.InputTokensOfStep(step), 7 * kSeqLen);
       fewer += loader.TargetsOfStep(step) < 7 * kSeqLen;
     }
     EXPECT_GT(fewer, 10);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
@@ -158,6 +159,38 @@ TEST(PackingTest, OneLossHoweverDocumentsArePacked) {
     sum += one.losses.at(0) * one.tokens.at(0);
   }
   EXPECT_NEAR(want.losses[0], sum / want.tokens[0], 1e-5 * want.losses[0]);
+}
+
+TEST(PackingTest, RecordsMeanTheLossesOfTheirSteps) {
+  const std::string path = Write("mean", Joined(Documents(23, 1, 2)));
+  const auto records = [&](const std::string& every) {
+    const std::string run = UnusedPath("mean");
+    EXPECT_EQ(testing::TrainRanks(
+                  2, Tiny(run, {"data.train=" + Source(path), "data.packing=none",
+                                "train={steps: 7, global_batch_size: 3}", "log.every=" + every})),
+              Strings(2, "0 "));
+    return Records(run, "step");
+  };
+  const auto each = records("1"), thirds = records("3");
+  ASSERT_EQ(each.size(), 7u);
+  ASSERT_EQ(thirds.size(), 3u);
+  size_t at = 0;
+  double before = 0;
+  for (const nlohmann::json& record : thirds) {
+    double sum = 0, targets = 0;
+    for (; at < each.size() && each[at]["step"] <= record["step"]; ++at) {
+      const nlohmann::json& step = each[at];
+      const double tokens = step["tokens"], n = tokens - std::exchange(before, tokens);
+      sum += n * step["loss"].get<double>();
+      targets += n;
+      EXPECT_EQ(step["loss_mean"], step["loss"]);
+      // Three documents, whose last tokens have no target; padding is none.
+      const double more = step["tokens_per_s"].get<double>() / step["targets_per_s"].get<double>();
+      EXPECT_NEAR(more, (n + 3) / n, 1e-9);
+    }
+    EXPECT_EQ(record["loss_mean"], sum / targets);
+    EXPECT_EQ(record["loss"], each[at - 1]["loss"]);
+  }
 }
 
 // Documents of one length are windows of data.documents, too: one loss and norm at every step.

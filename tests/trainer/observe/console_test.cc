@@ -25,7 +25,8 @@ namespace fsdp {
 namespace {
 
 const StepRecord kStep{.step = 20,
-                       .loss = 2.345678,
+                       .loss = 2.5,
+                       .loss_mean = 2.345678,
                        .grad_norm = 0.8123,
                        .lr = 3e-4,
                        .tokens = 40960,

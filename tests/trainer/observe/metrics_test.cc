@@ -59,12 +59,14 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
             R"({"kind": "resume", "step": 2, "from": "c", "recipe_changed": ["a: 1 -> 2"]})");
   StepRecord step{.step = 3,
                   .loss = 2.25,
+                  .loss_mean = 2.5,
                   .grad_norm = 0.1,
                   .lr = 3e-4,
                   .tokens = 24576,
                   .samples = 24,
                   .step_time_s = 0.5,
                   .tokens_per_s = 16384,
+                  .targets_per_s = 12288,
                   .samples_per_s = 16,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
@@ -73,9 +75,10 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
                   .communication = {10, 20, 30, 40, 50}};
   EXPECT_EQ(
       ToJson(step),
-      R"({"kind": "step", "step": 3, "loss": 2.25, "grad_norm": 0.1, "lr": 3e-04, )"
+      R"({"kind": "step", "step": 3, "loss": 2.25, "loss_mean": 2.5, )"
+      R"("grad_norm": 0.1, "lr": 3e-04, )"
       R"("tokens": 24576, "samples": 24, "step_time_s": 0.5, "tokens_per_s": 16384.0, )"
-      R"("samples_per_s": 16.0, )"
+      R"("targets_per_s": 12288.0, "samples_per_s": 16.0, )"
       R"("tflops_per_device": 0.0625, "mfu": 0.41, "memory": {"allocated_peak": 1000, )"
       R"("active_peak": 2000, "reserved_peak": 3000, "host": 400, "disk": 50, "alloc_retries": 4}, )"
       R"("time": {"data": 0.25, "forward": 0.5, )"

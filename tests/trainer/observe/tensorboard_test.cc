@@ -36,11 +36,13 @@ TEST(TensorBoard, RecordsBecomeEvents) {
   writer.Write(RunRecord{.name = "a"});  // Nothing to show.
   StepRecord step{.step = 300,
                   .loss = 2.25,
+                  .loss_mean = 2.5,
                   .grad_norm = NAN,
                   .lr = 3e-4,
                   .tokens = 24576,
                   .step_time_s = 0.5,
                   .tokens_per_s = 16384,
+                  .targets_per_s = 12288,
                   .samples_per_s = 16,
                   .tflops_per_device = 0.0625,
                   .mfu = 0.41,
@@ -70,9 +72,11 @@ TEST(TensorBoard, RecordsBecomeEvents) {
   auto scalars = events[3].scalars;
   scalars.erase("train/grad_norm");
   EXPECT_EQ(scalars, (std::map<std::string, float>{{"train/loss", 2.25f},
+                                                   {"train/loss_mean", 2.5f},
                                                    {"train/lr", 3e-4f},
                                                    {"speed/step_time_s", 0.5f},
                                                    {"speed/tokens_per_s", 16384},
+                                                   {"speed/targets_per_s", 12288},
                                                    {"speed/samples_per_s", 16},
                                                    {"speed/tflops_per_device", 0.0625f},
                                                    {"speed/mfu", 0.41f},

@@ -11,7 +11,7 @@ class ThroughputTest : public ::testing::Test {
  protected:
   ThroughputMeter Meter(std::optional<double> peak = {}) {
     return ThroughputMeter({.clock = [this] { return now_; },
-                            .flops_per_token = 1e9,
+                            .flops_per_target = 1e9,
                             .devices = 4,
                             .peak_flops = peak});
   }
@@ -21,13 +21,13 @@ class ThroughputTest : public ::testing::Test {
 TEST_F(ThroughputTest, RatesAreOfWhatWasSinceTheLastTake) {
   ThroughputMeter meter = Meter(/*peak=*/2e12);
   now_ += 8;
-  const auto rates = meter.Take(/*steps=*/4, /*tokens=*/16000, now_);
+  const auto rates = meter.Take(/*steps=*/4, /*targets=*/16000, now_);
   EXPECT_EQ(rates.step_time_s, 2);
-  EXPECT_EQ(rates.tokens_per_s, 2000);
+  EXPECT_EQ(rates.targets_per_s, 2000);
   EXPECT_DOUBLE_EQ(rates.tflops_per_device, 0.5);  // 2000 tokens/s * 1e9 / 4 devices.
   EXPECT_DOUBLE_EQ(rates.mfu.value(), 0.25);
   now_ += 1;
-  EXPECT_EQ(meter.Take(1, 500, now_).tokens_per_s, 500);
+  EXPECT_EQ(meter.Take(1, 500, now_).targets_per_s, 500);
   EXPECT_FALSE(Meter().Take(1, 1, now_).mfu.has_value());
 }
 
@@ -83,7 +83,7 @@ using ThroughputDeathTest = ThroughputTest;
 TEST_F(ThroughputDeathTest, StandingClockAndWrongArguments) {
   ThroughputMeter meter = Meter(1e12);
   const auto rates = meter.Take(1, 100, now_);
-  EXPECT_EQ(rates.tokens_per_s, 0);
+  EXPECT_EQ(rates.targets_per_s, 0);
   EXPECT_EQ(rates.mfu.value(), 0);
   EXPECT_THROW(meter.Take(0, 1, now_), std::invalid_argument);
   EXPECT_THROW(ThroughputMeter({}), std::invalid_argument);

@@ -39,7 +39,8 @@ BatchSpec PairInputs(int64_t length, int64_t target, int64_t vocab_size) {
                      {"order", kInt, input, Role::kDerived, 0, "tokens"},
                      {"decoder_order", kInt, output, Role::kDerived, 0, "decoder_tokens"},
                      {"decoder_positions", kInt, output, Role::kDerived, 0, "", /*counts=*/true}},
-          .targets = target};
+          .targets = target,
+          .tokens = length + target};
 }
 
 bool IsOfPairs(const BatchSpec& spec) {

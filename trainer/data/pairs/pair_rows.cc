@@ -168,6 +168,15 @@ int64_t PairRows::Targets(int64_t begin, int64_t end) const {
   return targets;
 }
 
+int64_t PairRows::InputTokens(int64_t begin, int64_t end) const {
+  int64_t tokens = 0;
+  for (int64_t sample = begin; sample < end; ++sample) {
+    const Place place = PlaceOf(sample);
+    tokens += std::min(place.input, lengths_.input) + std::min(place.target, lengths_.target);
+  }
+  return tokens;
+}
+
 void PairRows::FillRow(int64_t sample, const PairRow& row) const {
   const Place place = PlaceOf(sample);
   const int64_t length = place.input + place.target;

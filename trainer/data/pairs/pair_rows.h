@@ -66,6 +66,9 @@ class SpanRows final : public PairRowSource {
   int64_t Targets(int64_t begin, int64_t end) const override {
     return (end - begin) * spans_.target();
   }
+  int64_t InputTokens(int64_t begin, int64_t end) const override {
+    return (end - begin) * (spans_.input() + spans_.target());
+  }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
 
  private:
@@ -110,6 +113,7 @@ class PairRows final : public PairRowSource {
   }
   std::string Describe() const override { return sources_[0].pairs.store->Describe(); }
   int64_t Targets(int64_t begin, int64_t end) const override;
+  int64_t InputTokens(int64_t begin, int64_t end) const override;
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
 
  private:

@@ -40,6 +40,9 @@ class SyntheticRows final : public RowSource {
   int64_t Targets(int64_t begin, int64_t end) const override {
     return (end - begin) * spec_.targets;
   }
+  int64_t InputTokens(int64_t begin, int64_t end) const override {
+    return (end - begin) * spec_.Counted();  // Of full samples, whatever lengths are drawn.
+  }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
 
  private:

@@ -16,7 +16,8 @@ BatchSpec TokenInputs(int64_t length, int64_t vocab_size) {
                      {"weights", DType::kFloat32, row, Role::kWeight},
                      {"positions", DType::kInt32, row, Role::kInput, length},
                      {"order", DType::kInt32, row, Role::kDerived}},
-          .targets = length};
+          .targets = length,
+          .tokens = length};
 }
 
 TokenBatch::TokenBatch(const Batch& batch) {

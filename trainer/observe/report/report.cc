@@ -88,9 +88,9 @@ std::vector<Fact> FactsOf(const RunHistory& run) {
   facts.push_back({"state", StateOf(run)});
   facts.push_back({"step", Grouped(run.last_step) +
                                (run.steps > 0 ? " of " + Grouped(run.steps) : std::string())});
-  facts.push_back({"loss, smoothed", run.loss.Smoothed().empty()
-                                         ? LastOf(run.loss)
-                                         : FixedPoint(run.loss.Smoothed().back().y, 4)});
+  const std::vector<Point> smooth = run.loss.Smoothed();
+  facts.push_back({smooth.empty() ? "loss, last record" : "loss, smoothed",
+                   smooth.empty() ? LastOf(run.loss) : FixedPoint(smooth.back().y, 4)});
   for (const auto& [name, series] : run.evals) {
     facts.push_back({name.empty() ? "best evaluation" : "best on " + name, BestOf(series)});
   }

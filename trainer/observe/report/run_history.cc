@@ -126,7 +126,8 @@ void AddStep(RunHistory& run, const JsonValue& record) {
   // The record stands for all steps since the one before it.
   const auto steps = static_cast<double>(std::max<int64_t>(1, step - run.last_step));
   run.last_step = step;
-  Add(run.loss, x, loss);
+  // Records of earlier builds have their last step's loss alone.
+  Add(run.loss, x, record.Find("loss_mean") ? Number(record, "loss_mean") : loss);
   Add(run.grad_norm, x, norm);
   Add(run.lr, x, rates[0]);
   Add(run.step_time, x, rates[1]);

@@ -113,6 +113,7 @@ TEST(SpanRows, AreTextsOfWhichEachLosesItsOwn) {
   ASSERT_EQ(spans.length, 44);
   EXPECT_EQ(rows->Rows(0), 10);
   EXPECT_EQ(rows->Targets(3, 8), 5 * spans.target());
+  EXPECT_EQ(rows->InputTokens(3, 8), 5 * (spans.input() + spans.target()));
   // Samples of the first epoch, the first of the next, a row left over.
   const Filled filled(*rows, kSpanLengths, {0, 1, 10, kNoSample});
   EXPECT_NE(filled.Input(0), filled.Input(2));  // The same text.
@@ -159,6 +160,7 @@ TEST(PairRows, ArePaddedAndCounted) {
                       /*shuffle=*/false, 3);
   EXPECT_EQ(rows.Rows(0), 4);
   EXPECT_EQ(rows.Targets(0, 5), 2 + 9 + 4 + 1 + 2);
+  EXPECT_EQ(rows.InputTokens(0, 5), (3 + 2) + (20 + 9) + (5 + 4) + (1 + 1) + (3 + 2));
   const Filled filled(rows, kLengths, {0, 2, 5, kNoSample});
   Ints want(20);
   want[0] = want[1] = 10;
@@ -212,6 +214,7 @@ TEST(PairRows, LongOnesAreAnErrorCutOrDropped) {
   EXPECT_EQ(filled.Input(0)[18], 11);
   EXPECT_EQ(filled.Target(1), (Ints{52, 52, 52, 52, 52, 52, 52, 52, 1}));
   EXPECT_EQ(rows.Targets(0, 4), 2 + 4 + 9 + 2);
+  EXPECT_EQ(rows.InputTokens(0, 4), (3 + 2) + (20 + 4) + (4 + 9) + (2 + 2));
   EXPECT_THROW(PairRows::Fit(std::make_shared<Pairs>(std::vector<std::pair<int, int>>{{30, 2}}),
                              kLengths, TooLong::kDrop),
                DataError);

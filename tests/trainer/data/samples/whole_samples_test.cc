@@ -154,14 +154,16 @@ TEST_P(WholeDealTest, WorldsAndMicroBatchesChangeNothing) {
     const auto got = Gather(loader, options, step);
     EXPECT_EQ(got, Gather(reference, alone, step));
     EXPECT_EQ(std::ssize(got), global);
-    int64_t targets = 0;
+    int64_t targets = 0, tokens = 0;
     for (const auto& [sample, row] : got) {
       targets += row.Targets();
       const auto documents = DocumentsIn(row);
+      for (const std::string& document : documents) tokens += std::ssize(document);
       EXPECT_TRUE(packing == Packing::kSamples || documents.size() == 1);
       if (sample < 2 * rows) seen.insert(documents.begin(), documents.end());
     }
     EXPECT_EQ(loader.TargetsOfStep(step), targets);
+    EXPECT_EQ(loader.InputTokensOfStep(step), tokens);  // No padding.
   }
   // Two epochs are every document twice.
   EXPECT_EQ(seen.size(), 200u);

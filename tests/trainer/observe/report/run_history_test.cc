@@ -54,7 +54,7 @@ TEST(ReadRun, HoldsWhatTheRecordsSay) {
   EXPECT_EQ(run.last_step, 6);
   EXPECT_EQ(run.tokens, 600);
   EXPECT_EQ(run.loss.Extremes(),
-            (std::vector<Point>{{2, Step(2).loss}, {4, 3}, {6, Step(6).loss}}));
+            (std::vector<Point>{{2, Step(2).loss_mean}, {4, 3}, {6, Step(6).loss_mean}}));
   EXPECT_EQ(run.mfu.last().y, 0.5);
   EXPECT_EQ(run.reserved.last().y, 3 << 20);
   EXPECT_EQ(run.evals.at("").Extremes(), (std::vector<Point>{{2, 3.5}}));
@@ -145,7 +145,7 @@ TEST(ReadRun, BrokenLinesAreCountedAndLeftOut) {
 TEST(ReadRun, WhatIsNotFiniteIsAnIncident) {
   const std::string directory = FreshDirectory("nan");
   StepRecord bad = Step(2);
-  bad.loss = NAN;
+  bad.loss = bad.loss_mean = NAN;
   bad.grad_norm = INFINITY;
   Put(directory + "/metrics.jsonl",
       Lines({Step(1), bad, SkippedRecord{2, "loss or gradient not finite"},
