@@ -273,9 +273,11 @@ std::span<const float> Generator::Next(std::span<const int32_t> tokens,
   FSDP_CHECK_EQ(positions.size(), tokens.size());
   Fed fed{0, options_.rows, {tokens.begin(), tokens.end()}, {positions.begin(), positions.end()}};
   if (!encodes_) return Run(std::move(fed));
-  // The target's token 1 follows a prompt of n tokens: its first is kPadToken.
+  // The target's token 1 follows a prompt of n tokens: its first is kPadToken. A row whose text has
+  // ended with its first token, or that has none in this call, is given position 0.
   for (size_t row = 0; row < fed.positions.size(); ++row) {
-    if (!inputs_[row].empty()) fed.positions[row] -= static_cast<int32_t>(inputs_[row].size()) - 1;
+    const int64_t behind = std::max<int64_t>(std::ssize(inputs_[row]) - 1, 0);
+    fed.positions[row] = static_cast<int32_t>(std::max<int64_t>(fed.positions[row] - behind, 0));
   }
   return Run(std::move(fed));
 }

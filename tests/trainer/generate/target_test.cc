@@ -117,6 +117,15 @@ TEST_P(TargetTest, APromptGivesTheSameTextAloneAndBesideOthers) {
     EXPECT_EQ(one.end, Continuation::End::kLength);
   }
   EXPECT_NE(all[0].tokens, all[1].tokens);
+  // One text ends with its first token; then a row of these has no prompt.
+  options.first = 0;
+  options.eos = {all[0].tokens[0]};
+  for (const int64_t n : {3, 2}) {
+    const std::vector<Continuation> ended =
+        Generate(together, {prompts.begin(), prompts.begin() + n}, options);
+    EXPECT_EQ(ended[0].end, Continuation::End::kEndOfText);
+    EXPECT_FALSE(ended[1].tokens.empty());
+  }
 }
 
 TEST_P(TargetTest, AGeneratorWantsRoomForInputs) {
