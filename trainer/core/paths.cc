@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
+
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -47,6 +50,17 @@ std::string ShellWord(const std::string& text) {
   };
   if (!text.empty() && text[0] != '-' && std::all_of(text.begin(), text.end(), is_plain)) {
     return text;
+  }
+  // What a message shows as an escape, the shell makes by printf; line feeds at the end are lost.
+  if (PrintableName(text) != text) {
+    std::string word = text.starts_with("-") ? "\"$(printf './" : "\"$(printf '";
+    for (const char c : text) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), is_plain(c) && c != '%' ? "%c" : "\\%03o",
+                    static_cast<unsigned char>(c));
+      word += escape;
+    }
+    return word + "')\"";
   }
   std::string word = text.starts_with("-") ? "./'" : "'";
   for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);

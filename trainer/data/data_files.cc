@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/process_limits.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/unique_fd.h"
@@ -180,7 +181,7 @@ FileContents::FileContents(std::string path, As as) : path_(std::move(path)) {
     if (bytes_.size() < most) return;
     Fail(path_, "has " + std::to_string(most) + " bytes or more when decompressed, and " +
                     room->limit + " leaves no more: decompress it first, to be read in place: " +
-                    (path_.ends_with(".gz") ? "gunzip -k " : "unzstd ") + PrintableName(path_));
+                    (path_.ends_with(".gz") ? "gunzip -k " : "unzstd ") + ShellWord(path_));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/unique_fd.h"
 
 namespace fsdp {
@@ -45,7 +46,7 @@ std::string ReadSecretFile(const std::string& path) {
   if (!S_ISREG(status.st_mode)) refuse("is not a file");
   if (status.st_uid != geteuid() && status.st_uid != 0) refuse("belongs to another user");
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    refuse("others may use it: chmod 600 " + path);
+    refuse("others may use it: chmod 600 " + ShellWord(path));
   }
   std::string text(kMaxSecret + 2, '\0');
   const ssize_t length = read(file.get(), text.data(), text.size());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/core/json.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
@@ -56,7 +57,9 @@ LostWords WordsOf(LostBy by) {
 
 std::string Flags(const std::vector<std::string>& overrides) {
   std::string text;
-  for (const std::string& one : overrides) text += (text.empty() ? "--set " : " --set ") + one;
+  for (const std::string& one : overrides) {
+    text += (text.empty() ? "--set " : " --set ") + ShellWord(one);
+  }
   return text.empty() ? "the recipe as it is" : text;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/testing/kept_environment.h"
+#include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -54,10 +55,13 @@ TEST(ExpandHome, WithoutHomeAsksThePasswordFile) {
 }
 
 TEST(ShellWord, IsOneWordOfAShell) {
-  for (const char* word : {"runs/a", "a b", "it's", "$HOME", "~/x", "a;b", "a*", "\"", "", "a\\b",
-                           "x=~/y", "a&b", "`ls`", "tab\there"}) {
+  for (const char* word :
+       {"runs/a", "a b", "it's", "$HOME", "~/x", "a;b", "a*", "\"", "", "a\\b", "x=~/y", "a&b",
+        "`ls`", "tab\there", "a\nb'%d\\n $x", "\x1b[31m", "caf\xe9 \xff", "\xc3\xa4 \xc2\x9b"}) {
     EXPECT_EQ(Echoed(ShellWord(word)), word);
+    EXPECT_EQ(PrintableName(ShellWord(word)), ShellWord(word));  // What a message shows.
   }
+  EXPECT_EQ(Echoed(ShellWord("-\n")), "./-");
   EXPECT_EQ(ShellWord("runs/a-1_%2"), "runs/a-1_%2");
   EXPECT_EQ(ShellWord("-a"), "./'-a'");
 }
