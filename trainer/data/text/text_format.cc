@@ -63,21 +63,55 @@ bool IsObjectAt(std::string_view text, size_t at) {
   return at < text.size() && text[at] == ':';
 }
 
-// Whether every line from `at` on is blank or an object; the last one may be cut off.
-bool AreObjects(std::string_view text, size_t at, bool cut_off) {
-  while (at < text.size()) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = text.substr(0, end);
-    const size_t begin = SkipSpace(line, at);
-    if (begin < end) {
-      if (end == text.size() && cut_off) return line[begin] == '{';
-      if (!IsObjectAt(line, begin)) return false;
-      const size_t value = ValueEnd(line, begin);
-      if (value == kNone || SkipSpace(line, value) < end) return false;
+// ValueEnd() of an object that may take several lines, or kNone where text follows on the last: then
+// a quote that an earlier line lacks has ended it.
+size_t SpanningEnd(std::string_view text, size_t at) {
+  const size_t end = ValueEnd(text, at);
+  const size_t next = text.find_first_not_of(" \t\r", end);
+  const bool apart = end == kNone || next == kNone;
+  return apart || std::string_view("\n,]{").find(text[next]) != kNone ? end : kNone;
+}
+
+// What the first bytes of a file hold, from `at` on.
+struct Held {
+  size_t objects = 0, other = 0;  // Bytes.
+  bool apart = false;             // The objects are not one a line.
+};
+
+// Looks for objects, and commas and brackets of a list between them, and passes over the lines that
+// begin with something else. `cut_off`: the last object may be.
+Held HeldFrom(std::string_view text, size_t at, bool cut_off) {
+  Held held;
+  held.apart = at < text.size() && text[at] == '[';
+  at += held.apart ? 1 : 0;
+  bool may_span = true;  // Looked for once in vain, objects are looked for in a line alone.
+  size_t line = at;      // The last object ends on the line that begins here.
+  for (at = SkipSpace(text, at); at < text.size(); at = SkipSpace(text, at)) {
+    const bool anew = text[at] == '[' && text[at - 1] == '\n';  // Another list.
+    if (text[at] == ',' || text[at] == ']' || (anew && IsObjectAt(text, SkipSpace(text, at + 1)))) {
+      ++at;
+      continue;
     }
-    at = end + 1;
+    const size_t line_end = std::min(text.find('\n', at), text.size());
+    size_t end = IsObjectAt(text, at) ? ValueEnd(text.substr(0, line_end), at) : kNone;
+    if (end == kNone && may_span && IsObjectAt(text, at)) {
+      end = SpanningEnd(text, at);
+      const bool last = line_end == text.size() || held.objects == 0 || held.apart;
+      if (end == kNone && cut_off && last) end = text.size();
+      may_span = end != kNone;
+    }
+    if (end == kNone && cut_off && line_end == text.size() && text[at] == '{') end = line_end;
+    if (end == kNone) {
+      held.other += line_end - at;
+      at = line_end;
+      continue;
+    }
+    const bool alone = held.objects == 0 || text.substr(line, at - line).find('\n') != kNone;
+    held.apart = held.apart || !alone || end > line_end;
+    held.objects += end - at;
+    line = at = end;
   }
-  return true;
+  return held;
 }
 
 }  // namespace
@@ -93,25 +127,13 @@ std::string FormatName(const std::string& path) {
 TextFormat FormatOf(const std::string& path, std::string_view contents) {
   const std::string name = FormatName(path);
   const bool named = name == ".json" || name == ".jsonl" || name == ".ndjson";
-  const TextFormat other = named ? TextFormat::kLines : TextFormat::kText;
-  const bool cut_off = contents.size() >= kLookedAt;
   const std::string_view text = contents.substr(0, kLookedAt);
   const size_t begin = BeginOf(text);
-  if (begin == text.size()) return other;
-  if (text[begin] == '[') {
-    return named || IsObjectAt(text, SkipSpace(text, begin + 1)) ? TextFormat::kValues : other;
-  }
-  if (!IsObjectAt(text, begin)) return other;
-  const size_t line = text.find('\n', begin), end = ValueEnd(text, begin);
-  if (end == kNone) {  // A long one, or a broken one.
-    if (!cut_off) return other;
-    return line == kNone || name == ".jsonl" ? TextFormat::kLines : TextFormat::kValues;
-  }
-  if (line == kNone || end <= line) {
-    return named || AreObjects(text, begin, cut_off) ? TextFormat::kLines : other;
-  }
-  const size_t next = SkipSpace(text, end);
-  return next == text.size() || IsObjectAt(text, next) ? TextFormat::kValues : other;
+  // A .jsonl does not promise that its objects may take many lines.
+  const bool cut_off = contents.size() >= kLookedAt && name != ".jsonl";
+  const Held held = HeldFrom(text, begin, cut_off);
+  if (!named && (held.objects == 0 || held.objects < 3 * held.other)) return TextFormat::kText;
+  return held.apart ? TextFormat::kValues : TextFormat::kLines;
 }
 
 TextFormat FormatOf(const std::string& path) {

@@ -49,6 +49,38 @@ TEST(TextFormat, IsWhatAFileHolds) {
   }
 }
 
+// Three quarters decide: a broken line makes no text of JSON, nor an object JSON of a text.
+TEST(TextFormat, IsWhatMostOfAFileIs) {
+  const std::string object = "{\"text\": \"}[\\\"\"}", pretty = "{\n \"text\": \"a\"\n}";
+  const struct {
+    std::string text;
+    TextFormat format;
+  } cases[] = {
+      {object + object + object, kValues},
+      {object + " " + object + "\r" + object, kValues},
+      {object + object + "\n" + object + "\n", kValues},
+      {object + "\n" + pretty + "\n" + object, kValues},
+      {object + "\n" + object + "\n" + object + "\n{\"text\": \"x\n" + object + "\n", kLines},
+      {object + "\n" + object + "\n" + object + "\n{\"tex", kLines},
+      {"// all\n" + object + "\n" + object + "\n", kLines},
+      {object + ",\n" + object + ",\n", kLines},
+      {"[" + object + ",\n " + object + ",\n {\"te", kValues},
+      {"[" + object + ", " + object + "]\n[" + object + "]", kValues},
+      {"[{\"a\": 1} for x in y]\nprint(x)\n", kText},
+      {"[{\"a\": 1}, {\"b\": 2}].map(f);\nfunction f(x) { return x; }\n", kText},
+      {"[{\"a\": 1}]: a note\n\nText goes on.\n", kText},
+      {"{}\\LaTeX\n", kText},
+      {"{\"a\": 1}\n" + std::string(80'000, 'x'), kText},
+      {object + "\n{\"text\": \"" + std::string(80'000, 'x') + "\"}\n", kLines},
+      {"[" + object + ",\n{\"text\":\n\"" + std::string(80'000, 'x') + "\"}]\n", kValues},
+  };
+  for (const auto& [text, format] : cases) {
+    EXPECT_EQ(FormatOf("a", text), format) << text.substr(0, 200);
+    if (format == kText) continue;
+    EXPECT_EQ(FormatOf("a.json", text), format) << text.substr(0, 200);
+  }
+}
+
 // One document for each object, in every dress; "x.txt" of prose stays itself.
 class TextFiles : public ::testing::Test {
  protected:
@@ -83,9 +115,12 @@ class TextFiles : public ::testing::Test {
 TEST_F(TextFiles, JsonIsReadUnderAnyName) {
   const std::string a = "{\"text\": \"a\", \"url\": \"u\"}",
                     b = "{\"url\": \"}\", \"text\": \"b\"}";
-  const Strings dresses = {a + "\n" + b + "\n", "[" + a + "," + b + "]",
+  const Strings dresses = {a + "\n" + b + "\n",
+                           "[" + a + "," + b + "]",
                            "[\n  " + a + " ,\n\n  " + b + "\n]\n",
-                           "{\n\"text\":\n\"a\"}\n{ \"text\"\n: \"b\" }"};
+                           "{\n\"text\":\n\"a\"}\n{ \"text\"\n: \"b\" }",
+                           a + b,
+                           a + "\r" + b + "\r"};
   for (const std::string& dress : dresses) {
     for (const char* name : {"c4.json", "c4.ndjson", "c4.jsonl", "c4", "c4.txt", "c4.tsv"}) {
       EXPECT_EQ(Read({Write(name, dress)}), "a\nb\n") << name << ": " << dress;
