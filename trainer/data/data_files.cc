@@ -152,8 +152,10 @@ void FileContents::CheckThere() const {
   struct stat info;
   if (::stat(path_.c_str(), &info) != 0) {
     const int error = errno;
-    Fail(path_, error == ENOENT ? std::string("does not exist") + kWhereItStarts
-                                : std::string(std::strerror(error)));
+    const bool is_link = ::lstat(path_.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+    Fail(path_, error == ENOENT && is_link ? std::string("is a link to a file that does not exist")
+                : error == ENOENT          ? std::string("does not exist") + kWhereItStarts
+                                           : std::string(std::strerror(error)));
   }
   if (S_ISDIR(info.st_mode))
     Fail(path_, "is a directory: name its files, or a glob: " + PrintableName(path_) + "/*");
@@ -284,30 +286,39 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const s
 std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
                                          const std::string& where) {
   namespace fs = std::filesystem;
+  std::error_code ignored;
+  const auto is_directory = [&](const std::string& path) {
+    return fs::is_directory(path, ignored);
+  };
   std::vector<std::string> out;
-  for (std::string& path : ExpandPaths(paths, where)) {
-    std::error_code error;
-    if (!fs::is_directory(path, error)) {
-      out.push_back(std::move(path));
-      continue;
+  if (paths.empty()) return ExpandPaths(paths, where);  // Throws.
+  for (const std::string& pattern : paths) {
+    std::vector<std::string> found = ExpandPaths({&pattern, 1}, where);
+    // As in a directory: of what a glob finds beside files, directories are not read.
+    if (!std::all_of(found.begin(), found.end(), is_directory)) std::erase_if(found, is_directory);
+    for (std::string& path : found) {
+      if (!is_directory(path)) {
+        out.push_back(std::move(path));
+        continue;
+      }
+      const size_t first = out.size();
+      std::error_code error;
+      for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+        const std::string name = at->path().filename();
+        if (name[0] == '.' || at->is_directory(ignored)) continue;
+        out.push_back(path + (path.ends_with('/') ? "" : "/") + name);
+      }
+      if (error) {
+        throw DataError(where + ": " + path +
+                        ": is a directory that cannot be read: " + error.message());
+      }
+      if (out.size() == first) {
+        throw DataError(where + ": " + path +
+                        ": is a directory without text files (hidden files and its directories "
+                        "are not read): name others by a glob");
+      }
+      std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
     }
-    const size_t first = out.size();
-    for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-      const std::string name = at->path().filename();
-      std::error_code unknown;
-      if (name[0] == '.' || !at->is_regular_file(unknown)) continue;
-      out.push_back(path + (path.ends_with('/') ? "" : "/") + name);
-    }
-    if (error) {
-      throw DataError(where + ": " + path +
-                      ": is a directory that cannot be read: " + error.message());
-    }
-    if (out.size() == first) {
-      throw DataError(where + ": " + path +
-                      ": is a directory without text files (hidden files and its directories are "
-                      "not read): name others by a glob");
-    }
-    std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
   }
   return out;
 }

@@ -123,7 +123,9 @@ TEST_F(DataFilesTest, ErrorsNameThePathAndTheCure) {
   ASSERT_EQ(mkfifo((dir_ / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(ErrorOf(dir_ / "pipe"), "data: pipe: is not a regular file");
   EXPECT_EQ(ErrorOf(Write("text.gz", "not compressed")),
-            "data: text.gz: is not in gzip format: rename it, or compress it");
+            "data: text.gz: is not in gzip format: rename it: mv -n text.gz text");
+  fs::create_symlink("nowhere", dir_ / "link");
+  EXPECT_EQ(ErrorOf(dir_ / "link"), "data: link: is a link to a file that does not exist");
   EXPECT_EQ(ErrorOf(Zip("nothing.gz", "")),
             "data: nothing.gz: is empty when decompressed: take it out of data.*.paths");
 }
@@ -234,6 +236,13 @@ TEST_F(DataFilesTest, ADirectoryOfTextIsItsFiles) {
   }
   Write("inside.txt/z.txt", "x");
   EXPECT_EQ(expand(inside), std::vector<std::string>{"inside.txt/z.txt"});
+  // Beside files directories are not read; what is no file is not passed over.
+  fs::create_symlink("nowhere", dir_ / "g");
+  std::vector<std::string> more = all;
+  more.push_back("g");
+  EXPECT_EQ(expand(dir_), more);
+  EXPECT_EQ(expand(dir_.string() + "/*"), more);
+  EXPECT_EQ(expand(dir_.string() + "/*/"), std::vector<std::string>{"inside.txt/z.txt"});
   EXPECT_EQ(ExpandPaths(std::vector{inside}), std::vector{inside});  // As of tokens.
 }
 
