@@ -52,7 +52,8 @@ void DataWatch::End(const std::function<std::string()>& save) const {
   std::string words;
   try {
     if (const std::string saved = save(); !saved.empty()) {
-      words = "; the run can go on from " + saved;
+      words = "; the run can go on from " + saved +
+              ", with data.allow_changed: true unless all files are as they were when it started";
     }
   } catch (const CommError&) {
     throw;

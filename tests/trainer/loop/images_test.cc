@@ -98,6 +98,12 @@ std::vector<double> LossesOf(const Recipe& recipe) {
   return losses;
 }
 
+// Its header and its end are whole, so that the fault is found when it is read.
+std::string Damaged(std::string png) {
+  png[png.size() / 2] ^= 1;
+  return png;
+}
+
 TEST(Images, WorldsLearnTheSameAndAResumeGoesOn) {
   const std::string source =
       Idx(Files()) + ", size: 7, crop: random, flip: true, mean: [0.4], std: [0.3]";
@@ -144,7 +150,7 @@ TEST(Images, ThreadsChangeNoBit) {
   const std::string png = testing::ImageFixture("grey.png");
   for (const std::string name : {"a/1", "a/2", "a/3", "b/4", "b/5", "b/6", "b/7", "b/8"}) {
     std::filesystem::create_directories(folder + "/" + name.substr(0, 1));
-    WriteAtomicFile(folder + "/" + name + ".png", png.substr(0, png.size() - 30));
+    WriteAtomicFile(folder + "/" + name + ".png", Damaged(png));
   }
   const auto ends = [&](const std::string& threads) {
     return TrainRanks(1, Load("paths: [" + folder + "]",
@@ -178,13 +184,15 @@ TEST(Images, ARunThatItsDataEndsSavesFirst) {
   EXPECT_EQ(TrainRanks(1, whole), Strings{"0 "});
   const std::string broken = folder + "/b/113.png";
   for (const int world : {1, 2, 3}) {
-    WriteAtomicFile(broken, png.substr(0, png.size() - 30));
+    WriteAtomicFile(broken, Damaged(png));
     const Recipe recipe = Load(source, how);
     Strings ends = TrainRanks(world, recipe);
     for (const std::string& end : ends) {
       EXPECT_EQ(end, "4 data: " + broken +
-                         ": is damaged: premature end of PNG file; the run can go on from " +
-                         *recipe.run.dir + "/checkpoints/step_3");
+                         ": is damaged: IDAT: CRC error; the run can go on from " +
+                         *recipe.run.dir +
+                         "/checkpoints/step_3, with data.allow_changed: true unless all files are "
+                         "as they were when it started");
     }
     EXPECT_EQ(LossesOf(recipe).size(), 3u);
     WriteAtomicFile(broken, png);
@@ -194,7 +202,7 @@ TEST(Images, ARunThatItsDataEndsSavesFirst) {
     for (size_t s = 0; s < want.size(); ++s) EXPECT_NEAR(losses[s], want[s], 1e-5) << s;
   }
   // In an evaluation, and where nothing may be saved.
-  WriteAtomicFile(broken, png.substr(0, png.size() - 30));
+  WriteAtomicFile(broken, Damaged(png));
   const std::string evaluated = FreshDirectory(NewName("fine"));
   for (const char* of : {"/a", "/b"}) {
     std::filesystem::create_directories(evaluated + of);
@@ -211,7 +219,7 @@ TEST(Images, ARunThatItsDataEndsSavesFirst) {
   Strings silent = how;
   silent.push_back("checkpoint.every=null");
   EXPECT_EQ(TrainRanks(1, Load(source, silent))[0],
-            "4 data: " + broken + ": is damaged: premature end of PNG file");
+            "4 data: " + broken + ": is damaged: IDAT: CRC error");
 }
 
 TEST(Images, SayHowManyTheyAreAndInHowManyClasses) {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-// Behind it:
+#include "trainer/core/read_file.h"
 
 namespace fsdp {
 namespace {
@@ -198,10 +198,31 @@ std::string DecodePng(std::string_view file, const Wanted& wanted, ImagePixels& 
   return "";
 }
 
+// What else a file is that has the name of an image.
+constexpr struct {
+  size_t at;
+  std::string_view mark, what;
+} kOthers[] = {{0, "GIF8", "GIF"},        {8, "WEBP", "WebP"},       {0, "BM", "BMP"},
+               {0, {"II*\0", 4}, "TIFF"}, {0, {"MM\0*", 4}, "TIFF"}, {4, "ftypavi", "AVIF"},
+               {4, "ftyp", "HEIF"},       {4, "jP  ", "JPEG 2000"},  {0, "%PDF-", "PDF"},
+               {0, "<", "HTML or XML"}};
+
 std::string Decode(std::string_view file, const Wanted& wanted, ImagePixels& pixels) {
   if (file.starts_with("\xff\xd8")) return DecodeJpeg(file, wanted, pixels);
   if (file.starts_with("\x89PNG")) return DecodePng(file, wanted, pixels);
-  return "is no JPEG and no PNG";
+  if (IsLfsPointer(file)) return kLfsPointer;
+  const std::string no = "is no JPEG and no PNG";
+  for (const auto& [at, mark, what] : kOthers) {
+    if (file.size() < at || !file.substr(at).starts_with(mark)) continue;
+    return no + ", but " + std::string(what) + ": convert it, or leave it out";
+  }
+  return no;
+}
+
+// Whether the file ends as its format does. Behind the end there may be anything.
+bool EndsWhole(std::string_view file) {
+  return file.starts_with("\xff\xd8") ? file.ends_with("\xff\xd9")
+                                      : file.ends_with("IEND\xae\x42\x60\x82");
 }
 
 }  // namespace
@@ -248,6 +269,10 @@ std::string DecodeImage(std::string_view file, ImagePixels& pixels, int64_t chan
 
 std::string LookAtImage(std::string_view file, ImagePixels& pixels, int64_t channels) {
   std::string wrong = Decode(file, {channels, true}, pixels);
+  if (wrong.empty() && !EndsWhole(file)) {
+    ImagePixels all;
+    wrong = Decode(file, {channels, false}, all);
+  }
   if (channels > 0) pixels.channels = channels;
   return wrong;
 }

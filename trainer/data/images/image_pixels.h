@@ -33,7 +33,8 @@ bool IsImageName(std::string_view name);
 // and no PNG", "is damaged: premature end of JPEG file". Takes no memory for an image that is too
 // large.
 std::string DecodeImage(std::string_view file, ImagePixels& pixels, int64_t channels = 0);
-// DecodeImage() as far as the header: `pixels` has no bytes.
+// DecodeImage() as far as the header: `pixels` has no bytes. A file that does not end as its format
+// does, as one that was cut off, is decoded to its end.
 std::string LookAtImage(std::string_view file, ImagePixels& pixels, int64_t channels = 0);
 
 // Whether an image becomes one of `to` channels as by Pillow's convert("RGB"), or convert("L") for

@@ -260,7 +260,12 @@ class FolderStore final : public ImageStore {
     for (const std::string& directory : directories) {
       for (const fs::directory_entry& entry : Entries(directory)) {
         const std::string name = entry.path().filename().string();
-        if (entry.is_directory() && !name.starts_with('.')) names.insert(name);
+        if (name.starts_with('.')) continue;
+        if (entry.is_directory()) {
+          names.insert(name);
+        } else if (IsImageName(name)) {
+          LeaveOut(entry.path().string());
+        }
       }
     }
     classes_.assign(names.begin(), names.end());
@@ -275,6 +280,13 @@ class FolderStore final : public ImageStore {
                         "for each class");
       }
       directories_.push_back({directory, before, images_.size()});
+    }
+    if (left_out_ > 0 && paths.say) {
+      paths.say(
+          "data: " + Describe() + ": " + Counted(left_out_, "file") +
+          (left_out_ == 1 ? " is" : " are") +
+          " left out, for images are .jpg, .jpeg and .png files in a folder for each class: " +
+          PrintableName(first_left_out_) + (left_out_ > 1 ? " is the first" : ""));
     }
     if (channels_ > 0) LookAtAll(paths);
   }
@@ -363,7 +375,11 @@ class FolderStore final : public ImageStore {
     std::vector<Image> found;
     for (const fs::directory_entry& entry : Entries(folder)) {
       const std::string path = entry.path().string();
-      if (!IsImageName(path) || entry.path().filename().string().starts_with('.')) continue;
+      if (entry.path().filename().string().starts_with('.')) continue;
+      if (!IsImageName(path) || entry.is_directory(error)) {
+        LeaveOut(path);
+        continue;
+      }
       const auto bytes = static_cast<int64_t>(entry.file_size(error));
       if (error) Refuse(path, "cannot be read: " + error.message());
       found.push_back({path, bytes, label});
@@ -371,6 +387,9 @@ class FolderStore final : public ImageStore {
     std::sort(found.begin(), found.end(),
               [](const Image& a, const Image& b) { return a.path < b.path; });
     std::move(found.begin(), found.end(), std::back_inserter(images_));
+  }
+  void LeaveOut(const std::string& path) {
+    if (left_out_++ == 0 || path < first_left_out_) first_left_out_ = path;
   }
   DataFile DescribeFolder(const Directory& directory) const {
     constexpr size_t kContents = 256;
@@ -395,6 +414,8 @@ class FolderStore final : public ImageStore {
   std::vector<std::string> classes_;
   std::vector<Image> images_;
   std::vector<Directory> directories_;
+  int64_t left_out_ = 0;
+  std::string first_left_out_;
 };
 
 }  // namespace

@@ -82,7 +82,15 @@ TEST(DecodeImage, SaysWhatIsWrong) {
   ImagePixels pixels;
   const std::string jpeg = ImageFixture("colours.jpg"), png = ImageFixture("colours.png");
   EXPECT_EQ(DecodeImage("", pixels), "is no JPEG and no PNG");
-  EXPECT_EQ(DecodeImage("GIF89a", pixels), "is no JPEG and no PNG");
+  for (const auto& [file, what] : {std::pair("GIF89a", "GIF"),
+                                   {"RIFF____WEBPVP8 ", "WebP"},
+                                   {"____ftypavif", "AVIF"},
+                                   {"____ftypheic", "HEIF"},
+                                   {"II*", "TIFF"},
+                                   {"<!DOCTYPE html>", "HTML or XML"}}) {
+    EXPECT_EQ(DecodeImage(std::string(file) + '\0', pixels),
+              std::string("is no JPEG and no PNG, but ") + what + ": convert it, or leave it out");
+  }
   EXPECT_EQ(DecodeImage(png.substr(0, png.size() / 2), pixels),
             "is damaged: premature end of PNG file");
   EXPECT_EQ(DecodeImage(jpeg.substr(0, jpeg.size() / 2), pixels),

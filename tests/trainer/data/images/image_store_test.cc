@@ -132,7 +132,12 @@ TEST_F(ImageStores, FoldersAreClassesInTheOrderOfTheirNames) {
   Write("a/cat/7.jpeg", jpeg);
   Write("b/fish/1.png", png);
   Write("a/readme.png", png);  // In no class.
-  const auto store = OpenImages({{directory_ + "/a", directory_ + "/b"}, {}});
+  std::string said;
+  ImagePaths paths{{directory_ + "/a", directory_ + "/b"}, {}};
+  paths.say = [&](const std::string& line) { said += line; };
+  const auto store = OpenImages(paths);
+  EXPECT_NE(said.find(": 2 files are left out, "), std::string::npos) << said;
+  EXPECT_TRUE(said.ends_with("/a/dog/notes.txt is the first")) << said;
   EXPECT_EQ(store->classes(), (std::vector<std::string>{"cat", "dog", "fish"}));
   ASSERT_EQ(store->size(), 4);
   std::vector<std::string> places;
@@ -241,7 +246,8 @@ TEST_F(ImageStores, HeadersAreLookedAtForAModel) {
   EXPECT_EQ(refusal(1, folder), "");
   EXPECT_EQ(refusal(3, folder), "");
   for (const char* name : {"1150", "1077"}) Write("h/c/" + std::string(name) + ".png", "GIF89a");
-  EXPECT_EQ(refusal(3, folder), "h/c/1077.png: is no JPEG and no PNG");
+  EXPECT_EQ(refusal(3, folder),
+            "h/c/1077.png: is no JPEG and no PNG, but GIF: convert it, or leave it out");
   Write("h/c/1060.png", ImageFixture("colours.jpg"));  // Whatever its name.
   EXPECT_EQ(refusal(1, folder),
             "h/c/1060.png: has 3 channels, but the model reads 1: give model.num_channels, or "
@@ -250,6 +256,12 @@ TEST_F(ImageStores, HeadersAreLookedAtForAModel) {
       refusal(3, folder, [](const ImagePixels& size) { return size.width > 40 ? "is wide" : ""; }),
       "h/c/1060.png: is wide");
   Write("h/c/1001.png", ImageFixture("grey.png").substr(0, 20));
+  EXPECT_EQ(refusal(3, folder), "h/c/1001.png: is damaged: premature end of PNG file");
+  // Cut off behind its header.
+  const std::string jpeg = ImageFixture("colours.jpg");
+  Write("h/c/1000.png", jpeg.substr(0, jpeg.size() / 2));
+  EXPECT_EQ(refusal(3, folder), "h/c/1000.png: is damaged: Premature end of JPEG file");
+  Write("h/c/1000.png", jpeg + "more");  // It is whole.
   EXPECT_EQ(refusal(3, folder), "h/c/1001.png: is damaged: premature end of PNG file");
 
   Write("labels", Idx({3}, {1, 2, 3}));
