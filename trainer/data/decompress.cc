@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/unique_fd.h"
 #include "trainer/core/utf8.h"
 
@@ -31,6 +32,11 @@ constexpr size_t kChunk = 1 << 20;  // Bytes of contents that are made at a time
   Fail(path, std::string("cannot be read: ") + std::strerror(errno));
 }
 
+[[noreturn]] void FailAsStored(const std::string& path, const std::string& format) {
+  Fail(path, "is not in " + format + " format: rename it: mv -n " + ShellWord(path) + " " +
+                 ShellWord(WithoutCompression(path)));
+}
+
 HeapBytes Gunzip(const std::string& path, size_t most) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path.c_str(), "rbe"), ::gzclose);
   if (!file) FailToRead(path);
@@ -40,7 +46,7 @@ HeapBytes Gunzip(const std::string& path, size_t most) {
     const size_t wanted = std::min(kChunk, most - out.size());
     const int n = ::gzread(file.get(), out.Room(wanted), static_cast<unsigned>(wanted));
     // zlib hands a file that is no gzip through as it is, and reports a cut-off one at its end.
-    if (::gzdirect(file.get())) Fail(path, "is not in gzip format: rename it, or compress it");
+    if (::gzdirect(file.get())) FailAsStored(path, "gzip");
     int error = Z_OK;
     const char* message = ::gzerror(file.get(), &error);
     if (n < 0 || error != Z_OK) Fail(path, std::string("is damaged or cut off: ") + message);
@@ -78,7 +84,7 @@ HeapBytes Unzstd(const std::string& path, size_t most) {
     const size_t left = ::ZSTD_decompressStream(context.get(), &to, &in);
     out.Add(to.pos);
     if (!begun && ::ZSTD_getErrorCode(left) == ZSTD_error_prefix_unknown) {
-      Fail(path, "is not in Zstandard format: rename it, or compress it");
+      FailAsStored(path, "Zstandard");
     }
     if (::ZSTD_isError(left)) {
       Fail(path, std::string("is damaged: ") + ::ZSTD_getErrorName(left));

@@ -175,7 +175,7 @@ TEST_F(DataFilesTest, CutOffOrDamagedZstandardIsRefused) {
   std::ofstream(path, std::ios::binary | std::ios::app) << "more";
   EXPECT_EQ(ErrorOf(path), "data: a.zst: is damaged: Unknown frame descriptor");
   EXPECT_EQ(ErrorOf(Write("b.zst", "not compressed")),
-            "data: b.zst: is not in Zstandard format: rename it, or compress it");
+            "data: b.zst: is not in Zstandard format: rename it: mv -n b.zst b");
   EXPECT_EQ(ErrorOf(Zstd("nothing.zst", "")),
             "data: nothing.zst: is empty when decompressed: take it out of data.*.paths");
 }

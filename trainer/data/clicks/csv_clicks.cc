@@ -14,6 +14,8 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/clicks/click_store.h"
+#include "trainer/data/text/file_format.h"
+#include "trainer/data/text/text_format.h"
 
 namespace fsdp {
 namespace {
@@ -38,6 +40,9 @@ class CsvFile {
   CsvFile(const std::string& path, const CsvClicksOptions& options)
       : contents_(path), options_(options) {
     const std::string_view bytes = contents_.bytes();
+    std::string other = FindOtherFormat(path, bytes, "a .csv");
+    if (FormatOf("", bytes) != TextFormat::kText) other = "is JSON, not a .csv: convert it";
+    if (!other.empty()) throw DataError("data: " + path + ": " + other);
     size_t at = 0;
     if (bytes.starts_with("\xef\xbb\xbf")) at = 3;  // Some programs' mark of UTF-8.
     int64_t number = 0;

@@ -21,6 +21,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
 #include "trainer/data/images/image_pixels.h"
+#include "trainer/data/text/file_format.h"
 
 namespace fsdp {
 namespace {
@@ -102,7 +103,10 @@ class PackedImages {
   // `labels`: of an IDX file.
   void OpenIdx(const std::vector<int64_t>& sizes, FileContents labels) {
     const std::vector<int64_t> of = IdxSizes(labels);
-    if (of.size() != 1) Refuse(labels.path(), "is no IDX file of labels");
+    if (of.size() != 1) {
+      const std::string other = FindOtherFormat(labels.path(), labels.bytes(), "labels as IDX");
+      Refuse(labels.path(), other.empty() ? "is no IDX file of labels" : other);
+    }
     if (of[0] != sizes[0]) {
       Refuse(labels.path(), "has " + Counted(of[0], "label") + ", and " +
                                 PrintableName(file_.path()) + " " + Counted(sizes[0], "image"));
@@ -187,6 +191,8 @@ class PackedStore final : public ImageStore {
         }
         images.OpenIdx(sizes, OpenPacked(labels[next++]));
       } else if (!images.OpenCifar()) {
+        const std::string other = FindOtherFormat(path, images.file().bytes(), "images as IDX");
+        if (!other.empty()) Refuse(path, other);
         Refuse(path,
                "is neither an IDX file of images nor CIFAR's records of 3073 or 3074 bytes; "
                "JPEG and PNG are given by the directory that holds a folder for each class");

@@ -213,17 +213,31 @@ NoText Describe(const std::string& path, const std::string& what, const Format& 
   return {(compressed ? "decompressed, it " : "") + what, cure};
 }
 
+std::optional<NoText> FindWide(const std::string& path, std::string_view contents) {
+  const std::string_view wide = WideEncoding(contents.substr(0, kLookedAt));
+  if (wide.empty()) return std::nullopt;
+  const std::string command = "iconv -f " + std::string(wide) + " -t UTF-8 IN > OUT";
+  return Describe(path, "is text in " + std::string(wide) + ", not UTF-8", {"", command});
+}
+
 }  // namespace
 
+std::string FindOtherFormat(const std::string& path, std::string_view contents,
+                            const std::string& wanted) {
+  std::optional<NoText> found = FindWide(path, contents);
+  if (std::optional<Format> format = FindFormat(contents); format && format->how != kNone) {
+    if (format->end == ".jsonl") format->command = "";  // Makes text of it.
+    found = Describe(path, "is " + std::string(format->name) + ", not " + wanted, *format);
+  }
+  return found ? found->what + ": " + found->cure : "";
+}
+
 std::optional<NoText> FindNoText(const std::string& path, std::string_view contents) {
-  const std::string_view begin = contents.substr(0, kLookedAt);
   if (const std::optional<Format> format = FindFormat(contents)) {
     return Describe(path, "is " + std::string(format->name) + ", not text", *format);
   }
-  if (const std::string_view wide = WideEncoding(begin); !wide.empty()) {
-    const std::string command = "iconv -f " + std::string(wide) + " -t UTF-8 IN > OUT";
-    return Describe(path, "is text in " + std::string(wide) + ", not UTF-8", {"", command});
-  }
+  if (std::optional<NoText> wide = FindWide(path, contents)) return wide;
+  const std::string_view begin = contents.substr(0, kLookedAt);
   const size_t zero = begin.find('\0');
   if (zero == std::string_view::npos) {
     const std::string name = FormatName(path);

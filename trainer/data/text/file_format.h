@@ -1,4 +1,5 @@
 // Formats that are no text, known by their first bytes.
+// Tests: tests/trainer/data/text/file_format_test.cc
 #ifndef FSDP_TRAIN_TRAINER_DATA_TEXT_FILE_FORMAT_H_
 #define FSDP_TRAIN_TRAINER_DATA_TEXT_FILE_FORMAT_H_
 
@@ -20,6 +21,11 @@ struct NoText {
 // or bytes that no text has. `path` is the file's, for the cure; of a compressed one (decompress.h)
 // `contents` are decompressed.
 std::optional<NoText> FindNoText(const std::string& path, std::string_view contents);
+
+// Of a file that is not `wanted` ("IDX"): "is compressed by gzip, not IDX: rename it: mv a a.gz",
+// or empty for a format that is not known, JSON and text among them.
+std::string FindOtherFormat(const std::string& path, std::string_view contents,
+                            const std::string& wanted);
 
 }  // namespace fsdp
 

@@ -16,6 +16,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
+#include "trainer/data/text/file_format.h"
 #include "trainer/data/tokens/token_manifest.h"
 
 namespace fsdp {
@@ -165,6 +166,8 @@ TokenFile::TokenFile(FileContents contents, std::optional<TokenDType> raw)
                        std::string(Name(dtype_)) + ": cut off, or data.*.dtype is wrong");
     }
   } else {
+    const std::string other = FindOtherFormat(path(), bytes, "token ids");
+    if (!other.empty()) Fail(path(), other);
     Fail(path(),
          "has neither an llm.c nor a NumPy header: say what raw tokens are with data.*.dtype "
          "(uint16 or uint32)");

@@ -167,7 +167,8 @@ const DataSource& Source() {
       .fits = IsOfClicks,
       .check_model = CheckModel,
       .describe = Describe,
-      .rows = Rows};
+      .rows = Rows,
+      .checks_by_opening = true};
   return source;
 }
 

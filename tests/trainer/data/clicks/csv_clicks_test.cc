@@ -151,6 +151,8 @@ TEST_F(CsvFiles, SayWhatIsWrongAndWhere) {
             "dense: a.csv has two columns `price`");
   EXPECT_EQ(Refusal(kHeader), "data: a.csv: holds no rows");
   EXPECT_EQ(Refusal("\n\n"), "data: a.csv: names no columns");
+  EXPECT_EQ(Refusal("{\"click\": 1}\n"), "data: a.csv: is JSON, not a .csv: convert it");
+  EXPECT_EQ(Refusal("PAR1\x15\x04\xe9PAR1"), "data: a.csv: is Parquet, not a .csv: convert it");
 }
 
 // Whatever stands in a file, its lines are clicks or the file is refused; the sanitizers see the

@@ -274,6 +274,9 @@ TEST_F(ImageStores, HeadersAreLookedAtForAModel) {
 }
 
 TEST_F(ImageStores, SayWhatIsWrong) {
+  EXPECT_EQ(
+      Refusal({Write("zipped", "\x1f\x8b\x08")}),
+      "data: zipped: is compressed by gzip, not images as IDX: rename it: mv zipped zipped.gz");
   const std::string images = Write("images", Idx({3, 1, 2}, Counting(6)));
   const std::string labels = Write("labels", Idx({3}, {1, 2, 3}));
   EXPECT_EQ(Refusal({images}),
