@@ -29,6 +29,7 @@
 #include "trainer/core/unique_fd.h"
 #include "trainer/core/utf8.h"
 #include "trainer/data/decompress.h"
+#include "trainer/data/hub_cache.h"
 
 namespace fsdp {
 
@@ -315,7 +316,8 @@ std::vector<std::string> ExpandTextPaths(std::span<const std::string> paths,
       if (out.size() == first) {
         throw DataError(where + ": " + path +
                         ": is a directory without text files (hidden files and its directories "
-                        "are not read): name others by a glob");
+                        "are not read): name others by a glob" +
+                        WhereInHubCache(path));
       }
       std::sort(out.begin() + static_cast<ptrdiff_t>(first), out.end());
     }

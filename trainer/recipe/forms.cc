@@ -1,4 +1,5 @@
 // Tests: tests/trainer/recipe/schema_test.cc
+#include "trainer/data/hub_cache.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/sections.h"
@@ -24,6 +25,11 @@ class TokenizerType final : public TypeOf<std::string> {
     if (!text_.Read(node, key, reader, read)) return false;
     if (read != "bytes" && !read.ends_with(".json") && !read.ends_with(".model")) {
       const std::optional<std::string> file = TokenizerFileIn(read);
+      const std::string cache = file ? "" : WhereInHubCache(read);
+      if (!cache.empty()) {
+        reader.Mistake(node.place, key, "`" + read + "` holds no tokenizer" + cache);
+        return false;
+      }
       if (!file) {
         reader.Wrong(node, key,
                      "`bytes`, a path that ends in .json or .model, or a directory with a "

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/read_file.h"
+#include "trainer/data/hub_cache.h"
 
 namespace fsdp {
 namespace {
@@ -24,18 +26,6 @@ std::vector<std::string> NamesIn(const std::string& directory) {
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-// The snapshot that refs/main names, or else the first.
-std::string SnapshotOf(const std::string& cache) {
-  const std::string folder = cache + "/snapshots";
-  std::string main = ReadFileText(cache + "/refs/main", kMostTextBytes).text;
-  while (!main.empty() && std::isspace(static_cast<unsigned char>(main.back())) != 0) {
-    main.pop_back();
-  }
-  if (!main.empty() && PathExists(folder + "/" + main)) return folder + "/" + main;
-  const std::vector<std::string> all = NamesIn(folder);
-  return all.empty() ? "" : folder + "/" + all[0];
 }
 
 }  // namespace
@@ -69,32 +59,48 @@ std::string HowToGetWeights(const std::string& directory) {
     return n.ends_with(".bin") &&
            (n.starts_with("pytorch_model") || n.starts_with("adapter_model"));
   });
+  const std::string other = first([](const std::string& n) {
+    const std::string end = fs::path(n).extension();
+    return end == ".h5" || end == ".msgpack" || end == ".pth" || end == ".pt" || end == ".ckpt";
+  });
   const std::string file = torch.empty() ? gguf : torch;
-  if (file.empty()) return "";
+  if (file.empty() && other.empty()) return "";
+  if (file.empty()) {
+    return ", but " + other +
+           ", which is not read: transformers' save_pretrained() writes safetensors";
+  }
   if (file.starts_with("adapter_model")) {
     return ", but " + file + ", which is not read: peft's save_pretrained() writes safetensors";
   }
-  const std::string from =
-      "'" + directory + "'" + (torch.empty() ? ", gguf_file='" + gguf + "'" : std::string());
-  const auto convert = [&](const char* what) {
-    return std::string("t.") + what + ".from_pretrained(" + from + ").save_pretrained('" +
-           directory + "-st')";
-  };
-  return ", but " + file + ", which is not read; transformers converts it to " + directory +
-         "-st: `python3 -c \"import transformers as t; " + convert("AutoModelForCausalLM") + "; " +
-         convert("AutoTokenizer") + "\"` (with the Auto class of its kind of model)";
+  std::string converted = directory;
+  while (converted.size() > 1 && converted.ends_with('/')) converted.pop_back();
+  converted += "-st";
+  const bool is_gguf = torch.empty();
+  return ", but " + file + ", which is not read; transformers converts it to " + converted +
+         ": `python3 -c 'import sys, transformers as t; "
+         "[getattr(t, n).from_pretrained(sys.argv[1]" +
+         (is_gguf ? ", gguf_file=sys.argv[3]" : "") +
+         ").save_pretrained(sys.argv[2]) for n in (\"AutoModelForCausalLM\", "
+         "\"AutoTokenizer\")]' " +
+         ShellWord(directory) + " " + ShellWord(converted) +
+         (is_gguf ? " " + ShellWord(gguf) : "") + "` (with the Auto class of its kind of model)";
 }
 
 std::string WhatItIs(const std::string& directory) {
-  if (PathExists(directory + "/snapshots")) {
-    const std::string snapshot = SnapshotOf(directory);
-    return ". It is a folder of the Hugging Face Hub's cache" +
-           (snapshot.empty() ? ", without a snapshot" : ": the model is " + snapshot);
-  }
-  return HowToGetWeights(directory);
+  const std::string cache = WhereInHubCache(directory);
+  return cache.empty() ? HowToGetWeights(directory) : cache;
 }
 
 void RefuseWhatIsNoCheckpoint(const std::string& directory) {
+  std::error_code ignored;
+  if (fs::is_regular_file(directory, ignored)) {
+    const std::string folder = (fs::path(".") / directory).parent_path().lexically_normal();
+    std::string cure = folder + " holds no safetensors" + HowToGetWeights(folder);
+    for (const char* file : {"/model.safetensors", "/model.safetensors.index.json"}) {
+      if (PathExists(folder + file)) cure = "give the directory that holds it, " + folder;
+    }
+    throw CheckpointError(directory + ": is a file, not a directory: " + cure);
+  }
   for (const char* file : {"/manifest.json", "/config.json"}) {
     if (PathExists(directory + file)) return;
   }

@@ -44,6 +44,7 @@ bool IsPeft(const std::string& directory) {
 Weights FindWithoutAdapter(const std::string& directory) {
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) {
+    if (fs::exists(directory, ignored)) RefuseWhatIsNoCheckpoint(directory);
     throw CheckpointError("model.init_from: " + directory + " is not a directory" +
                           HowToDownload(directory));
   }

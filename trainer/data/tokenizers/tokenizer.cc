@@ -19,6 +19,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
+#include "trainer/data/hub_cache.h"
 #include "trainer/data/tokenizers/hf_tokenizer.h"
 #include "trainer/data/tokenizers/sentencepiece_model.h"
 #include "trainer/data/tokenizers/sentencepiece_tokenizer.h"
@@ -180,7 +181,8 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   if (fs::is_directory(name, none)) {
     if (const auto file = TokenizerFileIn(name)) return OpenTokenizer(*file);
     throw DataError("tokenizer: " + name +
-                    ": holds no tokenizer.json, tokenizer.model or spiece.model");
+                    ": holds no tokenizer.json, tokenizer.model or spiece.model" +
+                    WhereInHubCache(name));
   }
   if (::access(name.c_str(), R_OK) != 0) {
     throw DataError("tokenizer: " + name + ": " + std::strerror(errno) +
