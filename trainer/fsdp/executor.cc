@@ -432,7 +432,9 @@ void Executor::WaitFor(const Action& action) {
 
 Stream& Executor::compute() {
   trained_ = false;
-  for (EventPtr& copied : copied_) streams_[0]->Wait(std::exchange(copied, nullptr));
+  if (std::exchange(held_, false)) {  // There are many units.
+    for (EventPtr& copied : copied_) streams_[0]->Wait(std::exchange(copied, nullptr));
+  }
   buffers().WaitForCopies(*streams_[0]);
   if (tables_) {
     streams_[0]->Wait(tables_->TakeCopied());

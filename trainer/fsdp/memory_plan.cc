@@ -16,15 +16,20 @@ constexpr uintptr_t kLastAddress = uintptr_t{1} << 62;
 // Blocks by offset, in rows of rows that know when the first of theirs is born and the last has
 // died, and the largest room between them. A layer's blocks lie where those of the other layers
 // lie, and what forward keeps is alive together: so most rows are of another time than a block that
-// is to be placed, or are all of its time without room for it, and are passed over.
+// is to be placed, or are all of its time without room for it, and are passed over. A layer's
+// short-lived blocks lie where later layers keep theirs. A row of both kinds is passed over by its
+// core, those of its blocks that live long.
 class PlacedBlocks {
  public:
   // The lowest offset for a block, of so many bytes, that no block alive at the same time has.
-  int64_t LowestFor(const Lifetime& block, int64_t bytes) const {
+  int64_t LowestFor(const Lifetime& block, int64_t bytes) {
     int64_t at = 0;
     FitsBelow(all_, block, bytes, at);
     return at;
   }
+
+  // Rows and blocks that LowestFor() has looked at.
+  int64_t looks() const { return looks_; }
 
   // Behind those of the same offset.
   void Add(const Lifetime& block, int64_t offset, int64_t bytes) {
@@ -39,11 +44,14 @@ class PlacedBlocks {
   };
   struct Placed {
     Span span;
+    const Span& core() const { return span; }
   };
   template <typename Part>
   struct Row {
     Span span;
     std::vector<Part> parts;
+    Span of_core = {};
+    const Span& core() const { return of_core; }
   };
 
   static Span Joined(const Span& a, const Span& b) {
@@ -59,19 +67,37 @@ class PlacedBlocks {
   static void Measure(Row<Part>& row) {
     row.span = row.parts.front().span;
     for (size_t i = 1; i < row.parts.size(); ++i) row.span = Joined(row.span, row.parts[i].span);
+    int64_t longest = 0;
+    for (const Part& part : row.parts) longest = std::max(longest, Together(part.core()));
+    row.of_core = {};
+    for (const Part& part : row.parts) {
+      if (2 * Together(part.core()) < longest) continue;
+      row.of_core = row.of_core.died == 0 ? part.core() : Joined(row.of_core, part.core());
+    }
+  }
+  // How long all of its blocks are alive.
+  static int64_t Together(const Span& span) { return span.first_died - span.last_born; }
+  static bool AllAlive(const Span& span, const Lifetime& block) {
+    return block.born < span.first_died && span.last_born < block.died;
   }
 
   // Whether the block fits at `at`, below some other of `part`; else `at` is raised above them.
   template <typename Part>
-  static bool FitsBelow(const Part& part, const Lifetime& block, int64_t bytes, int64_t& at) {
+  bool FitsBelow(const Part& part, const Lifetime& block, int64_t bytes, int64_t& at) {
     const Span& span = part.span;
+    ++looks_;
     if (block.born >= span.died || span.born >= block.died) return false;
-    if (span.room < bytes && block.born < span.first_died && span.last_born < block.died) {
+    if (span.room < bytes && AllAlive(span, block)) {
       if (span.offset >= at + bytes) return true;
       at = std::max(at, span.end);
       return false;
     }
     if constexpr (requires { part.parts; }) {
+      const Span& core = part.core();
+      if (core.room < bytes && AllAlive(core, block) && core.offset < at + bytes) {
+        at = std::max(at, core.end);
+      }
+      if (span.end <= at) return false;
       for (const auto& inner : part.parts) {
         if (FitsBelow(inner, block, bytes, at)) return true;
       }
@@ -104,7 +130,8 @@ class PlacedBlocks {
     Measure(row);
   }
 
-  Row<Row<Row<Placed>>> all_;
+  Row<Row<Row<Row<Placed>>>> all_;
+  int64_t looks_ = 0;
 };
 
 int64_t AlignmentIn(MemoryPlace place) {
@@ -118,7 +145,7 @@ int64_t AlignedBytes(int64_t bytes, MemoryUse use) {
 }
 
 int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& offsets,
-                   int64_t alignment) {
+                   int64_t alignment, int64_t* looks) {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -132,6 +159,7 @@ int64_t PackBlocks(const std::vector<Lifetime>& blocks, std::vector<int64_t>& of
     top = std::max(top, offsets[i] + bytes);
     placed.Add(blocks[i], offsets[i], bytes);
   }
+  if (looks != nullptr) *looks = placed.looks();
   return top;
 }
 

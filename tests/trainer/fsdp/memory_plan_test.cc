@@ -92,6 +92,29 @@ TEST(PackBlocks, EachBlockLiesAsLowAsItCan) {
   EXPECT_EQ(top, highest);
 }
 
+// Not four times as many, for four times as many layers.
+TEST(PackBlocks, LooksAtAsManyForEachOfManyLayers) {
+  const auto looks_at_each = [](int64_t layers) {
+    std::vector<Lifetime> blocks;
+    const int64_t end = 40 * layers;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      for (const int64_t bytes : {4096, 1024, 256, 128, 64, 64}) {
+        const int64_t born = 20 * layer + static_cast<int64_t>(blocks.size() % 6);
+        blocks.push_back({bytes, born, end - born});  // Kept for backward.
+        for (const int64_t other : {bytes, int64_t{2304}, int64_t{128}}) {
+          blocks.push_back({other, born + 1, born + 6});  // Of forward, and of backward.
+          blocks.push_back({other, end - born - 6, end - born - 1});
+        }
+      }
+    }
+    std::vector<int64_t> offsets;
+    int64_t looks = 0;
+    PackBlocks(blocks, offsets, 64, &looks);
+    return static_cast<double>(looks) / static_cast<double>(blocks.size());
+  };
+  EXPECT_LE(looks_at_each(600), 2 * looks_at_each(150));
+}
+
 // Memory in use at a time is the least that any plan takes; a disk has no ceiling.
 TEST(PlanRecorder, EndsAboveTheCeiling) {
   const MemoryUse pinned = {MemoryKind::kActivations, MemoryPlace::kPinned};
