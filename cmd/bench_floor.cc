@@ -19,6 +19,8 @@
 namespace fsdp {
 namespace {
 
+constexpr double kGiB = 0x1p-30;  // Of a byte.
+
 const char* Name(StepResource resource) {
   constexpr std::array<const char*, kNumStepResources> kNames = {
       "device", "to_host", "to_device", "host", "disk_read", "disk_write"};
@@ -71,13 +73,13 @@ JsonObject FloorToJson(const StepFloor& floor, const Hardware& hardware, int wor
 
 // Prints what moves and is updated beside the device.
 void PrintOffloaded(const StepFloor& floor) {
-  std::printf("%-32s %32s %10s\n", "beside the device", "GB", "ms");
+  std::printf("%-32s %32s %10s\n", "beside the device", "GiB", "ms");
   for (int r = 0; r < kNumStepResources; ++r) {
     const auto resource = static_cast<StepResource>(r);
     double bytes = 0;
     for (const FloorPart& part : floor.parts) bytes += part.resource == resource ? part.bytes : 0;
     if (resource == StepResource::kDevice || bytes == 0) continue;
-    std::printf("%-32s %32.2f %10.2f\n", Name(resource), bytes * 1e-9,
+    std::printf("%-32s %32.2f %10.2f\n", Name(resource), bytes * kGiB,
                 floor.SecondsOf(resource) * 1e3);
   }
   std::printf("%-32s %32s %10.2f\n", "may run beside the host's", "", floor.beside_updates * 1e3);
@@ -87,12 +89,12 @@ void PrintOffloaded(const StepFloor& floor) {
 void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
   std::printf("%s, %d rank%s, %.0f tokens a step\n%-32s %9s %10s %10s %10s %10s %10s\n",
               hardware.name.c_str(), world, world == 1 ? "" : "s", floor.tokens, "", "launches",
-              "TFLOP", "GB", "ms", "extra GB", "extra ms");
+              "TFLOP", "GiB", "ms", "extra GiB", "extra ms");
   const auto line = [](const std::string& name, const FloorPart& part) {
     const int64_t launches = part.launches.kernels + part.launches.copies;
     std::printf("%-32s %9lld %10.2f %10.2f %10.2f %10.2f %10.2f\n", name.c_str(),
-                static_cast<long long>(launches), part.flops * 1e-12, part.bytes * 1e-9,
-                part.seconds * 1e3, part.extra_bytes * 1e-9, part.extra_seconds * 1e3);
+                static_cast<long long>(launches), part.flops * 1e-12, part.bytes * kGiB,
+                part.seconds * 1e3, part.extra_bytes * kGiB, part.extra_seconds * 1e3);
   };
   const auto group = [&](const char* name, const auto& is_in) {
     FloorPart all;
@@ -121,8 +123,8 @@ void PrintFloor(const StepFloor& floor, const Hardware& hardware, int world) {
   const auto launches = floor.AllLaunches();
   std::printf("%s and %lld cop%s a step\n", Counted(launches.kernels, "kernel").c_str(),
               static_cast<long long>(launches.copies), launches.copies == 1 ? "y" : "ies");
-  std::printf("no floor needs %.4g GB and %.4g ms of it: extra ones, and what is beside it\n",
-              floor.NeedlessBytes() * 1e-9, more * 1e3);
+  std::printf("no floor needs %.4g GiB and %.4g ms of it: extra ones, and what is beside it\n",
+              floor.NeedlessBytes() * kGiB, more * 1e3);
   std::printf("at the floor %.4g tokens/s, with these %.4g\n", floor.tokens / seconds,
               floor.tokens / (seconds + more));
 }

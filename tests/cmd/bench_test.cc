@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -189,6 +190,17 @@ TEST(Bench, FloorOfAStep) {
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("\nthe floor "), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("\nat the floor "), std::string::npos) << table.out;
+  // Bytes have one unit: the vocabulary's matrix makes a bigger step of some GiB.
+  const Result bigger = Bench(flags + " --set model.vocab_size=4000000");
+  const double gib =
+      json::parse(Bench(flags + " --set model.vocab_size=4000000 --json").out)["needless_bytes"]
+          .get<double>() /
+      (1 << 30);
+  char needless[40];
+  std::snprintf(needless, sizeof(needless), "\nno floor needs %.4g GiB and ", gib);
+  EXPECT_GT(gib, 1);
+  EXPECT_NE(bigger.out.find(needless), std::string::npos) << bigger.out;
+  EXPECT_EQ(bigger.out.find("GB"), std::string::npos) << bigger.out;
   const Result offloaded = Bench(flags + " --set fsdp.cpu_offload.optimizer=true");
   EXPECT_EQ(offloaded.code, 2);
   EXPECT_NE(offloaded.err.find("a GPU has no host_link_bytes_per_s"), std::string::npos)

@@ -324,16 +324,16 @@ class Docs(unittest.TestCase):
                 continue
             shown.add((machine, preset))
 
-            def needless_gb(*names, parts=floor["parts"]):
-                return 1e-9 * sum(part["extra_bytes"] + (0 if part["in_the_floor"] else part["bytes"])
-                                  for part in parts if part["op"] in names)
+            def needless_gib(*names, parts=floor["parts"]):
+                return 2**-30 * sum(part["extra_bytes"] + (0 if part["in_the_floor"] else part["bytes"])
+                                    for part in parts if part["op"] in names)
 
             head = "head_loss_forward_backward"
-            want = [floor["kernels"], floor["copies"], needless_gb(head),
-                    needless_gb(head + ", logits", head + ", dx", head + ", dw"),
-                    *map(needless_gb, ("linear_backward, dw", "attention_backward",
-                                       "linear_backward", "rms_norm_backward", "fill")),
-                    1e-9 * floor["needless_bytes"]]
+            want = [floor["kernels"], floor["copies"], needless_gib(head),
+                    needless_gib(head + ", logits", head + ", dx", head + ", dw"),
+                    *map(needless_gib, ("linear_backward, dw", "attention_backward",
+                                        "linear_backward", "rms_norm_backward", "fill")),
+                    floor["needless_bytes"] / 2**30]
             for number, exact in zip(needless_rows[preset], want, strict=True):
                 self.assertAlmostEqual(number, exact, delta=0.06 if exact < 10 else 0.6, msg=preset)
 
