@@ -6,6 +6,7 @@
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
 #include "models/shape.h"
+#include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/loop/process.h"
@@ -111,9 +112,13 @@ Command ConfigCommand() {
   add("check",
       "Check a recipe and the files it names: print what the run would be, or list every mistake",
       [](const auto& flags) {
+        ProgressLine line("reading the recipe");
         const Recipe recipe = LoadRecipe(flags);
+        line.Do("checking initial weights");
         CheckInitialWeights(recipe);
+        line.Do("checking data");
         CheckData(recipe, ShapeFor(recipe));
+        line.End();
         std::printf("ok\n");
         PrintSummary(recipe, ShapeFor(recipe));
         for (const std::string& line : recipe.notes) {

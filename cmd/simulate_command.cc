@@ -12,6 +12,7 @@
 #include "trainer/comm/rank_group.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/terminal.h"
 #include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
 #include "trainer/loop/plan_heading.h"
@@ -80,15 +81,16 @@ Command PlanCommand() {
        {"--budget", &flags->budget_s, "Most seconds of the search",
         FlagRules{.value = "S", .range = kAboveZero, .needs = "--search"}}});
   command.run = [flags] {
+    ProgressLine line("reading the recipe");
     std::optional<Hardware> hardware;
     if (!flags->hardware.empty()) hardware = ReadHardware(flags->hardware);
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
     if (flags->search) {
       return SearchProcess(RecipeLoader(flags->recipe), flags->world, local_world, *hardware,
-                           flags->budget_s, flags->json);
+                           flags->budget_s, flags->json, line);
     }
     return PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
-                          flags->json);
+                          flags->json, line);
   };
   return command;
 }
@@ -135,8 +137,9 @@ Command SimulateCommand() {
       return ExitCode::kDone;
     }
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
+    ProgressLine line("reading the recipe");
     return SimulateProcess(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
-                           flags->options, flags->out, flags->json);
+                           flags->options, flags->out, flags->json, line);
   };
   return command;
 }

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
+
+#include "trainer/core/units.h"
 
 namespace fsdp {
 
@@ -44,24 +47,62 @@ std::string EraseBar(std::string_view bar, int width) {
   return "\r" + (rows > 0 ? "\033[" + std::to_string(rows) + "A\033[J" : "\033[K");
 }
 
-ProgressLine::ProgressLine() : terminal_(IsTerminal(STDERR_FILENO)), every_(terminal_ ? 0.2 : 10) {}
+ProgressLine::ProgressLine()
+    : terminal_(IsTerminal(STDERR_FILENO)),
+      every_(terminal_ ? 0.2 : 10),
+      next_(terminal_ ? every_ : kFirst) {}
 
-ProgressLine::~ProgressLine() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
+ProgressLine::ProgressLine(std::string doing, double first_s) : ProgressLine() {
+  next_ = first_s;
+  doing_ = std::move(doing);
+  watch_ = std::thread([this] { Watch(); });
 }
+
+ProgressLine::~ProgressLine() { End(); }
 
 double ProgressLine::Seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
 }
 
-bool ProgressLine::IsDue() const { return Seconds() >= next_; }
+bool ProgressLine::IsDue() const {
+  const std::lock_guard lock(mutex_);
+  return Seconds() >= next_;
+}
 
 void ProgressLine::Show(const std::string& line) {
-  if (!IsDue()) return;
+  const std::lock_guard lock(mutex_);
+  if (Seconds() >= next_) Draw(line);
+}
+
+void ProgressLine::Do(std::string doing) {
+  const std::lock_guard lock(mutex_);
+  doing_ = std::move(doing);
+}
+
+void ProgressLine::End() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_one();
+  if (watch_.joinable()) watch_.join();
+  std::fputs(EraseBar(std::exchange(drawn_, ""), TerminalWidth(STDERR_FILENO)).c_str(), stderr);
+}
+
+void ProgressLine::Draw(const std::string& line) {
   next_ = Seconds() + every_;
-  std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
+  const std::string erased = EraseBar(drawn_, TerminalWidth(STDERR_FILENO));
+  std::fprintf(stderr, terminal_ ? "%s%s" : "%s%s\n", erased.c_str(), line.c_str());
   std::fflush(stderr);
-  drawn_ = terminal_;
+  if (terminal_) drawn_ = line;
+}
+
+void ProgressLine::Watch() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, std::chrono::duration<double>(next_ - Seconds()),
+                         [&] { return ends_; })) {
+    if (Seconds() >= next_) Draw(doing_ + ", " + HumanDuration(Seconds()) + " so far");
+  }
 }
 
 }  // namespace fsdp

@@ -3,8 +3,11 @@
 #define FSDP_TRAIN_TRAINER_CORE_TERMINAL_H_
 
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace fsdp {
 
@@ -27,10 +30,13 @@ inline constexpr char kTerminalVariable[] = "FSDP_TRAIN_TERMINAL";
 inline constexpr char kBarMark = '\r';
 
 // How far a long job is, on stderr: on a terminal a line that is redrawn, and erased at the end;
-// elsewhere a line every ten seconds. Nothing for a job that is done at once.
+// elsewhere a line after two seconds, and then every ten. Nothing for a job that is done at once.
 class ProgressLine {
  public:
   ProgressLine();
+  // Says `doing` and the seconds so far, from `first_s` on. A thread draws it, however long nobody
+  // calls Do().
+  explicit ProgressLine(std::string doing, double first_s = kFirst);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -38,13 +44,24 @@ class ProgressLine {
   double Seconds() const;  // Since the job has begun, with this object.
   bool IsDue() const;      // Whether Show() would show its line.
   void Show(const std::string& line);
+  void Do(std::string doing);  // In place of what the constructor got.
+  void End();                  // Erases the line. Before others write to the terminal.
 
  private:
+  static constexpr double kFirst = 2;  // Seconds.
+  void Draw(const std::string& line);
+  void Watch();
+
   const bool terminal_;
   const double every_;  // Seconds.
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  double next_ = every_;
-  bool drawn_ = false;
+  mutable std::mutex mutex_;  // Of all that follow.
+  std::condition_variable wake_;
+  double next_;
+  std::string drawn_;  // On a terminal.
+  std::string doing_;
+  bool ends_ = false;
+  std::thread watch_;
 };
 
 }  // namespace fsdp

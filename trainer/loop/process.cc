@@ -19,6 +19,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/comm/store/tcp_store.h"
 #include "trainer/comm/store/together.h"
+#include "trainer/core/terminal.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/plan_memory.h"
@@ -317,11 +318,13 @@ ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& 
 }
 
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
-                     const std::optional<Hardware>& hardware, bool json,
+                     const std::optional<Hardware>& hardware, bool json, ProgressLine& line,
                      const EstimateRun& estimate) {
   CheckWorld(recipe, world, local_world);
+  line.Do("planning the memory of a step");
   ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
   const std::optional<StepEstimate> step = estimate ? estimate(run) : std::nullopt;
+  line.End();
   const std::string beside = NotesOf(recipe, world) + WhatRanksDo(run);
   if (json) {  // stdout gets the plan alone.
     std::cerr << beside;
@@ -330,6 +333,7 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
   }
   std::cout << HeadingOf(run, hardware) << beside << PlanToText(run.plan)
             << (step ? EstimateToText(*step, run.plan) : "") << std::flush;
+  const ProgressLine cures("looking for settings that fit");
   RequireFit(run);
   return ExitCode::kDone;
 }

@@ -15,6 +15,7 @@
 
 namespace fsdp {
 
+class ProgressLine;
 class StopSignal;
 struct Evaluation;
 struct Recipe;
@@ -47,9 +48,9 @@ using EstimateRun = std::function<std::optional<StepEstimate>(ResolvedRun& run)>
 
 // `fsdp-train plan`: prints the plan, for hosts of `local_world` ranks like this host, or like
 // `hardware`. Where it does not fit, returns kMemory with `json`; otherwise throws MemoryError,
-// which says what would fit. `estimate` may be null.
+// which says what would fit. `estimate` may be null. `line` says what it does, until it prints.
 ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
-                     const std::optional<Hardware>& hardware, bool json,
+                     const std::optional<Hardware>& hardware, bool json, ProgressLine& line,
                      const EstimateRun& estimate = nullptr);
 
 }  // namespace fsdp

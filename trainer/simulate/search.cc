@@ -147,7 +147,6 @@ class Searching {
 
   void Say() {
     if (!options_.progress) return;
-    progress_.seconds = Seconds();
     if (!best_.empty()) progress_.best_s = timed_[best_[0]].step_s;
     options_.progress(progress_);
   }

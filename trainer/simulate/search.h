@@ -40,7 +40,6 @@ using LoadWith = std::function<Recipe(const std::vector<std::string>& overrides)
 struct SearchProgress {
   size_t groups = 0, planned = 0;               // Groups of candidates that do the same.
   size_t candidates = 0, done = 0;              // Done: timed, cut, or found not to fit.
-  double seconds = 0;                           // So far.
   std::optional<double> best_s = std::nullopt;  // The shortest step so far.
 };
 

@@ -13,8 +13,7 @@
 namespace fsdp {
 namespace {
 
-void Show(const SearchProgress& progress, ProgressLine& line) {
-  if (!line.IsDue()) return;
+std::string WordsOf(const SearchProgress& progress) {
   std::string text;
   if (progress.planned < progress.groups) {
     text = "planned " + Grouped(static_cast<int64_t>(progress.planned)) + " of " +
@@ -23,7 +22,7 @@ void Show(const SearchProgress& progress, ProgressLine& line) {
   text += "decided " + Grouped(static_cast<int64_t>(progress.done)) + " of " +
           Grouped(static_cast<int64_t>(progress.candidates)) + " recipes";
   if (progress.best_s) text += ", the shortest step " + HumanDuration(*progress.best_s);
-  line.Show(text + ", " + HumanDuration(progress.seconds));
+  return text;
 }
 
 struct LostWords {
@@ -194,14 +193,12 @@ std::string SearchToJson(const SearchResult& result, int world, int local_world)
 }
 
 ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const Hardware& hardware,
-                       double budget_s, bool json) {
-  SearchResult result;
-  {
-    ProgressLine progress;
-    result = Search(
-        load, world, local_world, hardware,
-        {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { Show(p, progress); }});
-  }
+                       double budget_s, bool json, ProgressLine& line) {
+  line.Do("planning the recipe itself");
+  const SearchResult result = Search(
+      load, world, local_world, hardware,
+      {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { line.Do(WordsOf(p)); }});
+  line.End();
   std::cout << (json ? SearchToJson(result, world, local_world) + "\n"
                      : SearchToText(result, world, hardware))
             << std::flush;

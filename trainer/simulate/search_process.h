@@ -11,10 +11,12 @@
 
 namespace fsdp {
 
-// Searches, with its progress on stderr, and prints what Search() found: for people, or as one JSON
+class ProgressLine;
+
+// Searches, with its progress in `line`, and prints what Search() found: for people, or as one JSON
 // object. Throws as Search() does.
 ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const Hardware& hardware,
-                       double budget_s, bool json);
+                       double budget_s, bool json, ProgressLine& line);
 
 // Lines, ended. `world`: ranks of the job.
 std::string SearchToText(const SearchResult& result, int world, const Hardware& hardware);

@@ -15,6 +15,8 @@
 #include "trainer/core/batch.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/terminal.h"
+#include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
 #include "trainer/engine/step_memory.h"
@@ -329,14 +331,16 @@ int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardw
 }
 
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
-                        const std::optional<Hardware>& hardware, bool json) {
-  if (!hardware) return PlanProcess(recipe, world, local_world, hardware, json);
-  return PlanProcess(recipe, world, local_world, hardware, json, [&](ResolvedRun& run) {
+                        const std::optional<Hardware>& hardware, bool json, ProgressLine& line) {
+  if (!hardware) return PlanProcess(recipe, world, local_world, hardware, json, line);
+  return PlanProcess(recipe, world, local_world, hardware, json, line, [&](ResolvedRun& run) {
     std::optional<StepEstimate> estimate;
+    line.Do("simulating steps");
     try {
       const auto simulation = SimulateAndPlan(run, *hardware, {});
       if (simulation) estimate = EstimateOf(run, *hardware, *simulation);
     } catch (const ConfigError& error) {  // Memory is known all the same.
+      line.End();
       if (!json) std::cerr << "no times: " << error.what() << "\n";
     }
     return estimate;
@@ -344,10 +348,12 @@ ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
 }
 
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
-                         SimulateOptions options, const std::string& directory, bool json) {
+                         SimulateOptions options, const std::string& directory, bool json,
+                         ProgressLine& line) {
   options.trace = !directory.empty();
-  return PlanProcess(recipe, world, local_world, hardware, json, [&](ResolvedRun& run) {
+  return PlanProcess(recipe, world, local_world, hardware, json, line, [&](ResolvedRun& run) {
     std::optional<StepEstimate> estimate;
+    line.Do("simulating " + Counted(options.steps, "step"));
     if (const auto simulation = SimulateAndPlan(run, hardware, options)) {
       estimate = EstimateOf(run, hardware, *simulation);
       if (options.trace) WriteDirectory(directory, run, *estimate, *simulation, options.steps);

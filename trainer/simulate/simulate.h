@@ -68,6 +68,7 @@ std::optional<Simulation> SimulateAndPlan(ResolvedRun& run, const Hardware& hard
 
 // `fsdp-train simulate`, and the times in `plan --hardware`.
 
+class ProgressLine;
 struct Recipe;
 
 // Ranks of a host: as asked, as the hardware file has them where these are fewer than the job's, or
@@ -77,14 +78,15 @@ int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardw
 // Prints the plan, and with hardware the time of a step, or which number the file lacks for that.
 // Returns and throws as PlanProcess() (loop/process.h).
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
-                        const std::optional<Hardware>& hardware, bool json);
+                        const std::optional<Hardware>& hardware, bool json, ProgressLine& line);
 
 // The same for a simulation with these options; throws ConfigError where the file lacks a number
 // that the step needs. A `directory` that is not empty is made, and gets the same object as
 // simulate.json and the trace of a step as traces/step_N.json, in place of older ones. Throws
 // CheckpointError where it cannot be written.
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
-                         SimulateOptions options, const std::string& directory, bool json);
+                         SimulateOptions options, const std::string& directory, bool json,
+                         ProgressLine& line);
 
 }  // namespace fsdp
 

@@ -15,6 +15,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json.h"
+#include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
 #include "trainer/loop/place.h"
@@ -376,7 +377,10 @@ void SimulateSweep(const Sweep& sweep, const Hardware& hardware) {
   }
   std::vector<Row> rows;
   for (const SweptJob& job : jobs) {
-    rows.push_back(Simulated(sweep, hardware, job));
+    {
+      const ProgressLine line("simulating " + NameOf(sweep, job.values));
+      rows.push_back(Simulated(sweep, hardware, job));
+    }
     const Row& row = rows.back();
     const std::string unused = WhatIsUnused(job.recipe.train, job.world);
     std::cerr << rows.size() << " of " << jobs.size() << ": " << NameOf(sweep, job.values) << ": "

@@ -1,6 +1,7 @@
 #include "trainer/core/terminal.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <unistd.h>
@@ -68,10 +69,25 @@ TEST(ProgressLine, IsDrawnOverItselfAndErased) {
     while (line.Seconds() < most_s && !line.IsDue()) ::usleep(1000);
     line.Show("1 of 2");
   };
-  EXPECT_EQ(WrittenTo(terminal, other, [&] { job(60); }), "\r\033[K1 of 2\r\033[K");
-  ::setenv("TERM", "dumb", 1);  // As a file, which gets a line after ten seconds.
+  EXPECT_EQ(WrittenTo(terminal, other, [&] { job(60); }), "1 of 2\r\033[K");
+  ::setenv("TERM", "dumb", 1);  // As a file, which gets a line after two seconds.
   EXPECT_EQ(WrittenTo(terminal, other, [&] { job(0.3); }), "");
   for (const int fd : {terminal, other}) ::close(fd);
+}
+
+TEST(ProgressLine, SaysWhatAJobDoesThatSaysNothing) {
+  const testing::KeptEnvironment kept;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string text = WrittenTo(ends[0], ends[1], [] {
+    ProgressLine quick("doing what is done at once");
+    quick.End();
+    ProgressLine line("reading", /*first_s=*/0.1);
+    line.Do("planning");
+    ::usleep(300'000);
+  });
+  EXPECT_THAT(text, ::testing::MatchesRegex("planning, [0-9.]+ m?s so far\n.*"));
+  for (const int fd : ends) ::close(fd);
 }
 
 }  // namespace
