@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/paths.h"
@@ -71,9 +72,10 @@ namespace {
 
 using internal::GuardedRange;
 
-std::mutex mutex;  // For Add and Remove.
+std::mutex mutex;  // For what adds and removes.
 std::atomic<GuardedRange*> ranges = nullptr;
-struct sigaction before;  // The earlier signal action.
+std::vector<GuardedRange*> unused;  // Of these.
+struct sigaction before;            // The earlier signal action.
 
 void OnBusError(int, siginfo_t* info, void*) {
   const int saved = errno;
@@ -111,12 +113,13 @@ void InstallOnce() {
 MappingGuard::MappingGuard(const void* begin, size_t bytes) {
   InstallOnce();
   const std::lock_guard lock(mutex);
-  range_ = ranges.load();
-  while (range_ != nullptr && range_->end.load() != 0) range_ = range_->next;
-  if (range_ == nullptr) {
+  if (unused.empty()) {
     range_ = new GuardedRange;
     range_->next = ranges.load();
     ranges.store(range_);
+  } else {
+    range_ = unused.back();
+    unused.pop_back();
   }
   range_->lost.store(false);
   range_->begin.store(reinterpret_cast<uintptr_t>(begin));
@@ -127,6 +130,7 @@ MappingGuard::~MappingGuard() {
   const std::lock_guard lock(mutex);
   range_->end.store(0);
   range_->begin.store(0);
+  unused.push_back(range_);
 }
 
 bool MappingGuard::lost() const { return range_->lost.load(); }
@@ -135,6 +139,20 @@ namespace {
 
 [[noreturn]] void Fail(const std::string& path, const std::string& what) {
   throw DataError("data: " + PrintableName(path) + ": " + what);
+}
+
+// Linux maps some 65,530 files for a process, which needs mappings for its own memory, too. Behind
+// the first of them, small files are read into memory.
+constexpr int kMostSmallMapped = 1 << 14;
+constexpr off_t kSmallBytes = 64 << 10;
+std::atomic<int> small_mapped = 0;
+
+std::string WhyNotMapped(int error) {
+  std::string why = std::string("cannot be mapped: ") + std::strerror(error);
+  if (error == ENOMEM) {
+    why += ": the kernel maps no more files for one process (vm.max_map_count): join small files";
+  }
+  return why;
 }
 
 constexpr const char* kWhereItStarts =
@@ -212,7 +230,9 @@ FileContents::FileContents(FileContents&& other) noexcept
 
 FileContents::~FileContents() {
   guard_.reset();
-  if (mapped_) ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+  if (!mapped_) return;
+  ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+  if (std::ssize(bytes_) <= kSmallBytes) --small_mapped;
 }
 
 void FileContents::Map() {
@@ -220,15 +240,37 @@ void FileContents::Map() {
   if (!file.open()) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
   struct stat info;
   const bool known = ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
+  if (known && info.st_size <= kSmallBytes && ++small_mapped > kMostSmallMapped) {
+    --small_mapped;
+    ReadSmall(file.get(), static_cast<size_t>(info.st_size));
+    return;
+  }
   void* data = known ? ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED,
                               file.get(), 0)
                      : MAP_FAILED;
-  if (data == MAP_FAILED) Fail(path_, std::string("cannot be mapped: ") + std::strerror(errno));
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    if (known && info.st_size <= kSmallBytes) --small_mapped;
+    Fail(path_, WhyNotMapped(error));
+  }
   bytes_ = {static_cast<const char*>(data), static_cast<size_t>(info.st_size)};
   mapped_ = true;
   device_ = info.st_dev;
   inode_ = info.st_ino;
   guard_ = std::make_unique<const MappingGuard>(data, bytes_.size());
+}
+
+void FileContents::ReadSmall(int file, size_t size) {
+  char* const to = inflated_.Room(size);
+  ssize_t got = 1;
+  while (inflated_.size() < size && got > 0) {
+    got = ::read(file, to + inflated_.size(), size - inflated_.size());
+    if (got > 0) inflated_.Add(static_cast<size_t>(got));
+  }
+  if (got < 0) Fail(path_, std::string("cannot be read: ") + std::strerror(errno));
+  if (got == 0) Fail(path_, "has become shorter while it was read: put it back as it was");
+  inflated_.Trim();
+  bytes_ = {inflated_.data(), inflated_.size()};
 }
 
 void FileContents::CheckIntact() const {

@@ -21,8 +21,9 @@ class MappingGuard;
 
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
 // address space, and ranks of a host share its pages. If the file becomes shorter meanwhile, the
-// lost part reads as zeros: a reader must call CheckIntact() before it uses the bytes. A name that
-// ends in .gz or .zst is decompressed into memory of this process, if it has room for it.
+// lost part reads as zeros: a reader must call CheckIntact() before it uses the bytes. Of thousands
+// of small files, those that a process opens last are read into its memory. A name that ends in .gz
+// or .zst is decompressed into memory of this process, if it has room for it.
 class FileContents {
  public:
   static constexpr size_t kBeginBytes = 64 << 10;
@@ -52,11 +53,12 @@ class FileContents {
  private:
   void CheckThere() const;
   void Map();
+  void ReadSmall(int file, size_t size);
   void Inflate(size_t most);
 
   std::string path_;
   std::string_view bytes_;
-  HeapBytes inflated_;  // A compressed file's contents; empty for a mapped file.
+  HeapBytes inflated_;  // The contents of a file that is not mapped.
   bool mapped_ = false;
   dev_t device_ = 0;  // The mapped file's, like the next.
   ino_t inode_ = 0;

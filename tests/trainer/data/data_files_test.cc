@@ -99,6 +99,22 @@ TEST_F(DataFilesTest, PlainFileIsItsBytes) {
   EXPECT_EQ(moved.path(), path);
 }
 
+// Linux has a number of mappings for a process, some 65,530, and malloc() takes of these, too.
+TEST_F(DataFilesTest, OfManySmallFilesTheLastAreRead) {
+  const std::string bytes(2000, 'a');
+  const std::string path = Write("a.txt", bytes);
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  };
+  const auto before = mappings();
+  std::vector<FileContents> files;
+  for (int i = 0; i < 20000; ++i) files.emplace_back(path);
+  EXPECT_LT(mappings(), before + 18000);
+  for (const FileContents& file : files) ASSERT_EQ(file.bytes(), bytes);
+  EXPECT_NO_THROW(files.back().CheckIntact());
+}
+
 TEST_F(DataFilesTest, GzipIsDecompressedMembersAndAll) {
   std::string text;
   for (int i = 0; i < 400000; ++i) text += std::to_string(i) + " ";  // More than one chunk.
