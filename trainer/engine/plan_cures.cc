@@ -191,13 +191,15 @@ std::string WordsOf(const RunPlan& plan) {
 }  // namespace
 
 std::vector<Cure> FittingCures(Model& model, const SessionOptions& options, const RunPlan& plan,
-                               const PlanTarget& target, const MemoryLimits& limits) {
+                               const PlanTarget& target, const MemoryLimits& limits,
+                               const std::function<bool()>& stop) {
   std::vector<Cure> cures;
   if (plan.fits()) return cures;
   const bool of_host = plan.fits_device() && plan.fits_limit();
   // Whether it fits with `changed`.
   const auto offer = [&](const SessionOptions& changed, const std::string& setting,
                          const char* beside) {
+    if (stop && stop()) return false;
     const std::optional<RunPlan> other =
         PlanThatFits(model, changed, plan.world, plan.local_world, target, limits);
     if (!other) return false;

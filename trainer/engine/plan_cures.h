@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_ENGINE_PLAN_CURES_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,10 +32,12 @@ struct Cure {
 };
 
 // Those with which it fits, the cheapest in speed first: each is planned. None for a plan that
-// fits. `plan` was made for `target`.
+// fits. `plan` was made for `target`. No further one is planned from when on `stop` is true; it may
+// be null.
 std::vector<Cure> FittingCures(Model& model, const SessionOptions& options, const RunPlan& plan,
                                const PlanTarget& target,
-                               const MemoryLimits& limits = MemoryLimits());
+                               const MemoryLimits& limits = MemoryLimits(),
+                               const std::function<bool()>& stop = nullptr);
 
 // Throws MemoryError if the plan does not fit. The message says by how much, and lists the cures.
 void RequireFit(Model& model, const SessionOptions& options, const RunPlan& plan,

@@ -26,6 +26,9 @@ namespace {
 // The shares of the budget after which no further group is planned, and no further candidate timed.
 constexpr double kPlanningEnds = 0.5, kTimingEnds = 0.9;
 
+// Seconds that the cures have, however small the budget is.
+constexpr double kForCures = 10;
+
 double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -236,14 +239,16 @@ class Searching {
     return false;
   }
 
-  // Where it does not fit, what `plan` names as cures is tried, whatever the budget.
+  // Where it does not fit, what `plan` names as cures is tried first.
   void TryTheRecipe() {
     ResolvedRun run = *Resolve(0);
     if (Time(0, run)) {
       result_.own_s = timed_[0].step_s;
       return;
     }
-    for (Cure& cure : CuresOf(run)) {
+    const auto stop = [&] { return Seconds() > std::max(options_.budget_s, kForCures); };
+    for (Cure& cure : CuresOf(run, stop)) {
+      if (stop()) break;
       if (cure.overrides.empty()) {
         untimed_.emplace_back(std::move(cure), "name a directory in the recipe");
         continue;

@@ -2,8 +2,10 @@
 // whose steps are the shortest on a described cluster. Each that is timed is the real schedule,
 // simulated, in memory that is planned to the byte.
 //
-//   Cures   Where the recipe itself does not fit, what `plan` names as cures is tried, whatever the
-//           budget. Groups of candidates (candidates.h) with few of these changes go first.
+//   Cures   Where the recipe itself does not fit, what `plan` names as cures is tried first, for
+//   ten
+//           seconds even where the budget is smaller. Groups of candidates (candidates.h) with few
+//           of these changes go first.
 //   Memory  The candidate that takes the least of its group is planned. Where it does not fit, the
 //           whole group is lost.
 //   Bound   No step is shorter than its floor (step_floor.h), nor than what its compute stream does

@@ -94,8 +94,10 @@ RunPlan PlanShort(ResolvedRun& run) {
   return IsShortened(run) ? With(run, kFew, plan) : plan();
 }
 
-std::vector<Cure> CuresOf(ResolvedRun& run) {
-  const auto cures = [&] { return FittingCures(*run.model, run.options, run.plan, run.target); };
+std::vector<Cure> CuresOf(ResolvedRun& run, const std::function<bool()>& stop) {
+  const auto cures = [&] {
+    return FittingCures(*run.model, run.options, run.plan, run.target, MemoryLimits(), stop);
+  };
   return IsShortened(run) ? With(run, kFew, cures) : cures();
 }
 

@@ -4,6 +4,7 @@
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_SHORT_STEP_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_SHORT_STEP_H_
 
+#include <functional>
 #include <vector>
 
 #include "trainer/engine/plan.h"
@@ -32,8 +33,9 @@ Simulation SimulateShort(ResolvedRun& run, const Hardware& hardware);
 // More micro-batches than two need no more memory.
 RunPlan PlanShort(ResolvedRun& run);
 
-// The cures of a run whose plan PlanShort() or SimulateAndPlan() has made.
-std::vector<Cure> CuresOf(ResolvedRun& run);
+// The cures of a run whose plan PlanShort() or SimulateAndPlan() has made,
+// as far as `stop` lets (engine/plan_cures.h).
+std::vector<Cure> CuresOf(ResolvedRun& run, const std::function<bool()>& stop = nullptr);
 
 }  // namespace fsdp
 

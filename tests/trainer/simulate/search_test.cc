@@ -450,6 +450,23 @@ TEST(Search, TriesWhatPlanNamesWhateverTheBudget) {
   EXPECT_GE(settings.size(), 7u) << ::testing::PrintToString(settings);
 }
 
+// On a clock by which each of them takes long.
+TEST(Search, EndsItsCuresWithTheBudget) {
+  Job job{.overrides = {"train.micro_batch_size=4"}, .hardware = Cluster()};
+  const int64_t planned = job.Resolved().plan.planned();
+  job.overrides.push_back("run.memory_limit=" + std::to_string(planned - 1));
+  EXPECT_FALSE(job.Search({.budget_s = 0}).best.empty());
+  double now = 0;
+  SearchOptions options{.budget_s = 20};
+  options.clock = [&] { return now += 4; };
+  try {
+    job.Search(options);
+    FAIL();
+  } catch (const MemoryError& error) {
+    EXPECT_THAT(error.what(), StartsWith("no recipe that fits was found in 20.0 s: "));
+  }
+}
+
 // Neither is it said that nothing fits, nor is it proposed.
 TEST(Search, NamesACureWhoseTimeTheFileDoesNotTell) {
   Job job{.hardware = Cluster(), .world = 1, .local_world = 1};
