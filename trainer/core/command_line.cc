@@ -1,6 +1,7 @@
 #include "trainer/core/command_line.h"
 
 #include <CLI/CLI.hpp>  // Costs seconds: no other source includes it.
+#include <charconv>
 #include <cmath>
 #include <sstream>
 #include <string_view>
@@ -23,28 +24,39 @@ CLI::Option* Declare(CLI::App& app, const Flag& flag) {
       flag.target);
 }
 
-// Refuses words that are no number of the range. CLI::Range would take NaN.
+// Refuses words that are no number of the range. CLI::Range would take NaN, and CLI11 alone reads
+// "" as 0.
 template <typename T>
 CLI::Validator Between(const FlagRange& range, const std::string& type) {
   const std::string least = Shortest(range.least), most = Shortest(range.most);
   std::string wanted = least + " to " + most, help = type + " in [" + least + " - " + most + "]";
   if (range.least == kAboveZero.least) wanted = "above 0", help = "POSITIVE";
-  if (range.least == kAnyNumber.least) wanted = "of finite numbers", help = "";
+  if (range.least == kAnyNumber.least) {
+    wanted = std::is_integral_v<T> ? "of whole numbers" : "of finite numbers", help = "";
+  }
   const auto check = [=](const std::string& word) -> std::string {
     T value{};
     const bool read = CLI::detail::lexical_cast(word, value);
     const auto number = static_cast<double>(value);
     if (read && std::isfinite(number) && number >= range.least && number <= range.most) return "";
-    return "Value " + (word.size() > 40 ? word.substr(0, 40) + "..." : word) + " not in range " +
-           wanted;
+    return "Value " + word + " not in range " + wanted;
   };
   return {check, help};
 }
 
-// CLI11 would read -1 as 2^64 - 1.
-std::string NotBelowZero(const std::string& word) {
-  if (word.find('-') == std::string::npos) return "";
+// CLI11 would read -1, and what is too large, as 2^64 - 1.
+std::string IsUnsigned(const std::string& word) {
+  uint64_t value = 0;
+  const char* const end_of_word = word.data() + word.size();
+  const auto [end, error] = std::from_chars(word.data(), end_of_word, value);
+  if (error == std::errc() && end == end_of_word) return "";
   return "Value " + word + " not in range 0 to 18446744073709551615";
+}
+
+bool IsWhole(const FlagTarget& target) {
+  return std::holds_alternative<int*>(target) || std::holds_alternative<int64_t*>(target) ||
+         std::holds_alternative<std::optional<int>*>(target) ||
+         std::holds_alternative<std::vector<int64_t>*>(target);
 }
 
 std::vector<std::string> Split(const char* choices) {
@@ -67,10 +79,10 @@ void AddFlag(CLI::App& app, const Flag& flag) {
   if (rules.byte_units) option->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   if (std::holds_alternative<double*>(flag.target)) {
     option->check(Between<double>(rules.range, "FLOAT"));
-  } else if (std::isfinite(rules.range.least)) {
-    option->check(Between<int64_t>(rules.range, "INT"));
   } else if (std::holds_alternative<uint64_t*>(flag.target)) {
-    option->check(CLI::Validator(NotBelowZero, ""));
+    option->check(CLI::Validator(IsUnsigned, ""));
+  } else if (IsWhole(flag.target)) {
+    option->check(Between<int64_t>(rules.range, "INT"));
   }
   if (rules.choices != nullptr) option->check(CLI::IsMember(Split(rules.choices)));
   // CLI11 also takes [a, b] for a list, unless a list takes one word at a time.
