@@ -230,6 +230,7 @@ int Main(int argc, char** argv) {
     return TrainProcess(recipe, words, flags.dry_run, *signals);
   };
 
+  const auto show = [](const std::string& text) { return Printable(WithShortNumbers(text)); };
   int code = 0;
   try {
     const CommandLine line = ReadCommandLine(program, {words.begin() + (argc > 0), words.end()});
@@ -241,18 +242,18 @@ int Main(int argc, char** argv) {
       code = line.command->run();
     }
   } catch (const UsageError& error) {
-    std::fprintf(stderr, "fsdp-train: %s\n%s\n", Printable(error.what()).c_str(),
-                 Printable(Cure(error, front, words)).c_str());
+    std::fprintf(stderr, "fsdp-train: %s\n%s\n", show(error.what()).c_str(),
+                 show(Cure(error, front, words)).c_str());
     return static_cast<int>(error.code());
   } catch (const ReportedElsewhere& error) {
     return static_cast<int>(error.code());
   } catch (const Error& error) {
-    std::fprintf(stderr, "%s\n", Printable(error.what()).c_str());
+    std::fprintf(stderr, "%s\n", show(error.what()).c_str());
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "fsdp-train: %s\n", Printable(error.what()).c_str());
+    std::fprintf(stderr, "fsdp-train: %s\n", show(error.what()).c_str());
     return static_cast<int>(ExitCode::kRuntime);
   }
   // A full disk or a closed pipe shows only now.

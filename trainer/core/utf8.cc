@@ -1,5 +1,7 @@
 #include "trainer/core/utf8.h"
 
+#include <algorithm>
+
 namespace fsdp {
 
 Utf8Part FirstUtf8Part(std::string_view bytes) {
@@ -56,6 +58,21 @@ std::string Escaped(std::string_view bytes, std::string_view kept) {
 }  // namespace
 
 std::string Printable(std::string_view bytes) { return Escaped(bytes, "\n\t"); }
+
+std::string WithShortNumbers(std::string_view text) {
+  constexpr size_t kMost = 40, kShown = 20;
+  std::string brief;
+  while (!text.empty()) {
+    const size_t first = std::min(text.find_first_of("0123456789"), text.size());
+    brief += text.substr(0, first);
+    text.remove_prefix(first);
+    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    brief += digits > kMost ? std::string(text.substr(0, kShown)) + "..."
+                            : std::string(text.substr(0, digits));
+    text.remove_prefix(digits);
+  }
+  return brief;
+}
 
 std::string PrintableName(std::string_view bytes) { return Escaped(bytes, ""); }
 

@@ -25,6 +25,8 @@ size_t Utf8Length(std::string_view bytes);
 // control characters (C0, DEL, C1) and bytes that are no UTF-8 appear as \xNN each. Not reversible:
 // backslashes stay too.
 std::string Printable(std::string_view bytes);
+// `text` with each number of more than 40 digits cut behind 20 of them, as in 1000...
+std::string WithShortNumbers(std::string_view text);
 // Printable() for a name inside a line: line feeds and tabs, too, appear as \xNN.
 std::string PrintableName(std::string_view bytes);
 

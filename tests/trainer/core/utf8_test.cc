@@ -24,6 +24,14 @@ TEST(Utf8, LengthFollowsTheTableOfWellFormedSequences) {
   }
 }
 
+TEST(WithShortNumbers, CutsWhatNobodyReads) {
+  const std::string most(40, '1');
+  EXPECT_EQ(WithShortNumbers("a 12 b " + most + "x7"), "a 12 b " + most + "x7");
+  EXPECT_EQ(WithShortNumbers("-" + most + "2.5 and " + most + "3"),
+            "-" + std::string(20, '1') + "....5 and " + std::string(20, '1') + "...");
+  EXPECT_EQ(WithShortNumbers(""), "");
+}
+
 TEST(Printable, KeepsTextAndShowsTheRest) {
   EXPECT_EQ(Printable("a\tb\nçé ═ ‘x’ \xf0\x9f\x98\x80 \\"), "a\tb\nçé ═ ‘x’ \xf0\x9f\x98\x80 \\");
   EXPECT_EQ(Printable("\x1b[31m\r\0\x7f"s), "\\x1b[31m\\x0d\\x00\\x7f");
