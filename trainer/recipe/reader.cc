@@ -123,14 +123,17 @@ void RecipeReader::ForgetBelow(const std::string& key) {
 }
 
 bool RecipeReader::Unusable(const std::string& key) const {
-  if (unusable_.count("") > 0) return true;
+  const auto is_unusable = [&](const std::string& one) {
+    return unusable_.contains(one) || (misspelt_.contains(one) && !places_.contains(one));
+  };
+  if (is_unusable("")) return true;
   for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
-    if (unusable_.count(key.substr(0, dot)) > 0) return true;
+    if (is_unusable(key.substr(0, dot))) return true;
   }
   // A list is as good as its items.
   const auto item = unusable_.lower_bound(key + "[");
   if (item != unusable_.end() && item->starts_with(key + "[")) return true;
-  return unusable_.count(key) > 0;
+  return is_unusable(key);
 }
 
 std::string Describe(const YamlNode& node) {

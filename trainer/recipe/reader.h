@@ -30,8 +30,8 @@ class RecipeReader {
   std::string UnknownKey(const YamlNode::Entry& entry, const std::string& prefix,
                          const std::vector<std::string>& siblings,
                          const std::map<std::string, std::string>& aliases);
-  // The key is missing under its name, and that is no second mistake.
-  void Misspelt(const std::string& key) { unusable_.insert(key); }
+  // Unless the key is there as well, it is missing under its name, and that is no second mistake.
+  void Misspelt(const std::string& key) { misspelt_.insert(key); }
   // A map keeps its first place; a value has its last one, where it was decided.
   void Saw(const std::string& key, const Place& place, bool is_map);
   // Drops the keys written below this one: they no longer hold.
@@ -54,7 +54,7 @@ class RecipeReader {
   std::vector<RecipeMistake> mistakes_;
   std::map<std::string, Place> places_;
   std::set<std::string> maps_;  // Keys in places_ that hold maps.
-  std::set<std::string> unusable_;
+  std::set<std::string> unusable_, misspelt_;
 };
 
 // For messages: `word`; "a, b and c"; "5", "the text `5`", "a list of 2"; "; did you mean `word`?".

@@ -868,6 +868,11 @@ TEST(LoadRecipe, AMisspeltSectionHidesNothing) {
             "r.yaml:2:1: datasets: unknown key; did you mean `data.train`? (a map with source and "
             "paths, or a list of them)\n"
             "r.yaml:5:1: num_epochs: unknown key; did you mean `train.epochs`?");
+  // A key that is there beside a misspelt one is judged.
+  EXPECT_EQ(MistakesOf(kGood + std::string("train: {steps: 7, stepz: 9, epochs: 1}\n")),
+            "r.yaml:3:19: train.stepz: unknown key; did you mean `steps`?\n"
+            "r.yaml:3:37: train.epochs: train.epochs stands in place of train.steps, which is 7: "
+            "set that to null, or this one");
   // A section that is there is not read twice.
   EXPECT_EQ(MistakesOf(kGood + std::string("trian: {steps: x}\ntrain: {steps: 5}\n")),
             "r.yaml:3:1: trian: unknown key; did you mean `train`?");
