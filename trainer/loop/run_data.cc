@@ -354,18 +354,6 @@ RowLoaders OpenTokens(const RunToOpen& run, const ModelShape& shape, Opener& ope
   return OpenRows<Part>(run, {open, hold_out, rows});
 }
 
-// The sources of a run give one kind of samples.
-void RequireOneKind(const Recipe& recipe, const DataSource& main) {
-  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
-    if (&RowOf(*keyed.source) == &main) continue;
-    const std::string name(main.name);
-    throw ConfigError(recipe.Mistake(std::vector<std::string>{keyed.key + ".source", keyed.key},
-                                     "`" + keyed.source->source + "` stands beside `" + name +
-                                         "`: the sources of a run are " + name +
-                                         ", or none of them is"));
-  }
-}
-
 RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                     const ValidRecipe& held_out, const OpenProgress& progress) {
   RunData data;
@@ -378,7 +366,6 @@ RunData OpenLoaders(const Recipe& recipe, const ModelShape& shape, int data_rank
     loaders = OpenPairs(run, opener);
   } else {
     const DataSource& main = MainRowOf(recipe.data);
-    RequireOneKind(recipe, main);
     if (!main.rows) throw std::invalid_argument("[OpenData] a model that is fed no tokens");
     loaders = main.rows(run, *MakeModel(shape));
   }

@@ -224,12 +224,27 @@ void AddTextConflicts(const Recipe& recipe, const ModelShape& shape, const Decod
   }
 }
 
+// The smallest model that has all fields of `shape` with which one can be built; `others`: the keys
+// of the rest.
+std::shared_ptr<Model> BuildMost(const ModelShape& shape, std::vector<std::string>& others) {
+  ModelShape most = SmallestAlike(shape);
+  for (const Field& field : shape.family().fields()) {
+    ModelShape more = most;
+    more.Set(field.name, *shape.Find(field.name));
+    const bool builds = Validate(more).empty();
+    if (builds) most = std::move(more);
+    if (!builds) others.push_back("model." + field.name);
+  }
+  return MakeModel(most);
+}
+
 // Conflicts of the data with any other model. `builds`: the shape passes Validate().
 void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape, bool builds,
                        std::vector<ShapeConflict>& conflicts) {
   const std::string a = "a `" + std::string(FamilyOf(shape)) + "`";
   std::string asks;
-  const std::shared_ptr<Model> model = MakeModel(builds ? shape : SmallestAlike(shape));
+  std::vector<std::string> unknown;  // Keys of the shape that the model does not have.
+  const std::shared_ptr<Model> model = builds ? MakeModel(shape) : BuildMost(shape, unknown);
   const BatchSpec spec = model->Inputs(recipe.data.seq_len);
   const bool of_pairs = IsOfPairs(spec), made = recipe.data.objective != Objective::kCausal;
   for (const BatchInput& input : spec.inputs) {
@@ -241,11 +256,27 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape, bool build
     if (row->fits && row->fits(spec)) reads = row->name;
     if (row->gives.empty()) draws = row->name;
   }
-  for (const auto& [source, list, key] : KeyedSources(recipe.data)) {
+  const std::vector<KeyedSource> sources = KeyedSources(recipe.data);
+  const bool reads_any = std::ranges::any_of(
+      sources, [&](const KeyedSource& keyed) { return RowOf(*keyed.source).name == reads; });
+  for (const auto& [source, list, key] : sources) {
     const DataSource& row = RowOf(*source);
-    if (row.gives.empty() || (of_pairs && made)) continue;
+    if (of_pairs && made) continue;
+    if (row.gives.empty()) {
+      if (!reads_any) continue;
+      conflicts.push_back({{key + ".source", key},
+                           "`" + draws + "` stands beside `" + reads +
+                               "`: the sources of a run are " + reads + ", or none of them is"});
+      continue;
+    }
     if (row.fits && row.fits(spec)) {
-      if (row.check_model && builds) row.check_model(*source, key, *model, spec, conflicts);
+      std::vector<ShapeConflict> found;
+      if (row.check_model) row.check_model(*source, key, *model, spec, found);
+      for (ShapeConflict& conflict : found) {
+        const bool is_known =
+            std::ranges::find_first_of(conflict.keys, unknown) == conflict.keys.end();
+        if (is_known) conflicts.push_back(std::move(conflict));
+      }
       continue;
     }
     std::string instead = ": `" + draws + "` draws whatever a model asks for";

@@ -380,8 +380,11 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 "checkpoint.keep_last is 0, which keeps all");
   const std::string made_by = NamesOfSources(
       [](const DataSource& row) { return row.tokenizer == DataSource::Tokenizer::kMadeBy; });
-  rules.Require(!recipe.eval.sample || TokenizerOf(data) != nullptr,
-                {"eval.sample", "data.train.source", "data.train"},
+  std::vector<std::string> sampled = {"eval.sample"};
+  for (const KeyedSource& keyed : KeyedSources(data)) {
+    if (keyed.list == "data.train") sampled.push_back(keyed.key + ".source");
+  }
+  rules.Require(!recipe.eval.sample || TokenizerOf(data) != nullptr, sampled,
                 "eval.sample is text, but data.train is not: no source of it has a tokenizer "
                 "(for source `" +
                     made_by + "`, name the tokenizer.json or .model that made them)");

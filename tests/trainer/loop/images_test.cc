@@ -240,12 +240,6 @@ TEST(Images, AreJudgedWhereTheyAreRead) {
   EXPECT_NE(ErrorOf(Load("paths: [" + files.images + "]"), ExitCode::kData)
                 .find("data.train.labels has 0 files"),
             std::string::npos);
-  Recipe mixed = Load(Idx(files));
-  SourceRecipe drawn;
-  drawn.source = "synthetic";
-  mixed.data.valid = drawn;
-  EXPECT_NE(ErrorOf(mixed, ExitCode::kUsage).find("`synthetic` stands beside `images`"),
-            std::string::npos);
 }
 
 TEST(Images, AreDrawnWhereNoFileIs) {
@@ -285,6 +279,10 @@ TEST(Images, SettingsAreJudgedWithTheRecipe) {
       "reads them, and `synthetic` draws them");
   EXPECT_NE(mistake(paths + "flip: true", {"data.train.source=synthetic"}).find("belongs to"),
             std::string::npos);
+  // Also beside a shape of which no model can be built.
+  EXPECT_EQ(mistake(paths + "mean: [0.1, 0.2]", {"model.patch_size=5"}),
+            "data.train.mean: has 2 numbers, want one, or one for each of 1 channel\n"
+            "--set model.patch_size=5: model.patch_size: 5 does not divide image_size 6");
 }
 
 TEST(Images, AHeadForOtherClassesIsDrawnAnew) {

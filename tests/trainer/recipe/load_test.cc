@@ -848,6 +848,32 @@ TEST(LoadRecipe, OneMistakeHidesNoOther) {
             "mean, std, label, dense, categorical and planted\n"
             "r.yaml:3:8: eval.sample.prompt: required\n"
             "r.yaml:3:30: eval.sample.temperature: want a number of at least 0, got -1");
+  // Nor does a mistake of the shape hide those of the data, but for what reads the same field.
+  EXPECT_EQ(MistakesOf("model: {family: regnet, num_channels: 3, groups_width: 3, num_labels: 1}\n"
+                       "data:\n"
+                       "  train:\n"
+                       "  - {source: images, paths: x, mean: [0.1, 0.2], weight: -1}\n"
+                       "  - {source: synthetic}\n"
+                       "eval: {sample: {prompt: a}}\n"),
+            "r.yaml:1:56: model.groups_width: 3 makes 34 groups of hidden_sizes' 104 channels, "
+            "which they do not divide\n"
+            "r.yaml:1:71: model.num_labels: a classifier of one class cannot learn: want at least "
+            "2\n"
+            "r.yaml:4:38: data.train[0].mean: has 2 numbers, want one, or one for each of 3 "
+            "channels\n"
+            "r.yaml:4:58: data.train[0].weight: want a number above 0 and of at most 1e+09, got "
+            "-1\n"
+            "r.yaml:5:14: data.train[1].source: `synthetic` stands beside `images`: the sources of "
+            "a run are images, or none of them is\n"
+            "r.yaml:6:8: eval.sample: nothing is generated from a `regnet`: set it to null\n"
+            "r.yaml:6:8: eval.sample: eval.sample is text, but data.train is not: no source of it "
+            "has a tokenizer (for source `tokens`, name the tokenizer.json or .model that made "
+            "them)");
+  EXPECT_EQ(MistakesOf("model: {family: dhen, dense_columns: 2, table_rows: []}\n"
+                       "data: {train: {source: clicks, paths: x, dense: [a], categorical: [b]}}\n"),
+            "r.yaml:1:53: model.table_rows: a DHEN reads at least one column of ids\n"
+            "r.yaml:2:49: data.train.dense: names 1 column, but the model has 2 columns of numbers "
+            "(model.dense_columns)");
 }
 
 // Mistakes in a section under another name are said at once.

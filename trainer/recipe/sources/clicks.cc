@@ -53,16 +53,17 @@ void CheckModel(const SourceRecipe& source, const std::string& key, const Model&
                 const BatchSpec& inputs, std::vector<ShapeConflict>& conflicts) {
   const Keys& keys = source.own.Of<Keys>();
   if (keys.planted) return;
-  const auto compare = [&](const char* name, int64_t n, int64_t want, const char* of) {
+  const auto compare = [&](const char* name, int64_t n, int64_t want, const char* of,
+                           const std::string& field) {
     if (n == want) return;
-    conflicts.push_back({{key + "." + name, key, "model.preset", "model.family"},
+    conflicts.push_back({{key + "." + name, key, field, "model.preset", "model.family"},
                          "names " + Counted(n, "column") + ", but the model has " +
-                             std::to_string(want) + " " + of});
+                             std::to_string(want) + " " + of + " (" + field + ")"});
   };
-  compare("dense", std::ssize(keys.dense), inputs.inputs[kDense].sample[0],
-          "columns of numbers (model.dense_columns)");
-  compare("categorical", std::ssize(keys.categorical), std::ssize(model.tables()),
-          "tables of ids (model.table_rows)");
+  compare("dense", std::ssize(keys.dense), inputs.inputs[kDense].sample[0], "columns of numbers",
+          "model.dense_columns");
+  compare("categorical", std::ssize(keys.categorical), std::ssize(model.tables()), "tables of ids",
+          "model.table_rows");
 }
 
 std::string Describe(const SourceRecipe& source) {
