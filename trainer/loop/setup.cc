@@ -28,8 +28,9 @@ std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   return groups;
 }
 
-// `weight`: a name that one could match.
+// `weight`: a name that one could match; empty: there is none.
 std::string ExampleOfTargets(const std::string& target, std::string weight) {
+  if (weight.empty()) return "the model has none";
   if (target == "all-linear") return "`*` is all of them";
   std::string text = "a name is " + weight;
   weight.resize(weight.rfind('.'));

@@ -285,6 +285,16 @@ TEST(Images, SettingsAreJudgedWithTheRecipe) {
             "--set model.patch_size=5: model.patch_size: 5 does not divide image_size 6");
 }
 
+TEST(Images, AModelWithoutLinearLayersTakesNoAdapters) {
+  Recipe recipe = Load("labels: []", {"data.train={source: synthetic}",
+                                      "model={family: regnet, preset: regnet-y-400mf}"});
+  recipe.model.lora = LoraRecipe();
+  const std::vector<ShapeConflict> found = ModelMistakes(recipe);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].message,
+            "`*` matches no weight of a linear layer in a block; the model has none");
+}
+
 TEST(Images, AHeadForOtherClassesIsDrawnAnew) {
   const Files files;
   const Recipe before = Load(Idx(files));
