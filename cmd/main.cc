@@ -81,10 +81,10 @@ Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   return command;
 }
 
-Recipe LoadRecipe(const TrainingFlags& flags) {
+Recipe LoadRecipe(const TrainingFlags& flags, const RecipeCheck& more) {
   RecipeFlags recipe = flags.recipe;
   if (!flags.device.empty()) recipe.overrides.push_back("run.device=" + flags.device);
-  return LoadRecipe(recipe);
+  return LoadRecipe(recipe, more);
 }
 
 // Starts the ranks. Finds mistakes in their flags, recipe and model before, so that they are told
@@ -104,7 +104,10 @@ int RunLaunch(const LaunchCommand& launch) {
     throw ConfigError("launch: --max-restarts: an evaluation has nothing to go on from");
   }
   const int world = options.nnodes * options.nproc_per_node;
-  Recipe recipe = evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags);
+  const auto of_place = [&](const Recipe& recipe) {
+    return PlaceConflicts(recipe, world, options.nproc_per_node, options.max_restarts);
+  };
+  Recipe recipe = evaluates ? PrepareEvaluation(evaluation).recipe : LoadRecipe(flags, of_place);
   if (evaluates) ShardFor(world, recipe);
   CheckTraining(recipe, world, options.nproc_per_node, options.max_restarts);
   if (!evaluates) options.how_to_go_on = [&] { return HowToGoOn(recipe); };
@@ -225,7 +228,7 @@ int Main(int argc, char** argv) {
                       ModelsCommand(),
                       DevicesCommand()};
   program.run = [&] {
-    const Recipe recipe = LoadRecipe(flags);
+    const Recipe recipe = LoadRecipe(flags, PlaceConflictsHere);
     if (!signals) signals.emplace();
     return TrainProcess(recipe, words, flags.dry_run, *signals);
   };

@@ -1,8 +1,10 @@
 #include "cmd/shared_flags.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/setup.h"
-#include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -19,8 +21,13 @@ Flag SetFlag(std::vector<std::string>* overrides) {
           FlagRules{.value = "KEY=VALUE", .one_each = true}};
 }
 
-Recipe LoadRecipe(const RecipeFlags& flags) {
-  return LoadRecipe(flags.files, flags.overrides, ModelMistakes, CompleteRecipe);
+Recipe LoadRecipe(const RecipeFlags& flags, const RecipeCheck& more) {
+  const auto check = [&](const Recipe& recipe) {
+    std::vector<ShapeConflict> mistakes = ModelMistakes(recipe);
+    if (more) std::ranges::move(more(recipe), std::back_inserter(mistakes));
+    return mistakes;
+  };
+  return LoadRecipe(flags.files, flags.overrides, check, CompleteRecipe);
 }
 
 std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags) {

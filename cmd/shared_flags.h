@@ -8,11 +8,10 @@
 
 #include "trainer/core/command_line.h"
 #include "trainer/core/dtype.h"
+#include "trainer/recipe/load.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
-
-struct Recipe;
 
 struct RecipeFlags {
   std::vector<std::string> files;
@@ -23,8 +22,8 @@ struct RecipeFlags {
 Flag ConfigFlag(std::vector<std::string>* files);
 Flag SetFlag(std::vector<std::string>* overrides);
 
-// Throws ConfigError, also where --config is missing.
-Recipe LoadRecipe(const RecipeFlags& flags);
+// Throws ConfigError, also where --config is missing. `more` finds further mistakes; may be null.
+Recipe LoadRecipe(const RecipeFlags& flags, const RecipeCheck& more = nullptr);
 
 // Loads the recipe once, completed (loop/complete_recipe.h). Each call of the function returned
 // loads it with the overrides `more` behind its own, and reads no tokenizer. No key in `more` may

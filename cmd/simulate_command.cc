@@ -32,6 +32,11 @@ struct MachineFlags {
   std::optional<int> local_world;
   std::string hardware;
   bool json = false;
+
+  Recipe Load(int local) const {
+    return LoadRecipe(recipe,
+                      [&](const Recipe& read) { return WorldConflicts(read, world, local); });
+  }
 };
 
 Command MachineCommand(const char* name, const char* about, MachineFlags& flags) {
@@ -89,7 +94,7 @@ Command PlanCommand() {
       return SearchProcess(RecipeLoader(flags->recipe), flags->world, local_world, *hardware,
                            flags->budget_s, flags->json, line);
     }
-    return PlanOnHardware(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
+    return PlanOnHardware(flags->Load(local_world), flags->world, local_world, hardware,
                           flags->json, line);
   };
   return command;
@@ -138,7 +143,7 @@ Command SimulateCommand() {
     }
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
     ProgressLine line("reading the recipe");
-    return SimulateProcess(LoadRecipe(flags->recipe), flags->world, local_world, hardware,
+    return SimulateProcess(flags->Load(local_world), flags->world, local_world, hardware,
                            flags->options, flags->out, flags->json, line);
   };
   return command;

@@ -90,15 +90,13 @@ TEST(Recipe, GroupsThatMatchNothing) {
 
 TEST(Recipe, IsRefusedOnceNotByEveryRank) {
   Job job;
-  const Outcome outcome = job.Launch(3, {"train.stepz=3"});
-  ExpectRefused(job, outcome, 2, {"train.stepz", "steps"});
-  // Only the world size shows this mistake.
-  const Outcome world = job.Launch(3, {"fsdp.shard_size=2"});
-  EXPECT_EQ(world.code, 2) << world.Text();
-  ExpectContains(world.err, {"fsdp.shard_size", "world size 3"});
-  const Outcome restarts = job.Launch(2, {"checkpoint.resume=none"}, {"--max-restarts", "1"});
-  EXPECT_EQ(restarts.code, 2) << restarts.Text();
-  ExpectContains(restarts.err, {"checkpoint.resume", "--max-restarts"});
+  // Only the launcher knows two of these mistakes.
+  const Outcome outcome = job.Launch(
+      3, {"train.stepz=3", "fsdp.shard_size=2", "checkpoint.resume=none"}, {"--max-restarts", "1"});
+  ExpectRefused(job, outcome, 2,
+                {"train.stepz", "steps", "fsdp.shard_size", "world size 3", "checkpoint.resume",
+                 "--max-restarts"},
+                /*lines=*/3);
   for (const std::string one : {"4", "step_4"}) {  // Each restart would go back again.
     const Outcome back = job.Launch(2, {"checkpoint.resume=" + one}, {"--max-restarts", "1"});
     EXPECT_EQ(back.code, 2) << back.Text();
@@ -197,6 +195,14 @@ TEST(Memory, WhatDoesNotFitSaysWhatWould) {
   const Outcome planned = Call(plan);
   EXPECT_EQ(planned.code, 3) << planned.Text();
   EXPECT_EQ(Json::parse(planned.out)["fits"], false);
+}
+
+TEST(Plan, NamesWhatTheWorldRefusesWithTheRest) {
+  Job job;
+  Strings words = job.Flags({"train.stepz=3", "fsdp.shard_size=2", "fsdp.quantize.block=3"});
+  words.insert(words.begin(), {"plan", "--world-size", "3"});
+  ExpectRefused(job, Call(words), 2, {"train.stepz", "fsdp.shard_size", "fsdp.quantize.block"},
+                /*lines=*/3);
 }
 
 TEST(Plan, RanksOfAHostDivideTheWorld) {

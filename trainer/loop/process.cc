@@ -131,24 +131,7 @@ std::string NotesOf(const Recipe& recipe, int world) {
 }
 
 void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restarts) {
-  CheckWorld(recipe, world, local_world);
-  if (recipe.run.device == RunRecipe::Device::kCuda && !FindGpus().built) {
-    throw ConfigError(recipe.Mistake(
-        "run.device",
-        "`cuda`, and this program was built without it: build it with --config=cuda, "
-        "or set `auto` or `cpu`"));
-  }
-  const ResumeRecipe::Kind resume = recipe.checkpoint.resume.kind;
-  if (max_restarts > 0 && resume != ResumeRecipe::Kind::kAuto) {
-    const bool none = resume == ResumeRecipe::Kind::kNone;
-    throw ConfigError(recipe.Mistake(
-        "checkpoint.resume",
-        std::string(none ? "none" : "one checkpoint") +
-            ", but the launcher may restart the ranks (--max-restarts " +
-            std::to_string(max_restarts) + "): a restarted run would " +
-            (none ? "not go on" : "go back to it again, and lose what it has done since") +
-            ". Set it to auto, or --max-restarts to 0"));
-  }
+  recipe.Refuse(PlaceConflicts(recipe, world, local_world, max_restarts));
 }
 
 // `work` as one rank of the job that the environment names.
@@ -242,6 +225,39 @@ ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
 }
 
 }  // namespace
+
+std::vector<ShapeConflict> PlaceConflicts(const Recipe& recipe, int world, int local_world,
+                                          int max_restarts) {
+  std::vector<ShapeConflict> conflicts = WorldConflicts(recipe, world, local_world);
+  if (recipe.run.device == RunRecipe::Device::kCuda && !FindGpus().built) {
+    conflicts.push_back(
+        {{"run.device"},
+         "`cuda`, and this program was built without it: build it with --config=cuda, or set "
+         "`auto` or `cpu`"});
+  }
+  const ResumeRecipe::Kind resume = recipe.checkpoint.resume.kind;
+  if (max_restarts > 0 && resume != ResumeRecipe::Kind::kAuto) {
+    const bool none = resume == ResumeRecipe::Kind::kNone;
+    conflicts.push_back(
+        {{"checkpoint.resume"},
+         std::string(none ? "none" : "one checkpoint") +
+             ", but the launcher may restart the ranks (--max-restarts " +
+             std::to_string(max_restarts) + "): a restarted run would " +
+             (none ? "not go on" : "go back to it again, and lose what it has done since") +
+             ". Set it to auto, or --max-restarts to 0"});
+  }
+  return conflicts;
+}
+
+std::vector<ShapeConflict> PlaceConflictsHere(const Recipe& recipe) {
+  std::optional<RankEnvironment> here;
+  try {
+    here = ReadRankEnvironment();
+  } catch (const ConfigError&) {  // No mistake of the recipe: the run says it.
+    return {};
+  }
+  return PlaceConflicts(recipe, here->world_size, here->local_world_size, here->max_restarts);
+}
 
 void CheckTraining(const Recipe& recipe, int world, int local_world, int max_restarts) {
   CheckPlace(recipe, world, local_world, max_restarts);

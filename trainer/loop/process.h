@@ -19,6 +19,7 @@ class ProgressLine;
 class StopSignal;
 struct Evaluation;
 struct Recipe;
+struct ShapeConflict;
 
 // Finds the rank's place from the environment (launch/environment.h) and its peers through the
 // store, then trains until `signals` says otherwise. With `dry_run`, or on the sim device, it makes
@@ -29,6 +30,12 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 // One rank of a job that evaluates, until it is done or `signals` says otherwise. Throws Error.
 ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& command_line,
                          StopSignal& signals);
+
+// Settings that a job of this size cannot follow. The recipe may have other mistakes, too.
+std::vector<ShapeConflict> PlaceConflicts(const Recipe& recipe, int world, int local_world,
+                                          int max_restarts = 0);
+// The same for the job of which this process is a rank.
+std::vector<ShapeConflict> PlaceConflictsHere(const Recipe& recipe);
 
 // Finds mistakes in recipe and model for a job of this size, before the job has ranks. Throws
 // ConfigError, CheckpointError.

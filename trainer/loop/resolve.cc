@@ -43,7 +43,7 @@ void ResolveRanks(ResolvedRun& run) {
   run.hosts = HostsOf(place);
   run.options = SessionOptionsFor(*run.recipe, run.hosts, run.threads);
   run.options.train = place.trains;
-  if (place.trains) CheckBatchNorms(*run.recipe, *run.model, place.world);
+  if (place.trains) run.recipe->Refuse(BatchNormConflicts(*run.recipe, *run.model, place.world));
   run.mesh = MeshFor(run.options.executor, place.rank, place.world, run.hosts.ByHost());
 }
 

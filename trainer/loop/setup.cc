@@ -144,11 +144,7 @@ ModelShape ShapeFor(const Recipe& recipe) {
 
 std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
   std::shared_ptr<Model> model = MakeModel(shape);
-  std::string message;
-  for (const ShapeConflict& mistake : AdaptAndFreeze(recipe, model)) {
-    message += (message.empty() ? "" : "\n") + recipe.Mistake(mistake.keys, mistake.message);
-  }
-  if (!message.empty()) throw ConfigError(message);
+  recipe.Refuse(AdaptAndFreeze(recipe, model));
   return model;
 }
 
@@ -183,16 +179,15 @@ std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const std::string&
 
 }  // namespace
 
-void CheckBatchNorms(const Recipe& recipe, const Model& model, int world) {
+std::vector<ShapeConflict> BatchNormConflicts(const Recipe& recipe, const Model& model, int world) {
   const TrainRecipe& train = recipe.train;
   const bool sync = train.batch_norm == TrainRecipe::BatchNorm::kSync;
   const int64_t samples = train.micro_batch_size * (sync ? world : 1);
-  if (model.fewest_normed_pixels() * samples != 1) return;
-  throw ConfigError(recipe.Mistake(
-      "train.micro_batch_size",
-      "a batch norm would be over one value, whose variance is 0: behind the last stage the "
-      "model's images have 1 pixel, and a micro-batch has 1 sample. Want 2 samples or more, larger "
-      "images, or train.batch_norm: sync on several ranks"));
+  if (model.fewest_normed_pixels() * samples != 1) return {};
+  return {{{"train.micro_batch_size"},
+           "a batch norm would be over one value, whose variance is 0: behind the last stage the "
+           "model's images have 1 pixel, and a micro-batch has 1 sample. Want 2 samples or more, "
+           "larger images, or train.batch_norm: sync on several ranks"}};
 }
 
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {

@@ -28,8 +28,8 @@ ModelShape ShapeFor(const Recipe& recipe);
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
 std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
 
-// Throws ConfigError where a batch norm of a training step would see one value.
-void CheckBatchNorms(const Recipe& recipe, const Model& model, int world);
+// Where a batch norm of a training step would see one value.
+std::vector<ShapeConflict> BatchNormConflicts(const Recipe& recipe, const Model& model, int world);
 
 // Mistakes of a recipe that show only beside its model: in model.init_from's shape,
 // model.lora.targets, optimizer.groups. The recipe may have other mistakes. Reads init_from;

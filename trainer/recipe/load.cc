@@ -326,61 +326,80 @@ Recipe LoadRecipe(const std::vector<std::string>& files, const std::vector<std::
   return ParseRecipe(texts, overrides, check, complete);
 }
 
-void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size) {
+namespace {
+
+// fsdp.reshard_after_forward where `shard_size` ranks share a copy.
+std::vector<ShapeConflict> ReshardConflicts(const Recipe& recipe, int64_t shard_size) {
+  if (!recipe.fsdp.reshard_after_forward) return {};
+  const int64_t k = *recipe.fsdp.reshard_after_forward;
+  if (k < shard_size && shard_size % k == 0) return {};
+  const std::string divisors = DivisorsOf(shard_size, 2, shard_size - 1);
+  return {{{"fsdp.reshard_after_forward", "fsdp.shard_size", "fsdp.sharding_strategy"},
+           "want null or a divisor of the " + std::to_string(shard_size) +
+               " ranks that share a copy, smaller than that: " +
+               (divisors.empty() ? "there is none" : divisors) + "; got " + std::to_string(k)}};
+}
+
+}  // namespace
+
+std::vector<ShapeConflict> WorldConflicts(const Recipe& recipe, int64_t world_size,
+                                          int64_t local_world_size) {
   if (local_world_size < 1 || local_world_size > world_size) {
-    throw std::invalid_argument("[CheckWorld] want 1 <= local_world_size <= world_size, got " +
+    throw std::invalid_argument("[WorldConflicts] want 1 <= local_world_size <= world_size, got " +
                                 std::to_string(local_world_size) + " and " +
                                 std::to_string(world_size));
   }
+  std::vector<ShapeConflict> conflicts;
   const TrainRecipe& train = recipe.train;
   const int64_t wave = train.micro_batch_size * world_size;
   const int64_t micro_batches = (train.global_batch_size + wave - 1) / wave;
-  // Before the files of init_from are read, the model counts as one block and one unit at each end.
+  // Before the files of init_from are read, the model counts as one block and one unit at each end;
+  // so does one that cannot be built.
   int64_t segments = 3;
   if (HasShape(recipe.model)) {
     ModelShape shape = ShapeOf(recipe.model);
     shape.family().SplitBranches(shape, recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch);
-    segments = std::ssize(MakeModel(shape)->segments());
+    if (Validate(shape).empty()) segments = std::ssize(MakeModel(shape)->segments());
   }
   if (micro_batches > kMaxScheduledRuns / segments) {
-    throw ConfigError(recipe.Mistake(
-        std::vector<std::string>{"train.global_batch_size", "train.micro_batch_size"},
-        "a step of " + Counted(train.global_batch_size, "sequence") + " is " +
-            std::to_string(micro_batches) + " micro-batches of " +
-            std::to_string(train.micro_batch_size) + " on each of " + Counted(world_size, "rank") +
-            ", and its schedule holds at most " + std::to_string(kMaxScheduledRuns / segments) +
-            " of this model: raise "
-            "train.micro_batch_size"));
+    conflicts.push_back({{"train.global_batch_size", "train.micro_batch_size"},
+                         "a step of " + Counted(train.global_batch_size, "sequence") + " is " +
+                             std::to_string(micro_batches) + " micro-batches of " +
+                             std::to_string(train.micro_batch_size) + " on each of " +
+                             Counted(world_size, "rank") + ", and its schedule holds at most " +
+                             std::to_string(kMaxScheduledRuns / segments) +
+                             " of this model: raise train.micro_batch_size"});
   }
   const FsdpOptions& fsdp = recipe.fsdp;
-  if (!fsdp.shard_size || fsdp.sharding_strategy == Strategy::kNoShard) return;
-  const int64_t size = *fsdp.shard_size;
-  if (IsHybrid(fsdp.sharding_strategy)) {
-    if (world_size % size == 0) return;
-    throw ConfigError(recipe.Mistake(
-        "fsdp.shard_size", "want a divisor of the world size " + std::to_string(world_size) + ": " +
-                               DivisorsOf(world_size) + "; got " + std::to_string(size)));
+  const Strategy strategy = fsdp.sharding_strategy;
+  if (strategy == Strategy::kNoShard) return conflicts;
+  const bool hybrid = IsHybrid(strategy);
+  const int64_t size = fsdp.shard_size.value_or(world_size);
+  const std::string got = " got " + std::to_string(size);
+  const std::vector<std::string> keys = {"fsdp.shard_size", "fsdp.sharding_strategy"};
+  if (hybrid && world_size % size != 0) {
+    conflicts.push_back({keys, "want a divisor of the world size " + std::to_string(world_size) +
+                                   ": " + DivisorsOf(world_size) + ";" + got});
+  } else if (!hybrid && size != world_size) {
+    const bool keeps = strategy == Strategy::kShardGradOp;
+    conflicts.push_back({keys, "want null or the world size " + std::to_string(world_size) +
+                                   " for `" + std::string(Name(strategy)) + "`," + got +
+                                   "; sharding in groups is `" +
+                                   (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`"});
+  } else if (fsdp.shard_size || !hybrid) {  // Otherwise hosts decide.
+    for (ShapeConflict& conflict : ReshardConflicts(recipe, size)) {
+      conflicts.push_back(std::move(conflict));
+    }
   }
-  if (size == world_size) return;
-  const bool keeps = fsdp.sharding_strategy == Strategy::kShardGradOp;
-  const std::string strategy(Name(fsdp.sharding_strategy));
-  throw ConfigError(recipe.Mistake(
-      "fsdp.shard_size", "want null or the world size " + std::to_string(world_size) + " for `" +
-                             strategy + "`, got " + std::to_string(size) +
-                             "; sharding in groups is `" +
-                             (keeps ? "hybrid_shard_grad_op" : "hybrid_shard") + "`"));
+  return conflicts;
+}
+
+void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size) {
+  recipe.Refuse(WorldConflicts(recipe, world_size, local_world_size));
 }
 
 void CheckReshard(const Recipe& recipe, int64_t shard_size) {
-  if (!recipe.fsdp.reshard_after_forward) return;
-  const int64_t k = *recipe.fsdp.reshard_after_forward;
-  if (k < shard_size && shard_size % k == 0) return;
-  const std::string divisors = DivisorsOf(shard_size, 2, shard_size - 1);
-  throw ConfigError(recipe.Mistake("fsdp.reshard_after_forward",
-                                   "want null or a divisor of the " + std::to_string(shard_size) +
-                                       " ranks that share a copy, smaller than that: " +
-                                       (divisors.empty() ? "there is none" : divisors) + "; got " +
-                                       std::to_string(k)));
+  recipe.Refuse(ReshardConflicts(recipe, shard_size));
 }
 
 std::string DivisorsOf(int64_t n, int64_t least, int64_t most) {

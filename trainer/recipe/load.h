@@ -37,8 +37,12 @@ Recipe ParseRecipe(const std::vector<RecipeText>& texts,
                    const std::vector<std::string>& overrides = {},
                    const RecipeCheck& check = nullptr, const RecipeCompletion& complete = nullptr);
 
-// Checks fsdp.shard_size and a rank's micro-batches against the world: world_size ranks on all
-// hosts, local_world_size (1 to world_size) on this one. Throws ConfigError.
+// Checks fsdp.shard_size, fsdp.reshard_after_forward and a rank's micro-batches against the world:
+// world_size ranks on all hosts, local_world_size (1 to world_size) on this one. The recipe may
+// have other mistakes, too.
+std::vector<ShapeConflict> WorldConflicts(const Recipe& recipe, int64_t world_size,
+                                          int64_t local_world_size);
+// Throws ConfigError that names them all.
 void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_size);
 
 // Checks fsdp.reshard_after_forward against F = shard_size. Throws ConfigError.

@@ -36,6 +36,14 @@ std::string Recipe::Mistake(const std::vector<std::string>& keys,
   return Mistake(written == keys.end() ? keys.at(0) : *written, message);
 }
 
+void Recipe::Refuse(const std::vector<ShapeConflict>& conflicts) const {
+  std::string text;
+  for (const ShapeConflict& conflict : conflicts) {
+    text += (text.empty() ? "" : "\n") + Mistake(conflict.keys, conflict.message);
+  }
+  if (!text.empty()) throw ConfigError(text);
+}
+
 bool Recipe::operator==(const Recipe& other) const {
   const auto parts = [](const Recipe& r) {
     return std::tie(r.run, r.model, r.data, r.train, r.eval, r.optimizer, r.schedule, r.fsdp,
@@ -419,11 +427,7 @@ std::vector<ShapeConflict> Disagreements(const Recipe& recipe, const ModelShape&
 }
 
 ModelShape ShapeOf(const Recipe& recipe, const ModelShape& files, const std::string& where) {
-  std::string text;
-  for (const ShapeConflict& conflict : Disagreements(recipe, files, where)) {
-    text += (text.empty() ? "" : "\n") + recipe.Mistake(conflict.keys, conflict.message);
-  }
-  if (!text.empty()) throw ConfigError(text);
+  recipe.Refuse(Disagreements(recipe, files, where));
   return Changed(recipe.model, files);
 }
 

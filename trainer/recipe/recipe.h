@@ -295,6 +295,8 @@ struct LogRecipe {
   bool operator==(const LogRecipe&) const = default;
 };
 
+struct ShapeConflict;
+
 struct Recipe {
   // In recipe.cc: every source that copies or destroys a recipe would take 0.8 s longer to compile.
   Recipe();
@@ -326,6 +328,8 @@ struct Recipe {
   std::string Mistake(const std::string& key, const std::string& message) const;
   // At the first of the keys that somebody wrote.
   std::string Mistake(const std::vector<std::string>& keys, const std::string& message) const;
+  // Throws ConfigError with a line for each conflict, if there are any.
+  void Refuse(const std::vector<ShapeConflict>& conflicts) const;
 
   bool operator==(const Recipe& other) const;
 };

@@ -95,6 +95,11 @@ TEST(CheckWorld, AScheduleHasAnEnd) {
       Parse(kGood, {"train.micro_batch_size=1", "train.global_batch_size=2147483647"});
   EXPECT_THROW(CheckWorld(recipe, 1, 1), ConfigError);
   EXPECT_NO_THROW(CheckWorld(recipe, 1 << 20, 1));
+  EXPECT_EQ(WorldConflicts(Parse(kGood, {"train.micro_batch_size=1", "fsdp.shard_size=2",
+                                         "train.global_batch_size=2147483647"}),
+                           1, 1)
+                .size(),
+            2u);
   EXPECT_NO_THROW(CheckWorld(Parse(kGood), 1, 1));
 }
 
