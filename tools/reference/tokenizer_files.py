@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records what transformers makes of the files beside a tokenizer, and Hugging Face's `tokenizers` of split
-patterns: tests/fixtures/tokenizers/side_files.json and patterns.json."""
+patterns and of splitters: tests/fixtures/tokenizers/side_files.json, patterns.json and splits.json."""
 
 import argparse
 import json
@@ -36,13 +36,37 @@ PATTERNS = [
     r"[a-z]{,2}[0-9]", r"[a-z]{2,}", r"a{,}|{x}|a{b", r"(?:ab?)*+", r"[a-z]+?\b", r"(?>[a-z]+)s?", r"(?>e|er)r",
     r"(?<=[a-z])[A-Z]", r"(?<![a-z])[A-Z]", r"(?<=\s)\S", r"[a-z]+(?=\s|$)", r"[a-z]+(?!\w)", r"(?=[A-Z])",
     r"(?i)the|OF", r"(?i:x)y", r"t(?i)h|o", r"(?-i:a)|(?im:b.)", r"(?i)[a-f]+(?-i)x", r"(?#comment)[a-z]+",
+    r"\Ga", r"\p{Nd}{1,510}(?=(?>\p{Nd}{3})*(?:\P{Nd}|$))|\G\p{Nd}{3}",  # The second is AFMoE's.
     r"(?<name>[a-z])+[0-9]", r"(a|b)+c?", r"'(?:[sdmt]|ll|ve|re)", r"\ ?\/|\-|\#", "\u00e9+",
 ]
 # Patterns that our own refuses although the library takes them, by a part of the message.
 REFUSED = {
-    r"(a)\1": r"\1 at byte 3", r"a\K": r"\K at byte 1", r"\Ga": r"\G at byte 0", r"(?x: a )": "(?x at byte 0",
+    r"(a)\1": r"\1 at byte 3", r"a\K": r"\K at byte 1", r"(?x: a )": "(?x at byte 0",
     r"(?~ab)": "(?~ at byte 0", r"\p{In_Hiragana}": r"\p{In_Hiragana} at byte 0", r"(?<n>a)\k<n>": r"\k at byte",
     r"\y": r"\y at byte 0", r"a\X": r"\X at byte 1", r"(*FAIL)": "(* at byte 0",
+}
+
+# Splitters in the place of gpt2.json's.
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def split(pattern, behavior, invert=False):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+SPLITS = {
+    "contiguous_at_nothing": [split(r"(?=[A-Z])|(?<=[a-z])(?=[0-9])", "Contiguous"), BYTES],
+    "contiguous_at_nothing_inverted": [split(r"(?=[A-Z])|\s", "Contiguous", True), BYTES],
+    "next_behind_nothing": [split(r"(?=[A-Z])|[0-9]|(?<=\s)", "MergedWithNext"), BYTES],
+    "previous_behind_nothing": [split(r"(?=[A-Z])|[0-9]|(?<=\s)", "MergedWithPrevious"), BYTES],
+    "punctuation": [{"type": "Punctuation"}, BYTES],
+    "punctuation_contiguous": [{"type": "Punctuation", "behavior": "Contiguous"}, BYTES],
+    "whitespace": [{"type": "Whitespace"}, BYTES],
+    # Falcon's and Falcon3's.
+    "behind_bytes": [{"type": "Punctuation", "behavior": "Contiguous"}, {**BYTES, "use_regex": True},
+                     {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]", "Isolated")],
+    "digits_behind_bytes": [{**BYTES, "add_prefix_space": True}, {"type": "Digits", "individual_digits": True},
+                            split("\u0120\u0120+", "MergedWithNext")],
 }
 
 IM = {"content": "<|im_start|>", "special": True, "normalized": False, "lstrip": False, "rstrip": False,
@@ -51,6 +75,8 @@ CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 # Name: tokenizer, files beside it. In each, N is the tokenizer's first free id.
 SIDES = {
     "decoder": ("gpt2.json", {"config": {"eos_token": "<|endoftext|>", "added_tokens_decoder": {"N": IM}}}),
+    "not_a_number": ("gpt2.json", {"config": {"eos_token": "<|endoftext|>", "temperature": float("nan"),
+                                              "added_tokens_decoder": {"N": IM}}}),
     "decoder_two": ("gpt2.json", {"config": {"added_tokens_decoder": {
         "N+1": {**IM, "content": "<|im_end|>"}, "N": IM}}}),
     "decoder_gap": ("gpt2.json", {"config": {"added_tokens_decoder": {"N+5": IM}}}),
@@ -164,6 +190,22 @@ def patterns():
     return found
 
 
+def splits():
+    import struct
+
+    from tokenizers import Tokenizer
+
+    found = {}
+    for name, steps in SPLITS.items():
+        as_json = json.loads((FOLDER / "gpt2.json").read_text("utf-8"))
+        as_json["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+        tokenizer = Tokenizer.from_str(json.dumps(as_json))
+        values = [id_ for text in texts() for id_ in tokenizer.encode(text, add_special_tokens=False).ids]
+        found[name] = {"pre_tokenizer": as_json["pre_tokenizer"], "ids": len(values),
+                       "hash": f"{fnv(struct.pack(f'<{len(values)}i', *values)):016x}"}
+    return found
+
+
 def side_text():
     return ("train <|im_start|>a model<|im_end|> of  <|endoftext|>  x<|endoftext|>y e\u0301X a\u0301Y vi\u1ebfX vie\u0302\u0301X "
             "<s> one</s> <mask> [PAD]<unk> <extra_id_0> two<extra_id_1>three <extra_id_2> word \u212b\uff21\u2122 fin")
@@ -222,7 +264,7 @@ def sides():
             case["ids"] = tokenizer.encode(text, add_special_tokens=False)
             case["size"] = len(tokenizer)
             case["named"] = {token: vocab[token] for token in
-                             {*tokenizer.all_special_tokens, "<extra_id_0>"} if token in vocab}
+                             sorted({*tokenizer.all_special_tokens, "<extra_id_0>"}) if token in vocab}
             case["eos"] = tokenizer.eos_token_id
             found[name] = case
     return found
@@ -232,7 +274,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare with what is there")
     options = parser.parse_args()
-    for file, make in {"patterns.json": patterns, "side_files.json": sides}.items():
+    for file, make in {"patterns.json": patterns, "splits.json": splits, "side_files.json": sides}.items():
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in make().items()]
         text = "{\n" + ",\n".join(lines) + "\n}\n"
         if options.check and (FOLDER / file).read_text("utf-8") != text:

@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "tokenizers"
 # tokenizer_files.py's, but for the first.
-OTHERS = {"expected.json", "patterns.json", "side_files.json", "t5.model"}
+OTHERS = {"expected.json", "patterns.json", "side_files.json", "splits.json", "t5.model"}
 MASK = (1 << 64) - 1
 
 GPT2 = None  # ByteLevel's own.

@@ -256,18 +256,20 @@ HfTokenizer::Outcome HfTokenizer::Split(const HfSplitter& splitter, std::string_
       const bool empty = match.begin == match.end;  // Splits, but takes nothing.
       if (empty && match.end == piece.size()) break;
       from = match.end + (empty ? FirstCodePoint(piece.substr(match.end)).bytes : 0);
-      if (match.begin > done) {
+      const bool gap = match.begin > done;
+      if (gap) {
         const Outcome outcome = visit(done, match.begin, splitter.invert);
         if (outcome != Outcome::kOn) return outcome;
       }
       done = match.end;
-      if (empty) continue;
+      if (empty && !gap) continue;  // At the end of a match it is none.
       const Outcome outcome = visit(match.begin, match.end, !splitter.invert);
       if (outcome != Outcome::kOn) return outcome;
     }
     return done < piece.size() ? visit(done, piece.size(), splitter.invert) : Outcome::kOn;
   };
   const auto bounded = [&](size_t begin, size_t end) {
+    if (begin == end) return Outcome::kOn;
     return begin >= limit ? Outcome::kStop : emit(begin, end);
   };
   if (splitter.behavior == Behavior::kIsolated || splitter.behavior == Behavior::kRemoved) {
@@ -327,6 +329,23 @@ HfTokenizer::Outcome HfTokenizer::SplitFrom(size_t step, const Stretch& piece, s
   const HfSplitter& splitter = file_.steps.splitters[step];
   const auto into = [&](const Stretch& all, size_t its_limit) {
     if (!splitter.regex) return SplitFrom(step + 1, all, its_limit, first, scratch);
+    if (splitter.of_bytes) {
+      std::string text;
+      std::vector<size_t> at;  // By byte of `text`: its byte of `all`.
+      size_t text_limit = 0;
+      for (size_t i = 0; i < all.text.size(); ++i) {
+        if (i == its_limit) text_limit = text.size();
+        text += Utf8OfByte(all.text[i]);
+        at.resize(text.size(), i);
+      }
+      at.push_back(all.text.size());
+      if (its_limit == all.text.size()) text_limit = text.size();
+      return Split(splitter, text, text_limit, scratch, [&](size_t begin, size_t end) {
+        begin = at[begin], end = at[end];
+        return SplitFrom(step + 1, all.Part(begin, end - begin), std::min(end, its_limit) - begin,
+                         first && begin == 0, scratch);
+      });
+    }
     return Split(splitter, all.text, its_limit, scratch, [&](size_t begin, size_t end) {
       return SplitFrom(step + 1, all.Part(begin, end - begin), std::min(end, its_limit) - begin,
                        first && begin == 0, scratch);

@@ -6,7 +6,8 @@
 //   model           BPE: merges as text or pairs, ignore_merges, byte_fallback, unk_token, fuse_unk
 //                   Unigram: unk_id, byte_fallback
 //   normalizer      NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Strip, Sequence
-//   pre_tokenizer   ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, Sequence
+//   pre_tokenizer   ByteLevel, Split, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit,
+//                   Sequence
 //   decoder         ByteLevel, Metaspace, Sequence of Replace, ByteFallback, Fuse, Strip
 //   post_processor  ByteLevel, TemplateProcessing and Sequence, read for bos() and eot() alone
 // Everything else is refused by name. Two things differ where Unicode is not settled: characters

@@ -1,7 +1,6 @@
 #include "trainer/data/tokenizers/hf_tokenizer_file.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -15,24 +14,16 @@
 namespace fsdp {
 namespace {
 
-// --- ByteLevel's alphabet: printable bytes are themselves, the others U+0100 and on ---
-
-struct Alphabet {
-  std::array<uint32_t, 256> of_byte;
-  std::map<uint32_t, char> byte_of;
-};
-const Alphabet& ByteAlphabet() {
-  static const Alphabet alphabet = [] {
-    Alphabet a;
-    uint32_t next = 256;
+// By the character of ByteLevel's alphabet.
+const std::map<uint32_t, char>& BytesOfAlphabet() {
+  static const std::map<uint32_t, char> bytes = [] {
+    std::map<uint32_t, char> of;
     for (uint32_t b = 0; b < 256; ++b) {
-      const bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-      a.of_byte[b] = printable ? b : next++;
-      a.byte_of[a.of_byte[b]] = static_cast<char>(b);
+      of[CharacterOfByte(static_cast<unsigned char>(b))] = static_cast<char>(b);
     }
-    return a;
+    return of;
   }();
-  return alphabet;
+  return bytes;
 }
 
 // Empty where a character is none of the alphabet's.
@@ -40,8 +31,8 @@ std::optional<std::string> BytesOf(std::string_view token) {
   std::string bytes;
   while (!token.empty()) {
     const CodePoint c = FirstCodePoint(token);
-    const auto found = ByteAlphabet().byte_of.find(c.value);
-    if (found == ByteAlphabet().byte_of.end()) return std::nullopt;
+    const auto found = BytesOfAlphabet().find(c.value);
+    if (found == BytesOfAlphabet().end()) return std::nullopt;
     bytes += found->second;
     token.remove_prefix(c.bytes);
   }

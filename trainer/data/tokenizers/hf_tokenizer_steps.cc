@@ -1,5 +1,6 @@
 #include "trainer/data/tokenizers/hf_tokenizer_steps.h"
 
+#include <array>
 #include <map>
 #include <stdexcept>
 #include <string_view>
@@ -13,6 +14,17 @@ namespace {
 // GPT-2's, which ByteLevel uses unless told otherwise (openai/gpt-2, src/encoder.py).
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// What Punctuation splits at: ASCII's and, as the library's tables have them, Unicode 8's.
+constexpr const char* kPunctuation =
+    R"([!-/:-@\[-`{-~\p{P}\x{166d}\x{111c9}&&[^\x{61d}\x{9fd}\x{a76}\x{c77}\x{c84}\x{1b4e}\x{1b4f})"
+    R"(\x{1b7d}-\x{1b7f}\x{2e43}-\x{2e5d}\x{10d6e}\x{10ead}\x{10f55}-\x{10f89}\x{113d4}-\x{113d8})"
+    R"(\x{1144b}-\x{1145d}\x{11660}-\x{1166c}\x{116b9}\x{1183b}-\x{11b09}\x{11be1}\x{11c41}-\x{11c71})"
+    R"(\x{11ef7}-\x{11fff}\x{12ff1}\x{12ff2}\x{16d6d}-\x{16d6f}\x{16e97}-\x{16e9a}\x{16fe2})"
+    R"(\x{1e5ff}-\x{1e95f}]])";
+// The regex crate's \w, and what is neither that nor a space.
+constexpr const char* kWhitespace = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}]+)"
+                                    R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\s]+)";
 
 Regex MakeRegex(const std::string& pattern, const JsonValue& part) {
   try {
@@ -91,19 +103,32 @@ void StepsReader::AddSplit(Regex regex, HfSplitter::Behavior behavior, bool inve
   steps_.splitters.push_back({.kind = HfSplitter::Kind::kSplit,
                               .regex = std::move(regex),
                               .behavior = behavior,
-                              .invert = invert});
+                              .invert = invert,
+                              .of_bytes = steps_.byte_level});
+}
+
+HfSplitter::Behavior BehaviorOf(const JsonValue& part) {
+  static const std::map<std::string, HfSplitter::Behavior> behaviors = {
+      {"Removed", HfSplitter::Behavior::kRemoved},
+      {"Isolated", HfSplitter::Behavior::kIsolated},
+      {"MergedWithPrevious", HfSplitter::Behavior::kMergedWithPrevious},
+      {"MergedWithNext", HfSplitter::Behavior::kMergedWithNext},
+      {"Contiguous", HfSplitter::Behavior::kContiguous}};
+  const JsonValue name = part.At("behavior");
+  const auto behavior = behaviors.find(name.Text());
+  if (behavior == behaviors.end()) HfUnsupported(name, "`" + name.Text() + "`");
+  return behavior->second;
 }
 
 void StepsReader::AddSplitter(const JsonValue& part) {
   const std::string& type = part.At("type").Text();
-  if (steps_.byte_level) {
+  if (steps_.byte_level && (type == "ByteLevel" || type == "Metaspace")) {
     throw HfRefused{part.place() + ": `" + type + "` behind `ByteLevel` is not supported"};
   }
   if (type == "Sequence") {
     for (const JsonValue& inner : HfParts(part.At("pretokenizers"), part.place()))
       AddSplitter(inner);
   } else if (type == "ByteLevel") {
-    steps_.byte_level = true;
     if (HfFlag(part, "add_prefix_space", true)) {
       steps_.splitters.push_back({.kind = HfSplitter::Kind::kPrefixSpace});
       steps_.needs_space = true;
@@ -111,19 +136,16 @@ void StepsReader::AddSplitter(const JsonValue& part) {
     if (HfFlag(part, "use_regex", true)) {
       AddSplit(MakeRegex(kGpt2Pattern, part), HfSplitter::Behavior::kIsolated, false);
     }
+    steps_.byte_level = true;
   } else if (type == "Split") {
-    static const std::map<std::string, HfSplitter::Behavior> behaviors = {
-        {"Removed", HfSplitter::Behavior::kRemoved},
-        {"Isolated", HfSplitter::Behavior::kIsolated},
-        {"MergedWithPrevious", HfSplitter::Behavior::kMergedWithPrevious},
-        {"MergedWithNext", HfSplitter::Behavior::kMergedWithNext},
-        {"Contiguous", HfSplitter::Behavior::kContiguous}};
     const auto [literal, text] = HfPatternOf(part);
-    const JsonValue name = part.At("behavior");
-    const auto behavior = behaviors.find(name.Text());
-    if (behavior == behaviors.end()) HfUnsupported(name, "`" + name.Text() + "`");
-    AddSplit(MakeRegex(literal ? EscapeForRegex(text) : text, part), behavior->second,
+    AddSplit(MakeRegex(literal ? EscapeForRegex(text) : text, part), BehaviorOf(part),
              HfFlag(part, "invert"));
+  } else if (type == "Punctuation") {
+    AddSplit(MakeRegex(kPunctuation, part),
+             part.Has("behavior") ? BehaviorOf(part) : HfSplitter::Behavior::kIsolated, false);
+  } else if (type == "Whitespace") {
+    AddSplit(MakeRegex(kWhitespace, part), HfSplitter::Behavior::kRemoved, /*invert=*/true);
   } else if (type == "WhitespaceSplit") {
     AddSplit(MakeRegex("\\s", part), HfSplitter::Behavior::kRemoved, false);
   } else if (type == "Digits") {
@@ -173,6 +195,32 @@ HfSteps StepsReader::Read(const JsonValue& json) {
 }
 
 }  // namespace
+
+uint32_t CharacterOfByte(unsigned char byte) {
+  static const std::array<uint32_t, 256> characters = [] {
+    std::array<uint32_t, 256> of{};
+    uint32_t next = 256;
+    for (uint32_t b = 0; b < 256; ++b) {
+      const bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+      of[b] = printable ? b : next++;
+    }
+    return of;
+  }();
+  return characters[byte];
+}
+
+std::string_view Utf8OfByte(char byte) {
+  static const std::array<std::string, 256> texts = [] {
+    std::array<std::string, 256> of;
+    for (size_t b = 0; b < 256; ++b) {
+      const uint32_t c = CharacterOfByte(static_cast<unsigned char>(b));  // Below U+0800.
+      if (c >= 0x80) of[b] += static_cast<char>(0xc0 | c >> 6);
+      of[b] += static_cast<char>(c < 0x80 ? c : 0x80 | (c & 0x3f));
+    }
+    return of;
+  }();
+  return texts[static_cast<unsigned char>(byte)];
+}
 
 HfSteps ReadHfSteps(const JsonValue& json) { return StepsReader().Read(json); }
 

@@ -3,8 +3,10 @@
 #ifndef FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_HF_TOKENIZER_STEPS_H_
 #define FSDP_TRAIN_TRAINER_DATA_TOKENIZERS_HF_TOKENIZER_STEPS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/core/json_reader.h"
@@ -34,6 +36,7 @@ struct HfSplitter {
   bool invert = false;
   std::string replacement = {};  // kMetaspace.
   Prepend prepend = Prepend::kNever;
+  bool of_bytes = false;  // Behind ByteLevel: splits what its alphabet makes of a text.
 };
 
 struct HfSteps {
@@ -43,6 +46,11 @@ struct HfSteps {
   bool needs_space = false;  // A part must begin with a space, or it would get one.
   bool whole = false;        // Documents cannot be encoded in parts.
 };
+
+// ByteLevel's alphabet: printable bytes are themselves, the others U+0100 and on (openai/gpt-2,
+// src/encoder.py).
+uint32_t CharacterOfByte(unsigned char byte);
+std::string_view Utf8OfByte(char byte);
 
 // `json`: the file. Throws HfRefused.
 HfSteps ReadHfSteps(const JsonValue& json);

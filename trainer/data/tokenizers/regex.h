@@ -1,7 +1,7 @@
 // Regular expressions of tokenizers, by PCRE2's compiler to machine code. They are written for
 // Oniguruma, which Hugging Face's library uses, and mean what its manual says (kkos/oniguruma,
 // doc/RE): ^ and $ are the ends of lines, \h is a hexadecimal digit, (?m:) lets . be a newline,
-// brackets nest and intersect. References to groups, \G, \K, \X, \y, (?x:), absent groups, names of
+// brackets nest and intersect. References to groups, \K, \X, \y, (?x:), absent groups, names of
 // blocks and what PCRE2 cannot match (a lookbehind of any length) are refused by name and place.
 // Multi-character case folding ((?i:ss) for U+00DF) is left out.
 // Tests: tests/trainer/data/tokenizers/regex_test.cc

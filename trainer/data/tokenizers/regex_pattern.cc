@@ -350,10 +350,11 @@ class Translator {
         looks_back_ = true;
         return {.pattern = Boundary(false)};
       case 'A':
+      case 'G':  // Where the search began: at the end of the match before it.
       case 'z':
       case 'Z':
         if (in_class) break;
-        looks_back_ |= c.value == 'A' || in_look_;
+        looks_back_ |= c.value == 'A' || c.value == 'G' || in_look_;
         return {.pattern = spelt};
       case 'R':
         if (in_class) break;

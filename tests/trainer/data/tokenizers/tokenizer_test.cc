@@ -77,6 +77,35 @@ TEST_P(TokenizerTest, IdsAreThoseOfTheLibrary) {
   for (const int32_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer_->vocab_size());
 }
 
+// Splitters that no tokenizer of the folder has: tools/reference/tokenizer_files.py.
+TEST(Tokenizer, SplittersAreThoseOfTheLibrary) {
+  std::ifstream file(kFolder + "splits.json");
+  const auto cases = nlohmann::json::parse(file);
+  EXPECT_GT(cases.size(), 8u);
+  nlohmann::json tokenizer = nlohmann::json::parse(std::ifstream(kFolder + "gpt2.json"));
+  const std::string path = ::testing::TempDir() + "splitters.json";
+  const std::string raw = testing::HardText(3, 60'000);
+  for (const auto& [name, want] : cases.items()) {
+    SCOPED_TRACE(name);
+    tokenizer["pre_tokenizer"] = want["pre_tokenizer"];
+    std::ofstream(path) << tokenizer;
+    const auto ours = OpenTokenizer(path);
+    std::vector<int32_t> ids;
+    std::string buffer;
+    for (size_t at = 0; at < raw.size(); at += 300) {
+      const auto some = ours->Encode(WellFormed(std::string_view(raw).substr(at, 300), buffer));
+      ids.insert(ids.end(), some.begin(), some.end());
+    }
+    EXPECT_EQ(ids.size(), want["ids"]);
+    EXPECT_EQ(Hex(Fnv({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)})),
+              want["hash"]);
+    // In parts as in one, with places.
+    const PlacedIds placed = ours->EncodePlaced(WellFormed(raw, buffer));
+    EXPECT_EQ(placed.ids, ours->Encode(raw));
+    EXPECT_TRUE(std::is_sorted(placed.begins.begin(), placed.begins.end()));
+  }
+}
+
 // For each byte of well-formed `text` the one where its character, or what that is a mark of,
 // begins: as in tools/reference/tokenizer_fixtures.py.
 std::vector<int32_t> Bases(std::string_view text) {
@@ -397,9 +426,9 @@ TEST_F(RefusalTest, WhatIsNotSupportedIsNamed) {
               j["pre_tokenizer"] = {
                   {"type", "Sequence"},
                   {"pretokenizers",
-                   {{{"type", "ByteLevel"}}, {{"type", "Digits"}, {"individual_digits", true}}}}};
+                   {{{"type", "ByteLevel"}}, {{"type", "Metaspace"}, {"replacement", "_"}}}}};
             }),
-            "pre_tokenizer: `Digits` behind `ByteLevel` is not supported");
+            "pre_tokenizer: `Metaspace` behind `ByteLevel` is not supported");
 }
 
 TEST_F(RefusalTest, WhatIsDamagedIsNamed) {
