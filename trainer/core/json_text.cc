@@ -29,7 +29,9 @@ std::string Unescaped(std::string_view key) {
 class Scanner {
  public:
   // `python`: takes what Python's json takes; null: JSON alone.
-  Scanner(std::string_view text, PythonJson* python) : text_(text), python_(python) {}
+  // `quotes`: its numbers become texts.
+  Scanner(std::string_view text, PythonJson* python, bool quotes = false)
+      : text_(text), python_(python), quotes_(quotes) {}
 
   // Throws JsonFault.
   void Run() {
@@ -69,6 +71,11 @@ class Scanner {
     python_->odd.try_emplace(member_, PythonJson::Odd{begin, reason});
   }
 
+  void OddNumber(size_t begin, const std::string& reason) {
+    const std::string quoted = '"' + std::string(text_.substr(begin, at_ - begin)) + '"';
+    Odd(begin, reason, quotes_ ? quoted : "null");
+  }
+
   void Value(int depth) {
     if (depth > kMostDepth) throw TooDeep();
     const size_t begin = at_;
@@ -77,7 +84,7 @@ class Scanner {
     if (Next('"')) return void(Text());
     if (Take("true") || Take("false") || Take("null")) return EndWord();
     for (const char* word : {"NaN", "Infinity", "-Infinity"}) {
-      if (Take(word)) return Odd(begin, std::string(word) + " is no number of JSON", "null");
+      if (Take(word)) return OddNumber(begin, std::string(word) + " is no number of JSON");
     }
     if (Next('-') || (at_ < text_.size() && IsDigit(text_[at_]))) return Number();
     Fail("want a value, got " + Here());
@@ -109,7 +116,7 @@ class Scanner {
     }
     const std::string number(text_.substr(begin, at_ - begin));
     if (std::isinf(std::strtod(number.c_str(), nullptr))) {
-      Odd(begin, "the number is too large", "null");
+      OddNumber(begin, "the number is too large");
     }
   }
 
@@ -199,6 +206,7 @@ class Scanner {
 
   const std::string_view text_;
   PythonJson* const python_;
+  const bool quotes_;
   size_t at_ = 0, copied_ = 0;
   std::string member_;  // As it is written.
 };
@@ -229,16 +237,27 @@ JsonFault FaultOfRefused(std::string_view text) {
   return FindJsonFault(text).value_or(JsonFault{.reason = "is no JSON"});
 }
 
-std::optional<PythonJson> ReadPythonJson(std::string_view text) {
+namespace {
+
+std::optional<PythonJson> Read(std::string_view text, bool quotes) {
   PythonJson python;
   try {
-    Scanner(text, &python).Run();
+    Scanner(text, &python, quotes).Run();
   } catch (const JsonFault&) {
     return std::nullopt;
   } catch (const Scanner::TooDeep&) {
     return std::nullopt;
   }
   return python;
+}
+
+}  // namespace
+
+std::optional<PythonJson> ReadPythonJson(std::string_view text) { return Read(text, false); }
+
+std::string JsonOfPython(std::string text) {
+  std::optional<PythonJson> python = Read(text, true);
+  return python ? std::move(python->text) : std::move(text);
 }
 
 }  // namespace fsdp

@@ -39,6 +39,9 @@ struct PythonJson {
 };
 // Empty where Python would refuse it, too: FindJsonFault() says why.
 std::optional<PythonJson> ReadPythonJson(std::string_view text);
+// `text` for a parser of JSON, with such numbers as texts, which no reader of a number takes. The
+// text itself where it is JSON already, or none to Python either.
+std::string JsonOfPython(std::string text);
 
 // A fault at byte `at` of the text.
 JsonFault FaultAt(std::string_view text, size_t at, std::string reason);

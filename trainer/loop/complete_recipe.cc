@@ -78,9 +78,10 @@ std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
       source->tokenizer = name;
     } else {
       mistakes.push_back({{key + ".tokenizer"},
-                          "required: " + from +
-                              " has no tokenizer beside its weights. Name the tokenizer.json or "
-                              ".model that they were trained with, or `bytes`"});
+                          "required: " + from + " has no tokenizer beside its weights" +
+                              HowToGetTokenizer(from) +
+                              ". Name the tokenizer.json or .model that they were trained with, or "
+                              "`bytes`"});
     }
   }
   return mistakes;

@@ -109,6 +109,14 @@ TEST(JsonText, ReadsWhatPythonWrites) {
   }
 }
 
+TEST(JsonText, NumbersOfPythonAreTexts) {
+  EXPECT_EQ(JsonOfPython(R"({"a": NaN, "b": [-Infinity, 1e999], "a": 2})"),
+            R"({"a": "NaN", "b": ["-Infinity", "1e999"], "a": 2})");
+  for (const char* same : {"{\"a\": 1.5}", "{\"a\": nan}", "no JSON", ""}) {
+    EXPECT_EQ(JsonOfPython(same), same);
+  }
+}
+
 TEST(JsonText, TimeGrowsWithTheLength) {
   std::string text = "[";
   for (int i = 0; i < 200'000; ++i) text += "NaN,";

@@ -56,7 +56,7 @@ class Reader {
 
 JsonTree Reader::Parse(const char* file, std::string_view text) const {
   if (text.empty()) return JsonTree::Object();
-  std::optional<JsonTree> json = JsonTree::Parse(text);
+  std::optional<JsonTree> json = JsonTree::Parse(JsonOfPython(std::string(text)));
   if (!json) {
     const JsonFault fault = FaultOfRefused(text);
     Refuse(std::string(file) + " beside it:" + std::to_string(fault.line) + ":" +
@@ -187,6 +187,10 @@ SideTokens Reader::Read(const SideFiles& files) {
   SideTokens out;
   out.config = Parse(kConfig, files.config);
   ReadKeys(out.config, kConfig);
+  if (const JsonTree* const split = out.config.Find("split_special_tokens");
+      split != nullptr && split->IsBoolean() && split->Boolean()) {
+    Refuse(std::string(kConfig) + " beside it, split_special_tokens: true is not supported");
+  }
   std::vector<SideToken> listed;
   const JsonTree* const decoder = out.config.Find("added_tokens_decoder");
   if (decoder != nullptr && !decoder->IsNull()) {

@@ -175,6 +175,17 @@ std::optional<std::string> TokenizerFileIn(const std::string& directory) {
   return std::nullopt;
 }
 
+std::string HowToGetTokenizer(const std::string& directory) {
+  for (const char* file : {"vocab.json", "tekken.json", "tiktoken.model", "vocab.txt"}) {
+    if (!PathExists((fs::path(directory) / file).string())) continue;
+    return ", but " + std::string(file) +
+           ", which is not read; transformers writes a tokenizer.json beside it: `python3 -c "
+           "\"import transformers as t; t.AutoTokenizer.from_pretrained('" +
+           directory + "').save_pretrained('" + directory + "')\"`";
+  }
+  return "";
+}
+
 std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
   if (name == "bytes") return ByteTokenizer();
   std::error_code none;
@@ -182,7 +193,7 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name) {
     if (const auto file = TokenizerFileIn(name)) return OpenTokenizer(*file);
     throw DataError("tokenizer: " + name +
                     ": holds no tokenizer.json, tokenizer.model or spiece.model" +
-                    WhereInHubCache(name));
+                    HowToGetTokenizer(name) + WhereInHubCache(name));
   }
   if (::access(name.c_str(), R_OK) != 0) {
     throw DataError("tokenizer: " + name + ": " + std::strerror(errno) +

@@ -97,6 +97,10 @@ std::shared_ptr<const Tokenizer> OpenTokenizer(const std::string& name);
 // none.
 std::optional<std::string> TokenizerFileIn(const std::string& directory);
 
+// Words for a message where there is none: the command that makes a tokenizer.json of other files
+// in the directory; or "".
+std::string HowToGetTokenizer(const std::string& directory);
+
 // A tokenizer for all ids of a model, which may know more of them than its tokenizer does (a
 // vocabulary padded to a round number), or have no tokenizer at all.
 // `tokenizer` for its own ids; each further one, below `size`, reads `<id>`, such as `<50300>`, and

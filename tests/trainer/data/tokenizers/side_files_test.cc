@@ -45,6 +45,35 @@ std::string ErrorOf(const std::string& tokenizer, const std::string& as,
   return "";
 }
 
+TEST(SideFiles, RefusesWhatCutsSpecialTokens) {
+  EXPECT_EQ(ErrorOf("gpt2.json", "tokenizer.json",
+                    {{"tokenizer_config.json", R"({"split_special_tokens": true})"}}),
+            "tokenizer_config.json beside it, split_special_tokens: true is not supported");
+  EXPECT_EQ(ErrorOf("gpt2.json", "tokenizer.json",
+                    {{"tokenizer_config.json", R"({"split_special_tokens": false})"}}),
+            "");
+}
+
+// Only transformers knows what its classes make of these.
+TEST(SideFiles, OtherFilesHaveACure) {
+  const fs::path folder = fs::path(::testing::TempDir()) / "vocab_and_merges";
+  fs::create_directories(folder);
+  EXPECT_EQ(HowToGetTokenizer(folder.string()), "");
+  std::ofstream(folder / "vocab.json") << "{}";
+  try {
+    OpenTokenizer(folder.string());
+    ADD_FAILURE() << "opened";
+  } catch (const DataError& error) {
+    const std::string dir = folder.string();
+    EXPECT_EQ(error.what(),
+              "tokenizer: " + dir +
+                  ": holds no tokenizer.json, tokenizer.model or spiece.model, but vocab.json, "
+                  "which is not read; transformers writes a tokenizer.json beside it: `python3 -c "
+                  "\"import transformers as t; t.AutoTokenizer.from_pretrained('" +
+                  dir + "').save_pretrained('" + dir + "')\"`");
+  }
+}
+
 TEST(SideFiles, TokensAreThoseOfTransformers) {
   // Files that give a token another id than transformers would.
   const std::map<std::string, std::string> kRefused = {
