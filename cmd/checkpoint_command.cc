@@ -280,7 +280,7 @@ void Export(const ExportFlags& flags) {
   WarnOf(exported.warnings);
   std::printf("%s: %s in %s%s, %s\n", PrintableName(flags.out).c_str(),
               HumanBytes(exported.weights.bytes).c_str(), std::string(Name(exported.dtype)).c_str(),
-              exported.as_it_came ? " as model.init_from" : "",
+              exported.as_it_came ? ", as they came" : "",
               Counted(exported.weights.files, "file").c_str());
 }
 
@@ -358,8 +358,8 @@ Command ExportCommand() {
       {"directory", &flags->source, kOneCheckpoint, kRequiredPath},
       {"--out", &flags->out, "The new directory; must not exist", kRequiredPath},
       {"--dtype", &flags->dtype,
-       "dtype of the weights. Default: the one in the config.json of model.init_from; fp32 "
-       "without one, and for adapters",
+       "dtype of the weights. Default: the one in the config.json of model.init_from or of the "
+       "import; fp32 without one, and for adapters",
        FlagRules{.choices = kFloats}},
       {"--max-shard-size", &flags->max_shard_size, "Most bytes of a file", kShowsDefault},
       {"--ema", &flags->ema, "Export the averaged weights (train.ema)"},

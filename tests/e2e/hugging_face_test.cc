@@ -42,7 +42,9 @@ TEST(HuggingFace, ImportTrainExport) {
 
   // Weights that were never trained come out as they went in.
   const std::string back = job.dir() / "back";
-  ASSERT_EQ(Checkpoint({"export", imported, "--out", back}).code, 0);
+  const Outcome exported = Checkpoint({"export", imported, "--out", back});
+  ASSERT_EQ(exported.code, 0) << exported.Text();
+  EXPECT_TRUE(Has(exported.out, " in fp32, as they came, 1 file")) << exported.out;
   const Json config = Json::parse(ReadFile(back + "/config.json"));
   EXPECT_EQ(config["model_type"], "gpt2");
   EXPECT_EQ(config["architectures"], Json({"GPT2LMHeadModel"}));
@@ -248,7 +250,7 @@ TEST(HuggingFace, AnExportKeepsTheDTypeOfTheModel) {
     EXPECT_EQ(outcome.code, 0) << outcome.Text();
     const std::string dtype = Json::parse(ReadFile(out + "/config.json"))["torch_dtype"];
     fs::remove_all(out);
-    return dtype + (Has(outcome.out, " as model.init_from") ? " kept" : "");
+    return dtype + (Has(outcome.out, ", as they came,") ? " kept" : "");
   };
   ASSERT_EQ(job.Train({From(model), "train.steps=1"}).code, 0);
   config["dtype"] = "bfloat16";

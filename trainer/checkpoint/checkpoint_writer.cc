@@ -40,7 +40,8 @@ int64_t RowOf(const OwnTensor& table) { return table.shape.NumElements() / table
 
 // All ranks' files and the manifest, of which `files` are still to come.
 SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& layout,
-                      const ReadSlice& read, const ByteProgress& progress) {
+                      const std::map<std::string, std::string>& beside, const ReadSlice& read,
+                      const ByteProgress& progress) {
   if (manifest.world < 1 || layout.shards < 1 || manifest.world % layout.shards != 0) {
     throw std::invalid_argument("[WriteCheckpoint] a world of " + std::to_string(manifest.world) +
                                 " is no multiple of F = " + std::to_string(layout.shards));
@@ -85,9 +86,14 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
     }
     manifest.files.push_back(file.Finish());
   }
+  manifest.meta.beside.clear();
+  for (const auto& [name, contents] : beside) {
+    directory.Write(name, contents);
+    manifest.meta.beside.push_back(name);
+  }
   const std::string text = ManifestToText(manifest);
   ParseManifest(text, out);  // Throws what a load would refuse.
-  WriteAtomicFile(directory.temporary() + "/" + kManifestName, text);
+  directory.Write(kManifestName, text);
   directory.Publish();
   return {out, manifest.DataBytes() + static_cast<int64_t>(text.size())};
 }
@@ -109,7 +115,7 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
     read(state, parameter, begin, {values.As<float>(), static_cast<size_t>(values.NumElements())});
   };
   return Write(
-      out, std::move(manifest), checkpoint.layout,
+      out, std::move(manifest), checkpoint.layout, checkpoint.beside,
       [&](const RankFileWriter::Slice& slice, int, int64_t at, View values) {
         if (slice.tensor >= 0) return read_buffer(checkpoint.buffers[slice.tensor], at, values);
         ReadFlatParameter(checkpoint.layout.flat_parameters[slice.flat],
@@ -169,7 +175,11 @@ SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
       }
     }
   };
-  return Write(out, std::move(manifest), layout, read, progress);
+  std::map<std::string, std::string> beside;
+  for (const std::string& name : from.meta.beside) {
+    beside[name] = ReadWholeFile(reader.directory() + "/" + name, kAnySize);
+  }
+  return Write(out, std::move(manifest), layout, beside, read, progress);
 }
 
 }  // namespace fsdp

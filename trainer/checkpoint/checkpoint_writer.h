@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct WholeCheckpoint {
   int world = 1;
   std::vector<std::string> states;  // Each has fp32 per element.
   std::vector<OwnTensor> buffers = {};
+  std::map<std::string, std::string> beside = {};  // Further files, by name: their contents.
 };
 
 // Fills `out` with elements [begin, begin + out.size()) of a parameter's state. One call at a time,
@@ -47,7 +49,7 @@ SavedCheckpoint WriteCheckpoint(const std::string& out, const WholeCheckpoint& c
 Layout Relayout(const std::vector<FlatParameter>& flats, int shards);
 
 // Writes the checkpoint `source` as a job of `world` ranks and F = `shards` would have written it:
-// each state in its own format.
+// each state in its own format, and with the same files beside it.
 SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
                                   const std::string& out, const ByteProgress& progress);
 SavedCheckpoint ReshardCheckpoint(const std::string& source, int world, int shards,

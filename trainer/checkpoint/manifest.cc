@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <set>
@@ -406,6 +407,15 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
   if (document.Has("products")) meta.products = document.At("products").Text();
   if (const auto names = document.Find("classes")) {
     for (const JsonValue& name : names->Elements()) meta.classes.push_back(name.Text());
+  }
+  if (const auto names = document.Find("beside")) {
+    for (const JsonValue& name : names->Elements()) {
+      meta.beside.push_back(PlainName(name));
+      const std::filesystem::path path(name.Text());
+      const bool leaves = path.is_absolute() || path.lexically_normal() != path ||
+                          *path.begin() == ".." || !path.has_filename();
+      if (leaves) name.Refuse("is not the name of a file in the directory");
+    }
   }
   manifest.meta.recipe = document.At("recipe").Text();
   manifest.meta.config = document.At("config").Text();

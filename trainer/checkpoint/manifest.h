@@ -10,8 +10,9 @@
 //                   "since_best": 1},
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "classes": ["ants", "bees"],                names of what images show, where folders have them
-//    "recipe": "<YAML>", "config": "<JSON>",
-//    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
+//    "beside": ["config.json", ...],             files in the directory that an import brought
+//    along "recipe": "<YAML>", "config": "<JSON>", "data": {"train": [{"path": "a.txt", "bytes":
+//    1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; an import has none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
 //                                                when it was saved: file_prefix.h
@@ -89,6 +90,7 @@ struct CheckpointMeta {
   std::optional<Evaluation> evaluation{};
   bool evaluate_first = false;  // A stop has cut this step's evaluation short: a resume makes it.
   std::vector<std::string> classes{};  // Names of a classifier's classes; empty: none are known.
+  std::vector<std::string> beside{};   // Files of the import that this is; WholeCheckpoint::beside.
   // The contents of the run directory's metrics.jsonl at the save; empty: unknown (an import, a
   // reshard). A save takes rank 0's.
   std::optional<FilePrefix> records{};

@@ -132,6 +132,7 @@ std::string ManifestToText(const Manifest& manifest) {
   if (!meta.classes.empty()) {
     add("classes", JsonTree(meta.classes).Dump(-1, JsonTree::IllFormed::kReplaced));
   }
+  if (!meta.beside.empty()) add("beside", Dump(meta.beside));
   add("recipe", Dump(meta.recipe));
   add("config", Dump(meta.config));
   if (meta.data) {

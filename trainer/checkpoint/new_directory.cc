@@ -53,7 +53,10 @@ NewDirectory::NewDirectory(const std::string& path)
   }
   if (locked == LockResult::kNone) Fail(temporary_, "locked");
   for (const auto& entry : fs::directory_iterator(temporary_, error)) {
-    if (::unlink(entry.path().c_str()) != 0) Fail(entry.path(), "removed");
+    std::error_code failed;
+    fs::remove_all(entry.path(), failed);
+    if (failed)
+      throw CheckpointError(entry.path().string() + ": cannot be removed: " + failed.message());
   }
 }
 
@@ -63,11 +66,13 @@ NewDirectory::~NewDirectory() {
 
 void NewDirectory::RemoveTemporary() noexcept {
   std::error_code ignored;
-  for (fs::directory_iterator it(temporary_, ignored), end; !ignored && it != end;
-       it.increment(ignored)) {
-    ::unlink(it->path().c_str());
-  }
-  ::rmdir(temporary_.c_str());
+  fs::remove_all(temporary_, ignored);
+}
+
+void NewDirectory::Write(const std::string& name, std::string_view contents) const {
+  const fs::path path = fs::path(temporary_) / name;
+  CreateDirectories(path.parent_path());
+  WriteAtomicFile(path, contents);
 }
 
 void NewDirectory::Publish() {

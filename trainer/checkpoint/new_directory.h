@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_NEW_DIRECTORY_H_
 
 #include <string>
+#include <string_view>
 
 #include "trainer/core/unique_fd.h"
 
@@ -21,6 +22,9 @@ class NewDirectory {
 
   // <path>.fsdp-tmp: a name that nobody else uses.
   const std::string& temporary() const { return temporary_; }
+
+  // Writes and syncs a file there. A name with a / has a directory of its own.
+  void Write(const std::string& name, std::string_view contents) const;
 
   // Syncs the directory, renames it and syncs its parent. The writers of its files must have synced
   // them. Throws CheckpointError, also where `path` exists by now.

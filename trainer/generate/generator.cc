@@ -103,14 +103,17 @@ StoredModel OpenStoredModel(const std::string& path) {
     const CheckpointMeta& meta = reader->manifest().meta;
     stored.directory = reader->directory();
     stored.shape = ShapeFromJson(meta.config, stored.directory + "/manifest.json, config");
-    if (!meta.recipe.empty()) {  // Otherwise it was imported.
+    if (meta.recipe.empty()) {  // It was imported.
+      stored.tokenizer = InitialTokenizer(stored.directory);
+      stored.eos = InitialEos(stored.directory);
+    } else {
       const Recipe recipe = ParseRecipe({{stored.directory, meta.recipe}});
       stored.tokenizer = TokenizerOfRun(recipe);
       if (stored.tokenizer.eot) stored.eos = {*stored.tokenizer.eot};
       if (stored.shape.Find("vocab_size")) {
         stored.own = ByteSentinelsOf(recipe, stored.tokenizer, VocabSize(stored.shape));
       }
-      stored.other_ends = EndsOfOrigin(meta);
+      stored.other_ends = EndsOfOrigin(stored.directory, meta);
     }
     weights = OpenInitialWeights(std::move(reader));
   }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "models/family.h"
@@ -11,6 +13,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/json_text.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
 #include "trainer/weights/hf_weights.h"
@@ -115,7 +118,7 @@ JsonValue Parse(std::string_view text, const std::string& path) {
     throw CheckpointError(path + ": has " + std::to_string(text.size()) + " bytes, the most is " +
                           std::to_string(kMaxBytes));
   }
-  JsonValue json = ParseJson(text, path, kErrors);
+  JsonValue json = ParseJson(JsonOfPython(std::string(text)), path, kErrors);
   if (!json.IsObject()) json.Refuse("is not a JSON object");
   return json;
 }
@@ -154,6 +157,29 @@ HfConfig ReadHfConfig(const std::string& directory) {
   return ParseHfConfig(ReadWholeFile(path), path, HoldsHfWeights(directory) ? &files : nullptr);
 }
 
+std::vector<std::string> MoreHfTemplatesIn(const std::string& directory) {
+  const std::string folder = "additional_chat_templates";
+  std::vector<std::string> names;
+  std::error_code none;
+  for (std::filesystem::directory_iterator at(directory + "/" + folder, none), end;
+       !none && at != end; at.increment(none)) {
+    if (at->path().extension() == ".jinja")
+      names.push_back(folder + "/" + at->path().filename().string());
+  }
+  return names;
+}
+
+std::vector<std::string> HfTextFilesIn(const std::string& directory) {
+  std::vector<std::string> names = MoreHfTemplatesIn(directory);
+  for (const char* name :
+       {"config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
+        "tokenizer.model", "spiece.model", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "chat_template.jinja", "chat_template.json"}) {
+    if (PathExists(directory + "/" + name)) names.emplace_back(name);
+  }
+  return names;
+}
+
 std::optional<DType> ReadHfDType(const std::string& directory) {
   const std::string path = directory + "/config.json";
   if (!PathExists(path)) return std::nullopt;
@@ -172,9 +198,9 @@ std::optional<DType> ReadHfDType(const std::string& directory) {
 std::string ReadHfGenerationConfig(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
   if (!PathExists(path)) return "";
-  std::string text = ReadWholeFile(path);
+  const std::string text = ReadWholeFile(path);
   Parse(text, path);
-  return text;
+  return ReadPythonJson(text).value_or(PythonJson{text, {}}).text;
 }
 
 std::vector<std::string> ReadHfClasses(const std::string& directory) {

@@ -33,6 +33,12 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path,
                        const HfFiles* files = nullptr);
 HfConfig ReadHfConfig(const std::string& directory);  // Parses its config.json.
 
+// Names of the files in `directory`, beside its weights, that say how the model is used: what it
+// is, its tokenizer with its templates, what becomes of an image.
+std::vector<std::string> HfTextFilesIn(const std::string& directory);
+// Those of them that chat templates beyond the first are in.
+std::vector<std::string> MoreHfTemplatesIn(const std::string& directory);
+
 // The tokens that end a text of the model in `directory`, as for transformers' generate(): from
 // generation_config.json, or else from config.json. Empty where neither says. Throws
 // CheckpointError.

@@ -110,19 +110,18 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
     const JsonTree index =
         JsonTree::Object({{"metadata", JsonTree::Object({{"total_size", exported.bytes}})},
                           {"weight_map", file_of}});
-    WriteAtomicFile(directory.temporary() + "/model.safetensors.index.json", index.Dump(2) + "\n");
+    directory.Write("model.safetensors.index.json", index.Dump(2) + "\n");
   }
   for (const auto& [file, contents] : options.tokenizer.contents) {
-    WriteAtomicFile(directory.temporary() + "/" + file, contents);
+    directory.Write(file, contents);
   }
   if (decoder || (has_tokens && !options.generation.empty())) {
-    WriteAtomicFile(directory.temporary() + "/generation_config.json",
-                    HfGenerationConfigToJson(ids, options.generation));
+    directory.Write("generation_config.json", HfGenerationConfigToJson(ids, options.generation));
   }
   if (!options.image_processor.empty()) {
-    WriteAtomicFile(directory.temporary() + "/preprocessor_config.json", options.image_processor);
+    directory.Write("preprocessor_config.json", options.image_processor);
   }
-  WriteAtomicFile(directory.temporary() + "/config.json", config);
+  directory.Write("config.json", config);
   directory.Publish();
   return exported;
 }
@@ -141,32 +140,27 @@ HfTokenizerFiles FilesOf(const RunTokenizer& run, const ModelShape& shape) {
 
 // Where the run, or the run that it began with, began.
 struct Origin {
-  std::string directory;             // A Hugging Face directory; empty: there is none.
+  // With a config.json and what else says how the model is used: a Hugging Face directory, or an
+  // import of one. Empty: there is none.
+  std::string directory;
   std::vector<std::string> classes;  // The nearest run's that names any.
   std::string gone;                  // Why it cannot be read; or "".
 };
 
-Origin OriginOf(const CheckpointMeta& meta) {
+Origin OriginOf(std::string from, CheckpointMeta meta) {
   constexpr int kMostRuns = 16;
   Origin origin{"", meta.classes, ""};
-  std::string text = meta.recipe;
   try {
-    for (int i = 0; i < kMostRuns && !text.empty(); ++i) {
-      const Recipe recipe = ParseRecipe({{"the checkpoint's recipe", text}});
+    for (int i = 0; i < kMostRuns && !meta.recipe.empty(); ++i) {
+      const Recipe recipe = ParseRecipe({{"the checkpoint's recipe", meta.recipe}});
       if (!recipe.model.init_from) return origin;
-      const std::string from = FindBaseWeights(*recipe.model.init_from);
-      std::vector<std::string> classes;
-      if (PathExists(from + "/manifest.json")) {
-        const CheckpointMeta before = ReadCheckpointMeta(from);
-        classes = before.classes;
-        text = before.recipe;
-      } else {
-        classes = ReadHfClasses(from);
-        text.clear();
-        origin.directory = from;
-      }
-      if (origin.classes.empty()) origin.classes = classes;
+      from = FindBaseWeights(*recipe.model.init_from);
+      const bool ours = PathExists(from + "/manifest.json");
+      meta = ours ? ReadCheckpointMeta(from) : CheckpointMeta();
+      if (!ours) meta.classes = ReadHfClasses(from);
+      if (origin.classes.empty()) origin.classes = meta.classes;
     }
+    if (meta.recipe.empty() && PathExists(from + "/config.json")) origin.directory = from;
   } catch (const Error& error) {  // It is gone, or was moved.
     origin.gone = error.what();
   }
@@ -249,7 +243,11 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   const std::shared_ptr<Model> model = ModelOfCheckpoint(reader);
   CheckpointExported exported;
   RunTokenizer run;
-  if (!meta.recipe.empty()) {
+  if (meta.recipe.empty()) {  // It was imported.
+    run.name = TokenizerFileIn(checkpoint).value_or("");
+    const std::string images = checkpoint + "/preprocessor_config.json";
+    if (PathExists(images)) options.image_processor = ReadWholeFile(images);
+  } else {
     const Recipe recipe = ParseRecipe({{checkpoint + "/manifest.json, recipe", meta.recipe}});
     run = TokenizerOfRun(recipe);
     options.image_processor = ImageProcessorOf(recipe, shape, exported.warnings);
@@ -270,7 +268,7 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
     }
   }
   if (!tokenizer.empty()) run.name = tokenizer;
-  const Origin origin = OriginOf(meta);
+  const Origin origin = OriginOf(checkpoint, meta);
   options.classes = origin.classes;
   std::optional<DType> came_as;
   if (!origin.directory.empty()) {
@@ -293,8 +291,8 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   return exported;
 }
 
-std::vector<int32_t> EndsOfOrigin(const CheckpointMeta& meta) {
-  const Origin origin = OriginOf(meta);
+std::vector<int32_t> EndsOfOrigin(const std::string& checkpoint, const CheckpointMeta& meta) {
+  const Origin origin = OriginOf(checkpoint, meta);
   try {
     return origin.directory.empty() ? std::vector<int32_t>() : ReadHfEos(origin.directory);
   } catch (const CheckpointError&) {  // It is damaged by now.

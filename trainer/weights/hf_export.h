@@ -49,7 +49,7 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
 struct CheckpointExported {
   HfExported weights;
   DType dtype = DType::kFloat32;
-  bool as_it_came = false;            // `dtype` is that of model.init_from.
+  bool as_it_came = false;            // `dtype` is that of model.init_from, or of the import.
   std::vector<std::string> warnings;  // Things that the directory lacks, or to look after.
 };
 
@@ -60,14 +60,16 @@ struct CheckpointExported {
 // model.init_from, whose further generation settings are kept. Classes have the names of the run's
 // folders, or else those of model.init_from.
 // `dtype` replaces options.dtype; empty: the dtype of model.init_from's config.json, or fp32 where
-// no file names one. Throws CheckpointError, and for `tokenizer` DataError and ConfigError.
+// no file names one. An import (ImportHf) is exported with the files that it came with. Throws
+// CheckpointError, and for `tokenizer` DataError and ConfigError.
 CheckpointExported ExportCheckpoint(CheckpointHold checkpoint, const std::string& out,
                                     const std::string& tokenizer, std::optional<DType> dtype,
                                     HfExportOptions options, const ByteProgress& progress);
 
 // The tokens that end a text in the Hugging Face directory of model.init_from, of this run or of
-// the run that it began with, for a text of the run to end with, too. Empty where there is none.
-std::vector<int32_t> EndsOfOrigin(const CheckpointMeta& meta);
+// the run that it began with, for a text of the run to end with, too; or those of an import. Empty
+// where there is none.
+std::vector<int32_t> EndsOfOrigin(const std::string& checkpoint, const CheckpointMeta& meta);
 
 struct AdaptersExported {
   HfAdaptersExported adapters;

@@ -267,6 +267,9 @@ HfImported ImportHf(const std::string& directory, const std::string& out,
   WholeCheckpoint checkpoint;
   checkpoint.meta.config = ShapeToJson(config.shape);
   checkpoint.meta.classes = ReadHfClasses(directory);
+  for (const std::string& name : HfTextFilesIn(directory)) {
+    checkpoint.beside[name] = ReadWholeFile(directory + "/" + name, kAnySize);
+  }
   checkpoint.layout = MakeLayout(ShapesOf(*model), WrapPolicy(), /*shards=*/1);
   checkpoint.states = {"master"};
   std::map<std::string, const ModelBuffer*> buffers;

@@ -78,8 +78,9 @@ struct HfImported {
 };
 
 // Makes the checkpoint `out` (WriteCheckpoint) for a world of one: the master weights in fp32, the
-// shape, and no recipe, optimizer state or tokens seen. Every tensor of the directory must be the
-// model's, or known to be of no use, and finite, unless `allow_nonfinite`. Throws CheckpointError.
+// shape, and no recipe, optimizer state or tokens seen. kHfTextFiles come along. Every tensor of
+// the directory must be the model's, or known to be of no use, and finite, unless
+// `allow_nonfinite`. Throws CheckpointError.
 HfImported ImportHf(const std::string& directory, const std::string& out,
                     const ByteProgress& progress, bool allow_nonfinite = false);
 

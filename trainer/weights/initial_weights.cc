@@ -190,7 +190,8 @@ ModelShape ReadInitialShape(const std::string& directory) {
 
 std::vector<int32_t> InitialEos(const std::string& directory) {
   const Weights found = Find(directory);
-  return found.ours ? std::vector<int32_t>() : ReadHfEos(found.directory);
+  const bool says = !found.ours || PathExists(found.directory + "/config.json");  // An import's.
+  return says ? ReadHfEos(found.directory) : std::vector<int32_t>();
 }
 
 HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory) {
@@ -226,7 +227,7 @@ std::vector<std::string> InitialNotes(const std::string& directory) {
 
 RunTokenizer InitialTokenizer(const std::string& directory) {
   const Weights found = Find(directory);
-  for (const std::string& folder : {found.adapter, found.ours ? "" : found.directory}) {
+  for (const std::string& folder : {found.adapter, found.directory}) {  // Or an import's.
     const auto file = folder.empty() ? std::nullopt : TokenizerFileIn(folder);
     if (!file) continue;
     RunTokenizer tokenizer;
@@ -235,7 +236,7 @@ RunTokenizer InitialTokenizer(const std::string& directory) {
   }
   if (found.ours) {
     const std::string recipe = ReadCheckpointMeta(found.directory).recipe;
-    if (recipe.empty()) return {};  // It was imported.
+    if (recipe.empty()) return {};  // It was imported, without a tokenizer.
     return TokenizerOfRun(ParseRecipe({{found.directory + "/manifest.json, recipe", recipe}}));
   }
   return {};

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json_tree.h"
@@ -167,8 +168,10 @@ HfTokenizerFiles ReadHfTokenizerFiles(const std::string& name, std::optional<int
     // T5Tokenizer looks for spiece.model, others for tokenizer.model.
     sentinels = !json && tokenizer->IdOf("<extra_id_0>");
     out.contents[json ? "tokenizer.json" : sentinels ? "spiece.model" : "tokenizer.model"] = bytes;
-    for (const char* beside : {kConfig, "special_tokens_map.json", "added_tokens.json",
-                               "chat_template.jinja", "chat_template.json"}) {
+    std::vector<std::string> files = MoreHfTemplatesIn(folder.string());
+    files.insert(files.end(), {kConfig, "special_tokens_map.json", "added_tokens.json",
+                               "chat_template.jinja", "chat_template.json"});
+    for (const std::string& beside : files) {
       const std::string path = (folder / beside).string();
       if (!PathExists(path)) continue;
       FileText read = ReadFileText(path, kMostTextBytes);

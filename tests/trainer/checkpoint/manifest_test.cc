@@ -313,6 +313,14 @@ TEST(ManifestTest, RefusesWhatContradictsItself) {
          j["files"][0]["slices"].push_back(again);
        }},
       {"exactly once", [](Json& j) { j["files"][1]["slices"][0]["begin"] = int64_t{1} << 59; }},
+      {"beside[1]: is not the name of a file in the directory",
+       [](Json& j) {
+         j["beside"] = {"templates/a.jinja", "../b"};
+       }},
+      {"beside[0]: is not the name", [](Json& j) { j["beside"] = {"/etc/passwd"}; }},
+      {"beside[0]: is not the name", [](Json& j) { j["beside"] = {"a/../../b"}; }},
+      {"beside[0]: is not the name", [](Json& j) { j["beside"] = {"templates/"}; }},
+      {"beside[0]: is empty", [](Json& j) { j["beside"] = {""}; }},
       {"files: is not a list", [](Json& j) { j["files"] = Json::object(); }},
       {"files[0]: has no name", [](Json& j) { j["files"][0] = 3; }},
   };

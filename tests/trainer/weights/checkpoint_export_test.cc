@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_export.h"
 #include "trainer/weights/hf_weights.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {
@@ -138,9 +140,9 @@ TEST_F(ExportOfTexts, EveryEndThatCameInOrWasLearntEndsAText) {
     }
   }
   const std::string run = Run(R"({"eos_token_id": [3, 7]})", "text");
-  EXPECT_EQ(EndsOfOrigin(CheckpointReader(run).manifest().meta), (Ids{3, 7}));
+  EXPECT_EQ(EndsOfOrigin(run, CheckpointReader(run).manifest().meta), (Ids{3, 7}));
   FreshDirectory("base");
-  EXPECT_EQ(EndsOfOrigin(CheckpointReader(run).manifest().meta), Ids());
+  EXPECT_EQ(EndsOfOrigin(run, CheckpointReader(run).manifest().meta), Ids());
   EXPECT_EQ(Exported(Run(R"({"eos_token_id": 5, "pad_token_id": 2})", "text"),
                      "generation_config.json")["pad_token_id"],
             2);
@@ -164,6 +166,48 @@ TEST_F(ExportOfTexts, SamplingSettingsOfTheBaseStay) {
   EXPECT_FALSE(got.contains("temperature"));
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("no generation settings of model.init_from"), std::string::npos);
+}
+
+// Wherever the directory is by now, and from a reshard or a run of the import.
+TEST_F(ExportOfTexts, AnImportComesOutAsItWentIn) {
+  const std::string base = FreshDirectory("base") + "/hf", dir = FreshDirectory("imports");
+  CheckpointReader plain(Checkpoint(FreshDirectory("plain") + "/step_0", shape_, ""));
+  ExportHf(plain, shape_, *MakeModel(shape_), base, {.dtype = DType::kBFloat16}, nullptr);
+  std::map<std::string, std::string> files = {
+      {"tokenizer.json", ReadWholeFile(dir_ + "/tokenizer.json", kAnySize)},
+      {"tokenizer_config.json",
+       R"({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"})"},
+      {"special_tokens_map.json", R"({"pad_token": "<|endoftext|>"})"},
+      {"chat_template.jinja", ReadWholeFile(dir_ + "/chat_template.jinja")},
+      {"additional_chat_templates/tools.jinja", "{{ messages }}"}};
+  fs::create_directory(base + "/additional_chat_templates");
+  for (const auto& [name, contents] : files) std::ofstream(base + "/" + name) << contents;
+  std::ofstream(base + "/generation_config.json")
+      << R"({"temperature": 0.5, "length_penalty": NaN, "eos_token_id": [3, 7]})";
+  ImportHf(base, dir + "/imported", nullptr);
+  FreshDirectory("base");
+  ReshardCheckpoint(dir + "/imported", 2, 2, dir + "/resharded", nullptr);
+  Checkpoint(dir + "/run", shape_,
+             "model: {init_from: " + dir +
+                 "/imported}\ndata: {seq_len: 8, train: {source: text, "
+                 "paths: [x], tokenizer: " +
+                 dir + "/imported/tokenizer.json}}\n" + kRest);
+  for (const char* from : {"/imported", "/resharded", "/run"}) {
+    SCOPED_TRACE(from);
+    const std::string out = dir + "/out" + from;
+    const CheckpointExported exported =
+        ExportCheckpoint(HoldCheckpoint(dir + from), out, "", std::nullopt, {}, nullptr);
+    EXPECT_EQ(exported.warnings, Strings());
+    EXPECT_EQ(exported.dtype, DType::kBFloat16);
+    for (const auto& [name, contents] : files) {
+      EXPECT_EQ(ReadWholeFile(out + "/" + name, kAnySize), contents) << name;
+    }
+    const Json generation = Json::parse(ReadWholeFile(out + "/generation_config.json"));
+    EXPECT_EQ(generation["temperature"], 0.5);
+    EXPECT_EQ(IdsOf(generation["eos_token_id"]), (Ids{turn_, 3, 7}));
+  }
+  EXPECT_EQ(InitialEos(dir + "/imported"), (Ids{3, 7}));
+  EXPECT_EQ(InitialTokenizer(dir + "/imported").name, dir + "/imported/tokenizer.json");
 }
 
 TEST_F(ExportOfTexts, AnEndOfTurnThatIsNoTokenIsNamed) {
@@ -229,8 +273,10 @@ TEST(ExportOfImages, ClassesHaveTheNamesOfTheirFolders) {
       "model: {init_from: " + base + "}\ndata: {train: {source: images, paths: [x]}}\n" + kRest;
   EXPECT_EQ(config(kVit, {}, from)["id2label"]["1"], "bees");
   EXPECT_EQ(config(kVit, {"x", "y", "z"}, from)["id2label"]["1"], "y");
+  std::ofstream(base + "/preprocessor_config.json") << R"({"image_mean": [0.25]})";
   ImportHf(base, dir + "/imported", nullptr);
   EXPECT_EQ(Exported(dir + "/imported", "config.json")["id2label"]["0"], "ants");
+  EXPECT_EQ(Exported(dir + "/imported", "preprocessor_config.json")["image_mean"][0], 0.25);
 }
 
 TEST(ExportOfImages, TheProcessorDoesWhatEvaluationsDo) {
