@@ -57,21 +57,22 @@ std::string ConfigJson(const Adapters& adapters, const Model& model,
   const bool whole = options.alpha == std::floor(options.alpha) && options.alpha < 1e15;
   const JsonTree alpha =
       whole ? JsonTree(static_cast<int64_t>(options.alpha)) : JsonTree(options.alpha);
-  return JsonTree::Object({{"peft_type", "LORA"},
-                           {"task_type", "CAUSAL_LM"},
-                           {"base_model_name_or_path", options.base},
-                           {"revision", nullptr},
-                           {"inference_mode", true},
-                           {"r", adapters.rank},
-                           {"lora_alpha", alpha},
-                           {"lora_dropout", 0.0},
-                           {"target_modules", TargetModules(adapters.adapted, adapters.all)},
-                           {"fan_in_fan_out", model.linear_layout() == WeightLayout::kInOut},
-                           {"bias", "none"},
-                           {"modules_to_save", nullptr},
-                           {"init_lora_weights", true},
-                           {"use_rslora", false},
-                           {"use_dora", false}})
+  return JsonTree::Object(
+             {{"peft_type", "LORA"},
+              {"task_type", options.task.empty() ? JsonTree() : JsonTree(options.task)},
+              {"base_model_name_or_path", options.base},
+              {"revision", nullptr},
+              {"inference_mode", true},
+              {"r", adapters.rank},
+              {"lora_alpha", alpha},
+              {"lora_dropout", 0.0},
+              {"target_modules", TargetModules(adapters.adapted, adapters.all)},
+              {"fan_in_fan_out", model.linear_layout() == WeightLayout::kInOut},
+              {"bias", "none"},
+              {"modules_to_save", nullptr},
+              {"init_lora_weights", true},
+              {"use_rslora", false},
+              {"use_dora", false}})
              .Dump(2) +
          "\n";
 }

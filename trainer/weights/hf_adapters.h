@@ -20,6 +20,7 @@ struct HfAdapterOptions {
   std::string state = "master";   // "ema": the averaged weights.
   double alpha = 0;               // The adapters' sum is scaled by alpha / rank.
   std::string base = {};          // The directory of the adapted weights.
+  std::string task = {};          // PEFT's name of the model's; "": none.
 };
 
 struct HfAdaptersExported {

@@ -305,7 +305,8 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
   namespace fs = std::filesystem;
   CheckpointReader reader(std::move(hold));
   const std::string& checkpoint = reader.directory();
-  const std::string& text = reader.manifest().meta.recipe;
+  const CheckpointMeta& meta = reader.manifest().meta;
+  const std::string& text = meta.recipe;
   ModelRecipe model;
   if (!text.empty()) model = ParseRecipe({{checkpoint + "/manifest.json, recipe", text}}).model;
   if (!model.lora) {
@@ -316,6 +317,16 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
   options.alpha = model.lora->alpha;
   options.base = fs::absolute(*model.init_from).lexically_normal().string();
   AdaptersExported exported;
+  const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
+  if (shape.family().Decoder(shape)) {
+    options.task = "CAUSAL_LM";
+  } else if (shape.family().TargetDecoder(shape)) {
+    options.task = "SEQ_2_SEQ_LM";
+  } else {
+    exported.warnings.push_back(
+        "the adapters have the names of the weights' files, and the modules of transformers 5 have "
+        "others: peft does not find them there. Without --adapters they are merged");
+  }
   exported.adapters = ExportHfAdapters(reader, *ModelOfCheckpoint(reader), out, options, progress);
   std::error_code ignored;
   if (!fs::exists(options.base + "/config.json", ignored) || HoldsPeftAdapter(options.base)) {

@@ -35,6 +35,26 @@ TEST(TargetModules, AreLastPartsWhereAllOfTheirNameAreAdapted) {
             (Strings{"h.0.attn.c_attn", "h.0.attn.c_proj", "h.1.attn.c_proj"}));
 }
 
+TEST(ExportAdapters, NamesTheTaskOfItsModel) {
+  const auto task = [](const std::string& family, const std::string& fixture, Strings& warnings) {
+    const std::string tuned = SavedCheckpoint(
+        "task", {"model={family: " + family +
+                 ", hidden_size: null, num_hidden_layers: null, num_attention_heads: null, "
+                 "vocab_size: null, max_position_embeddings: null, init_from: tests/fixtures/" +
+                 family + "/" + fixture + ", lora: {rank: 1}}"});
+    const std::string out = UnusedPath("adapters");
+    warnings = ExportAdapters(CheckpointHold(tuned), out, {}, nullptr).warnings;
+    return Json::parse(ReadWholeFile(out + "/adapter_config.json"))["task_type"];
+  };
+  Strings warnings;
+  EXPECT_EQ(task("gpt2", "odd_heads", warnings), "CAUSAL_LM");
+  EXPECT_EQ(task("t5", "gated", warnings), "SEQ_2_SEQ_LM");
+  EXPECT_EQ(warnings, Strings());
+  EXPECT_EQ(task("vit", "odd", warnings), nullptr);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("peft does not find them there"), std::string::npos);
+}
+
 TEST(ExportAdapters, WritesWhatPeftReads) {
   const std::string base = fs::path(SavedCheckpoint("base")).lexically_normal();
   const std::string tuned = SavedCheckpoint(
