@@ -36,24 +36,33 @@ CASES = {
                dict(r=4, lora_alpha=6, use_rslora=True, target_modules=["c_attn", "c_proj"])),
     "ends": ("llama/llama_6_2", "AutoModelForCausalLM",
              dict(r=2, lora_alpha=3, target_modules=["lm_head", "embed_tokens", "gate_proj"])),
+    "whole": ("llama/qwen3_documents", "AutoModelForCausalLM",
+              dict(r=1, lora_alpha=2, target_modules=["lm_head", "k_proj"],
+                   modules_to_save=["embed_tokens", "norm"])),
+    "biases": ("llama/llama_biases", "AutoModelForCausalLM",
+               dict(r=1, lora_alpha=3, target_modules=["v_proj"], bias="all")),
     "t5": ("t5/gated", "T5ForConditionalGeneration",
            dict(r=2, lora_alpha=4, target_modules=["q", "wi_0", "EncDecAttention.v"])),
     "vit": ("vit/odd", "AutoModelForImageClassification",
             dict(r=1, lora_alpha=2.5, target_modules=["classifier"])),
 }
 
+SEEDS = ["ends", "patterns", "plain", "rslora", "t5", "vit"]
+
 
 def write(name, out):
     base, kind, arguments = CASES[name]
     path = FIXTURES / base
-    torch.manual_seed(sorted(CASES).index(name))
+    torch.manual_seed(SEEDS.index(name) if name in SEEDS else 100 + sorted(CASES).index(name))
     load = getattr(transformers, kind).from_pretrained
     model = peft.get_peft_model(load(path, dtype=torch.float32), peft.LoraConfig(**arguments))
     for parameter in (p for n, p in model.named_parameters() if "lora_" in n):
         parameter.data.normal_(std=0.5)
+    for parameter in (p for n, p in model.named_parameters() if "lora_" not in n and p.requires_grad):
+        parameter.data.add_(0.5 * torch.randn_like(parameter))  # It is stored whole.
     config = model.peft_config["default"]
     config.base_model_name_or_path = str(path.relative_to(ROOT))
-    model.save_pretrained(out, save_embedding_layers=False)
+    model.save_pretrained(out, save_embedding_layers="auto" if name == "whole" else False)
     (out / "README.md").unlink(missing_ok=True)
     saved = json.loads((out / "adapter_config.json").read_text())
     saved["target_modules"].sort()  # It was a set.

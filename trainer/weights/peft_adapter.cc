@@ -11,9 +11,12 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/core/json_text.h"
 #include "trainer/core/read_file.h"
+#include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
+#include "trainer/weights/hf_hints.h"
 
 namespace fsdp {
 namespace {
@@ -52,7 +55,7 @@ JsonValue ReadConfig(const std::string& directory) {
   const std::string path = directory + "/adapter_config.json";
   const FileText read = ReadFileText(path, kMostTextBytes);
   if (!read.why.empty()) throw CheckpointError(path + ": " + read.why);
-  JsonValue config = ParseJson(read.text, path, kErrors);
+  JsonValue config = ParseJson(JsonOfPython(read.text), path, kErrors);
   if (!config.IsObject()) config.Refuse("is not a JSON object");
   return config;
 }
@@ -69,7 +72,9 @@ void RefuseOthers(const JsonValue& config) {
     const bool is_init = key == "init_lora_weights" &&
                          std::any_of(std::begin(kInits), std::end(kInits),
                                      [&value = value](const char* init) { return value.Is(init); });
-    const bool is_none = key == "bias" && value.IsText("none");
+    const bool is_none = (key == "bias" && (value.IsText("none") || value.IsText("all") ||
+                                            value.IsText("lora_only"))) ||
+                         (key == "modules_to_save" && value.IsList());
     const bool is_off = value.IsNull() || value.Is("false") || value.Is("{}") || value.Is("[]");
     if (!is_init && !is_none && !is_off) {
       config.Refuse(key, value.Show() +
@@ -114,12 +119,19 @@ double NumberFor(const JsonValue& config, const char* pattern_key, const char* s
   return found ? *found : config.At(standard).Number();
 }
 
-// "x" of "base_model.model.x.lora_A.weight", and "lora_A.weight".
+// "x" of "base_model.model.x.lora_A.weight", and "lora_A.weight". A tensor that is stored whole, as
+// those of modules_to_save, biases, and "x.base_layer.weight" of an adapted embedding, has no
+// second part, and the model's name.
 std::pair<std::string, std::string> Cut(std::string_view name) {
   if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
-  const size_t at = name.rfind(".lora_");
-  if (at == std::string_view::npos) return {std::string(name), ""};
-  return {std::string(name.substr(0, at)), std::string(name.substr(at + 1))};
+  if (const size_t at = name.rfind(".lora_"); at != std::string_view::npos) {
+    return {std::string(name.substr(0, at)), std::string(name.substr(at + 1))};
+  }
+  std::string whole(name);
+  constexpr std::string_view kBase = ".base_layer.";
+  if (const size_t at = whole.rfind(kBase); at != std::string::npos)
+    whole.erase(at, kBase.size() - 1);
+  return {whole, ""};
 }
 
 // As an embedding of two stacks is.
@@ -154,6 +166,14 @@ LoraFactors FactorsFor(const JsonValue& config, const Parameter& parameter,
   return factors;
 }
 
+// The file, where it is there.
+std::string FileIn(const std::string& directory) {
+  const std::string path = directory + "/adapter_model.safetensors";
+  if (PathExists(path)) return path;
+  throw CheckpointError(directory + ": holds no adapter_model.safetensors" +
+                        HowToGetWeights(directory));
+}
+
 }  // namespace
 
 bool HoldsPeftAdapter(const std::string& directory) {
@@ -166,18 +186,34 @@ std::string PeftBase(const std::string& directory) {
 }
 
 PeftAdapter::PeftAdapter(const std::string& directory, const Model& model, bool is_tied)
-    : file_(directory + "/adapter_model.safetensors") {
+    : file_(FileIn(directory)) {
   const JsonValue config = ReadConfig(directory);
   RefuseOthers(config);
   std::map<std::string, std::set<std::string>> parts;  // By module.
+  std::map<std::string, std::string> stored;  // By the name that Cut() gives: that in the file.
   for (const std::string& name : file_.Names()) {
     const auto [module, part] = Cut(name);
     parts[module].insert(part);
+    if (part.empty()) stored[module] = name;
   }
   const std::set<std::string> linear = {"lora_A.weight", "lora_B.weight"},
                               embedding = {"lora_embedding_A", "lora_embedding_B"};
+  const auto refuse_shared = [&](const std::string& what) {
+    throw CheckpointError(file_.path() + ": adapts '" + what +
+                          "', which the model uses in two places: only adapters of what is used "
+                          "once are in this version");
+  };
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* parameter : segment.parameters) {
+      for (const ParameterSlice& slice : parameter->slices()) {
+        const auto found = stored.find(slice.name);
+        if (found == stored.end()) continue;
+        const bool ties = is_tied && !segment.is_block && slice.shape.rank() == 2;
+        if (ties || IsShared(model, *parameter)) refuse_shared(slice.name);
+        Require(found->second, slice.shape);
+        whole_[slice.name] = found->second;
+        parts.erase(slice.name);
+      }
       if (parameter->shape().rank() != 2) continue;
       for (const ParameterSlice& slice : parameter->slices()) {
         const std::string module = ModuleOf(slice.name);
@@ -185,11 +221,7 @@ PeftAdapter::PeftAdapter(const std::string& directory, const Model& model, bool 
         if (module == slice.name || found == parts.end()) continue;
         const bool of_rows = found->second == embedding;
         if (found->second != linear && !of_rows) continue;
-        if ((of_rows && is_tied) || IsShared(model, *parameter)) {
-          throw CheckpointError(file_.path() + ": adapts '" + module +
-                                "', which the model uses in two places: only adapters of what is "
-                                "used once are in this version");
-        }
+        if ((of_rows && is_tied) || IsShared(model, *parameter)) refuse_shared(module);
         // A block's linear layers have the model's layout, all others torch's. A row of an
         // embedding is what one of its inputs gives.
         const WeightLayout layout = of_rows            ? WeightLayout::kInOut
@@ -209,8 +241,11 @@ PeftAdapter::PeftAdapter(const std::string& directory, const Model& model, bool 
     }
   }
   for (const auto& [module, found] : parts) {
-    throw CheckpointError(file_.path() + ": holds '" + module + "." + *found.begin() +
-                          "', which is no A and B of a weight of the model");
+    throw CheckpointError(file_.path() + ": holds '" + module +
+                          (found.begin()->empty() ? "" : "." + *found.begin()) +
+                          "', which is no weight of the model, nor A and B of one: merge the "
+                          "adapter with peft (merge_and_unload(), save_pretrained()) and take the "
+                          "merged weights");
   }
 }
 
@@ -220,7 +255,9 @@ std::string PeftAdapter::NameOf(const std::string& tensor) const {
 
 void PeftAdapter::Require(const std::string& tensor, const Shape& shape) const {
   const std::vector<int64_t>& there = file_.Info(tensor).shape;
-  if (there.size() == 2 && Shape{there[0], there[1]} == shape) {
+  bool same = static_cast<int>(there.size()) == shape.rank();
+  for (int i = 0; same && i < shape.rank(); ++i) same = there[static_cast<size_t>(i)] == shape[i];
+  if (same) {
     file_.ReadFloat(tensor, 0, {});  // Refuses a dtype that cannot be read.
     return;
   }
@@ -249,6 +286,13 @@ std::shared_ptr<const PeftAdapter::Loaded> PeftAdapter::Load(const Parameter& pa
 }
 
 void PeftAdapter::Add(const Parameter& parameter, int64_t begin, std::span<float> values) const {
+  for (const SlicePiece& piece : SlicePieces(parameter, begin, std::ssize(values))) {
+    const auto found = whole_.find(piece.slice->name);
+    if (found == whole_.end()) continue;
+    file_.ReadFloat(
+        found->second, piece.begin,
+        values.subspan(static_cast<size_t>(piece.at), static_cast<size_t>(piece.count)));
+  }
   const auto loaded = Load(parameter);
   if (!loaded) return;
   for (const LoraFactors& f : *loaded) AddLora(f, parameter.shape(), begin, values);

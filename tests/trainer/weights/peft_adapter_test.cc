@@ -15,6 +15,7 @@
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/model.h"
 #include "trainer/weights/hf_tensors.h"
@@ -94,7 +95,8 @@ TEST_P(PeftFixture, IsMergedAsPeftDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PeftFixture,
-                         ::testing::Values("plain", "patterns", "rslora", "ends", "t5", "vit"),
+                         ::testing::Values("plain", "patterns", "rslora", "ends", "whole", "biases",
+                                           "t5", "vit"),
                          [](const auto& info) { return std::string(info.param); });
 
 // transformers applies an adapter that lies beside weights, whatever base it names.
@@ -140,9 +142,8 @@ TEST(PeftAdapter, RefusesByKeyWhatItDoesNotMerge) {
            {{{"peft_type", "IA3"}}, "peft_type: \"IA3\" is not in this version, only \"LORA\""},
            {{{"peft_type", nullptr}}, "peft_type: null is not in this version"},
            {{{"use_dora", true}}, "use_dora: true is not in this version: merge the adapter"},
-           {{{"modules_to_save", {"classifier"}}}, "modules_to_save: a list is not in this"},
            {{{"lora_bias", true}}, "lora_bias: true is not in this version"},
-           {{{"bias", "all"}}, "bias: \"all\" is not in this version"},
+           {{{"bias", "some"}}, "bias: \"some\" is not in this version"},
            {{{"init_lora_weights", "pissa"}}, "init_lora_weights: \"pissa\" is not in this"},
            {{{"layer_replication", {{0, 2}}}}, "layer_replication: a list is not in this version"},
            {{{"trainable_token_indices", {3}}}, "trainable_token_indices: a list is not in this"},
@@ -156,7 +157,7 @@ TEST(PeftAdapter, RefusesByKeyWhatItDoesNotMerge) {
     EXPECT_EQ(words.substr(0, (file + want).size()), file + want) << members;
   }
   for (const Json& harmless :
-       {Json{{"init_lora_weights", "gaussian"}}, Json{{"modules_to_save", nullptr}},
+       {Json{{"init_lora_weights", "gaussian"}}, Json{{"modules_to_save", {"lm_head"}}},
         Json{{"some_future_key", false}}, Json{{"lora_dropout", 0.25}}}) {
     EXPECT_EQ(error("plain", harmless), "none") << harmless;
   }
@@ -165,26 +166,44 @@ TEST(PeftAdapter, RefusesByKeyWhatItDoesNotMerge) {
                 .find("adapter_model.safetensors: "),
             std::string::npos);
   EXPECT_NE(error("plain", {{"base_model_name_or_path", "tests/fixtures/gpt2/one_head"}})
-                .find("', which is no A and B of a weight of the model"),
+                .find("', which is no weight of the model, nor A and B of one"),
             std::string::npos);
+  const std::string directory = Copy("plain", {{"lora_dropout", "NaN"}});
+  std::string config = ReadWholeFile(directory + "/adapter_config.json");
+  config.replace(config.find("\"NaN\""), 5, "NaN");  // As Python writes it, in no key that counts.
+  std::ofstream(directory + "/adapter_config.json") << config;
+  EXPECT_EQ(ErrorOf([&] { OpenInitialWeights(directory); }, "none"), "none");
+  fs::rename(directory + "/adapter_model.safetensors", directory + "/adapter_model.bin");
+  EXPECT_EQ(ErrorOf([&] { OpenInitialWeights(directory); }),
+            directory +
+                ": holds no adapter_model.safetensors, but adapter_model.bin, which is not "
+                "read: peft's save_pretrained() writes safetensors");
 }
 
 // One of a tied embedding would change the head, which peft leaves as it is.
 TEST(PeftAdapter, RefusesWhatIsUsedTwice) {
-  const std::string directory = FreshDirectory("tied");
   const std::string base = "tests/fixtures/gpt2/one_head";  // 509 tokens, width 64.
-  std::ofstream(directory + "/adapter_config.json") << Json{
-      {"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}, {"base_model_name_or_path", base}};
-  const std::string module = "base_model.model.transformer.wte.lora_embedding_";
-  const SafetensorsEntry entries[] = {{module + "A", SafetensorsType::kF32, {1, 509}},
-                                      {module + "B", SafetensorsType::kF32, {64, 1}}};
-  SafetensorsWriter writer(directory + "/adapter_model.safetensors", entries);
-  writer.WriteBytes(module + "A", 0, std::vector<std::byte>(509 * 4));
-  writer.WriteBytes(module + "B", 0, std::vector<std::byte>(64 * 4));
-  writer.Finish();
-  EXPECT_NE(ErrorOf([&] {
-              OpenInitialWeights(directory);
-            }).find("adapts 'transformer.wte', which the model uses in two places"),
+  const auto error = [&](std::vector<SafetensorsEntry> entries) {
+    const std::string directory = FreshDirectory("tied");
+    std::ofstream(directory + "/adapter_config.json") << Json{
+        {"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}, {"base_model_name_or_path", base}};
+    for (SafetensorsEntry& entry : entries) {
+      entry.name = "base_model.model.transformer.wte." + entry.name;
+    }
+    SafetensorsWriter writer(directory + "/adapter_model.safetensors", entries);
+    for (const SafetensorsEntry& entry : entries) {
+      const auto bytes = static_cast<size_t>(4 * entry.shape[0] * entry.shape[1]);
+      writer.WriteBytes(entry.name, 0, std::vector<std::byte>(bytes));
+    }
+    writer.Finish();
+    return ErrorOf([&] { OpenInitialWeights(directory); });
+  };
+  constexpr auto kType = SafetensorsType::kF32;
+  EXPECT_NE(error({{"lora_embedding_A", kType, {1, 509}}, {"lora_embedding_B", kType, {64, 1}}})
+                .find("adapts 'transformer.wte', which the model uses in two places"),
+            std::string::npos);
+  EXPECT_NE(error({{"weight", kType, {509, 64}}})
+                .find("adapts 'transformer.wte.weight', which the model uses in two places"),
             std::string::npos);
 }
 
