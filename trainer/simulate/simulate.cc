@@ -12,8 +12,8 @@
 
 #include "trainer/comm/mesh_communicators.h"
 #include "trainer/comm/sim/sim_communicator.h"
-#include "trainer/core/batch.h"
 #include "trainer/core/atomic_file.h"
+#include "trainer/core/batch.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"

@@ -63,8 +63,8 @@ bool IsObjectAt(std::string_view text, size_t at) {
   return at < text.size() && text[at] == ':';
 }
 
-// ValueEnd() of an object that may take several lines, or kNone where text follows on the last: then
-// a quote that an earlier line lacks has ended it.
+// ValueEnd() of an object that may take several lines, or kNone where text follows on the last:
+// then a quote that an earlier line lacks has ended it.
 size_t SpanningEnd(std::string_view text, size_t at) {
   const size_t end = ValueEnd(text, at);
   const size_t next = text.find_first_not_of(" \t\r", end);

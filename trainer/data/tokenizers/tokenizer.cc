@@ -16,6 +16,7 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/core/json_tree.h"
+#include "trainer/core/paths.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
 #include "trainer/data/data_files.h"
@@ -180,8 +181,9 @@ std::string HowToGetTokenizer(const std::string& directory) {
     if (!PathExists((fs::path(directory) / file).string())) continue;
     return ", but " + std::string(file) +
            ", which is not read; transformers writes a tokenizer.json beside it: `python3 -c "
-           "\"import transformers as t; t.AutoTokenizer.from_pretrained('" +
-           directory + "').save_pretrained('" + directory + "')\"`";
+           "'import sys, transformers as t; "
+           "t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' " +
+           ShellWord(directory) + "`";
   }
   return "";
 }

@@ -69,8 +69,9 @@ TEST(SideFiles, OtherFilesHaveACure) {
               "tokenizer: " + dir +
                   ": holds no tokenizer.json, tokenizer.model or spiece.model, but vocab.json, "
                   "which is not read; transformers writes a tokenizer.json beside it: `python3 -c "
-                  "\"import transformers as t; t.AutoTokenizer.from_pretrained('" +
-                  dir + "').save_pretrained('" + dir + "')\"`");
+                  "'import sys, transformers as t; "
+                  "t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' " +
+                  dir + "`");
   }
 }
 
