@@ -10,9 +10,9 @@
 //                   "since_best": 1},
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "classes": ["ants", "bees"],                names of what images show, where folders have them
-//    "beside": ["config.json", ...],             files in the directory that an import brought
-//    along "recipe": "<YAML>", "config": "<JSON>", "data": {"train": [{"path": "a.txt", "bytes":
-//    1000, "hash": "<16 hexadecimal digits>"}, ...],
+//    "beside": ["config.json", ...],             files here that came with an import
+//    "recipe": "<YAML>", "config": "<JSON>",
+//    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
 //             "valid": []},                      data_files.h; an import has none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
 //                                                when it was saved: file_prefix.h

@@ -1,7 +1,8 @@
 // A LoRA adapter of PEFT (github.com/huggingface/peft 0.21, docs/source/developer_guides/
 // checkpoint.md), merged into weights as its merge_and_unload() does: W + scale x B A, where W is
 // the adapter's own if it is stored whole (modules_to_save, biases, the base of an adapted
-// embedding). Tests: tests/trainer/weights/peft_adapter_test.cc
+// embedding).
+// Tests: tests/trainer/weights/peft_adapter_test.cc
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_PEFT_ADAPTER_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_PEFT_ADAPTER_H_
 
