@@ -389,7 +389,10 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
 
 void CheckData(const Recipe& recipe, const ModelShape& shape) {
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  const std::vector<KeyedSource> sources = KeyedSources(recipe.data);
   if (MainRowOf(recipe.data).checks_by_opening) {
+    const auto has_files = [](const KeyedSource& keyed) { return !keyed.source->paths.empty(); };
+    if (std::none_of(sources.begin(), sources.end(), has_files)) return;
     OpenData(recipe, shape, /*data_ranks=*/1, seed, recipe.data.valid);
     return;
   }
@@ -398,7 +401,7 @@ void CheckData(const Recipe& recipe, const ModelShape& shape) {
   RunData data;
   const OpenProgress silent;
   Opener opener(recipe, shape, silent, data);
-  for (const KeyedSource& keyed : KeyedSources(recipe.data)) {
+  for (const KeyedSource& keyed : sources) {
     opener.Check(*keyed.source, keyed.key, seed);
   }
 }

@@ -70,6 +70,16 @@ TEST(Clicks, AreReadForTheModelsColumns) {
   EXPECT_EQ(data.files.train.size(), 1u);
 }
 
+// Files are opened, and nothing is drawn.
+TEST(Clicks, AreCheckedBeforeARun) {
+  const auto check = [](const std::string& source) {
+    const Recipe recipe = Load(source);
+    CheckData(recipe, ShapeFor(recipe));
+  };
+  EXPECT_THROW(check(Columns(FreshDirectory("none") + "/none.csv")), DataError);
+  check("planted: 1000000000");
+}
+
 TEST(Clicks, SayHowLowAModelCanGet) {
   const Recipe recipe = Load("planted: 500");
   Strings remarks;

@@ -189,7 +189,7 @@ TEST(Images, ARunThatItsDataEndsSavesFirst) {
     Strings ends = TrainRanks(world, recipe);
     for (const std::string& end : ends) {
       EXPECT_EQ(end, "4 data: " + broken +
-                         ": is damaged: IDAT: CRC error; the run can go on from " +
+                         ": is damaged: IDAT: incorrect data check; the run can go on from " +
                          *recipe.run.dir +
                          "/checkpoints/step_3, with data.allow_changed: true unless all files are "
                          "as they were when it started");
@@ -219,7 +219,7 @@ TEST(Images, ARunThatItsDataEndsSavesFirst) {
   Strings silent = how;
   silent.push_back("checkpoint.every=null");
   EXPECT_EQ(TrainRanks(1, Load(source, silent))[0],
-            "4 data: " + broken + ": is damaged: IDAT: CRC error");
+            "4 data: " + broken + ": is damaged: IDAT: incorrect data check");
 }
 
 TEST(Images, SayHowManyTheyAreAndInHowManyClasses) {
