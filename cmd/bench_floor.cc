@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-constexpr double kGiB = 0x1p-30;  // Of a byte.
+constexpr double kGiB = 0x1p-30;  // A byte in GiB.
 
 const char* Name(StepResource resource) {
   constexpr std::array<const char*, kNumStepResources> kNames = {

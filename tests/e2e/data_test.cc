@@ -46,8 +46,8 @@ std::vector<uint16_t> Tokens(int seed, int size) {
 std::vector<Json> Records(const TempDir& dir, const std::string& name, const std::string& kind) {
   std::vector<Json> records;
   for (Json record : OfKind(ReadMetrics(dir / name), kind)) {
-    for (const char* key :
-         {"step_time_s", "tokens_per_s", "samples_per_s", "tflops_per_device", "memory", "time"}) {
+    for (const char* key : {"step_time_s", "tokens_per_s", "targets_per_s", "samples_per_s",
+                            "tflops_per_device", "memory", "time"}) {
       record.erase(key);
     }
     records.push_back(record);

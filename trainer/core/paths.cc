@@ -51,7 +51,7 @@ std::string ShellWord(const std::string& text) {
   if (!text.empty() && text[0] != '-' && std::all_of(text.begin(), text.end(), is_plain)) {
     return text;
   }
-  // What a message shows as an escape, the shell makes by printf; line feeds at the end are lost.
+  // printf makes what a message would show as an escape; line feeds at the end are lost.
   if (PrintableName(text) != text) {
     std::string word = text.starts_with("-") ? "\"$(printf './" : "\"$(printf '";
     for (const char c : text) {

@@ -48,12 +48,10 @@ std::string EraseBar(std::string_view bar, int width) {
 }
 
 ProgressLine::ProgressLine()
-    : terminal_(IsTerminal(STDERR_FILENO)),
-      every_(terminal_ ? 0.2 : 10),
-      next_(terminal_ ? every_ : kFirst) {}
+    : terminal_(IsTerminal(STDERR_FILENO)), every_(terminal_ ? 0.2 : 10), next_(every_) {}
 
-ProgressLine::ProgressLine(std::string doing, double first_s) : ProgressLine() {
-  next_ = first_s;
+ProgressLine::ProgressLine(std::string doing, std::optional<double> first_s) : ProgressLine() {
+  next_ = first_s.value_or(terminal_ ? 2 : every_);
   doing_ = std::move(doing);
   watch_ = std::thread([this] { Watch(); });
 }

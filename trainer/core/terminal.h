@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -30,13 +31,13 @@ inline constexpr char kTerminalVariable[] = "FSDP_TRAIN_TERMINAL";
 inline constexpr char kBarMark = '\r';
 
 // How far a long job is, on stderr: on a terminal a line that is redrawn, and erased at the end;
-// elsewhere a line after two seconds, and then every ten. Nothing for a job that is done at once.
+// elsewhere a line every ten seconds. Nothing for a job that is done at once.
 class ProgressLine {
  public:
   ProgressLine();
-  // Says `doing` and the seconds so far, from `first_s` on. A thread draws it, however long nobody
-  // calls Do().
-  explicit ProgressLine(std::string doing, double first_s = kFirst);
+  // Says `doing` and the seconds so far, from `first_s` on; by default two seconds on a terminal. A
+  // thread draws it, however long nobody calls Do().
+  explicit ProgressLine(std::string doing, std::optional<double> first_s = std::nullopt);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -48,14 +49,13 @@ class ProgressLine {
   void End();                  // Erases the line. Before others write to the terminal.
 
  private:
-  static constexpr double kFirst = 2;  // Seconds.
   void Draw(const std::string& line);
   void Watch();
 
   const bool terminal_;
   const double every_;  // Seconds.
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  mutable std::mutex mutex_;  // Of all that follow.
+  mutable std::mutex mutex_;  // For all that follow.
   std::condition_variable wake_;
   double next_;
   std::string drawn_;  // On a terminal.

@@ -74,7 +74,7 @@ using internal::GuardedRange;
 
 std::mutex mutex;  // For what adds and removes.
 std::atomic<GuardedRange*> ranges = nullptr;
-std::vector<GuardedRange*> unused;  // Of these.
+std::vector<GuardedRange*> unused;  // Some of these.
 struct sigaction before;            // The earlier signal action.
 
 void OnBusError(int, siginfo_t* info, void*) {

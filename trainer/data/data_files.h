@@ -21,9 +21,9 @@ class MappingGuard;
 
 // The contents of one file, read-only, for as long as this lives. A plain file is mapped: it costs
 // address space, and ranks of a host share its pages. If the file becomes shorter meanwhile, the
-// lost part reads as zeros: a reader must call CheckIntact() before it uses the bytes. Of thousands
-// of small files, those that a process opens last are read into its memory. A name that ends in .gz
-// or .zst is decompressed into memory of this process, if it has room for it.
+// lost part reads as zeros: a reader must call CheckIntact() before it uses the bytes. A process
+// that opens thousands of small files reads the last of them into its memory. A name that ends in
+// .gz or .zst is decompressed into memory of this process, if it has room for it.
 class FileContents {
  public:
   static constexpr size_t kBeginBytes = 64 << 10;

@@ -226,26 +226,24 @@ void Samples::FillSample(int64_t sample, const RowViews& row) const {
            std::cref(place));
 }
 
-template <typename Number>
-int64_t Samples::SumOfSamples(int64_t begin, int64_t end, const Number& number) const {
+int64_t Samples::OfSamples(int64_t begin, int64_t end, bool targets) const {
   int64_t sum = 0;
   for (int64_t row = begin; row < end; ++row) {
     const auto [which, packed] = mixture_(row);
     const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
     for (const int32_t i : packed_[static_cast<size_t>(which)].SamplesOf(packed)) {
-      sum += std::invoke(number, source, i);
+      sum += targets ? source.Targets(i) : source.Length(i);
     }
   }
   return sum;
 }
 
 int64_t Samples::InputTokens(int64_t begin, int64_t end) const {
-  return windows() ? (end - begin) * options_.seq_len
-                   : SumOfSamples(begin, end, &SampleSource::Length);
+  return windows() ? (end - begin) * options_.seq_len : OfSamples(begin, end, /*targets=*/false);
 }
 
 int64_t Samples::Targets(int64_t begin, int64_t end) const {
-  if (!windows()) return SumOfSamples(begin, end, &SampleSource::Targets);
+  if (!windows()) return OfSamples(begin, end, /*targets=*/true);
   int64_t targets = (end - begin) * options_.seq_len;
   if (!options_.documents) return targets;
   for (int64_t sample = begin; sample < end; ++sample) {

@@ -106,19 +106,16 @@ class Samples final : public RowSource {
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   void CheckViews(const Batch& out, int64_t rows) const override;
   void Derive(const Batch& out) const override;
-  // Whole samples know their targets. Under `documents` it reads the windows' inputs, so that every
-  // rank reads a whole global batch once: 0.5 ms for 512 x 1024 tokens of uint16 where they lie in
-  // the page cache (8 GB/s, one core of a 2-core Xeon virtual machine), and a stat(2) a row, 1 us
-  // each, that sees whether the file is whole.
+  // Whole samples know their targets. Under `documents` every rank reads a whole global batch: 0.5
+  // ms for 512 x 1024 tokens of uint16 in the page cache (8 GB/s, one core of a 2-core Xeon virtual
+  // machine), and a stat(2) a row, 1 us each, that sees whether the file is whole.
   int64_t Targets(int64_t begin, int64_t end) const override;
   int64_t InputTokens(int64_t begin, int64_t end) const override;
   std::string WhyNoTargets(const std::string& of) const override;
 
  private:
   bool windows() const { return options_.packing == Packing::kWindows; }
-  // The sum of a number of the whole samples in rows [begin, end).
-  template <typename Number>
-  int64_t SumOfSamples(int64_t begin, int64_t end, const Number& number) const;
+  int64_t OfSamples(int64_t begin, int64_t end, bool targets) const;  // Else all tokens.
   struct RowViews;
   void FillWindow(int64_t sample, const RowViews& row) const;
   void FillSample(int64_t sample, const RowViews& row) const;
@@ -149,8 +146,7 @@ class TrainLoader {
   int64_t MicroBatches() const { return plan_.MicroBatches(); }
   // The global sample in a row, or kNoSample.
   int64_t SampleOf(int64_t step, int64_t micro_index, int64_t data_rank, int64_t row) const;
-  // Fills `out`. May block on the disk. Throws DataError as the source does, std::invalid_argument
-  // for Views of another shape or dtype.
+  // Fills `out`. May block on the disk. Throws as RowSource::CheckViews() and Fill() do.
   void MicroBatch(int64_t step, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   // Targets of weight 1 in the step, over all ranks: T of design.md. A global batch is always full,
   // so windows without `documents` have T0 = global_batch_size * seq_len. Otherwise all ranks count

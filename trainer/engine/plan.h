@@ -92,8 +92,8 @@ std::optional<RunPlan> PlanThatFits(Model& model, const SessionOptions& options,
 // A step's time on a described machine, from a simulation (simulate/).
 struct StepEstimate {
   double step_time_s = 0;
-  // The whole job's. tokens: those that the model reads; without a text, targets.
-  double samples_per_s = 0, tokens_per_s = 0, targets_per_s = 0;
+  // The whole job's. counted: BatchSpec::Counted() of its samples.
+  double samples_per_s = 0, counted_per_s = 0, targets_per_s = 0;
   // FLOPs that MFU counts; and all computed FLOPs, all pairs of attention and recomputation
   // included.
   double tflops_per_device = 0, hardware_tflops_per_device = 0;
@@ -101,7 +101,7 @@ struct StepEstimate {
   double floor_s = 0;    // No step can be shorter: `bench floor`.
   // tflops_per_device as a share of the data sheet's FLOP/s. Empty: the file has none.
   std::optional<double> mfu = std::nullopt;
-  std::optional<double> tokens_per_day = std::nullopt;  // Empty: samples are no text.
+  std::optional<double> counted_per_day = std::nullopt;  // Empty: samples themselves are counted.
   // The whole run's: its steps, without evaluations and checkpoints. Empty: the run lasts for
   // train.epochs of data that nobody has opened.
   int64_t steps = 0;

@@ -61,10 +61,7 @@ class Executor final : public SegmentHooks {
   // WaitUntilLanded(): `stream`, which copies shards, waits for all updates so far. HoldUpdate():
   // the unit's next update, and work on compute() and host(), waits for `copied`.
   void WaitUntilLanded(Stream& stream);
-  void HoldUpdate(int unit, const EventPtr& copied) {
-    copied_[unit] = copied;
-    held_ = true;
-  }
+  void HoldUpdate(int unit, const EventPtr& copied);
 
   // This rank's shards, [shard_size], by flat parameter. compute_shard() is what is gathered. It
   // shares the master's memory where both lie in one place and `compute` is the master's dtype or
@@ -178,9 +175,8 @@ class Executor final : public SegmentHooks {
   Moves moves_;
   std::vector<std::vector<Parameter*>> parameters_;  // By flat parameter, as the layout's.
   std::unique_ptr<TableExchange> tables_;
-  std::vector<EventPtr> copied_;             // By unit. Null: no copy, or the update waits already.
-  bool held_ = false;                        // One may not be null.
-  bool joined_ = true;                       // compute() has joined the offload streams.
+  std::vector<EventPtr> copied_;       // By unit. Null: no copy, or the update waits already.
+  bool held_ = false, joined_ = true;  // One is not null; compute() joined the offload streams.
   bool compute_shards_hold_others_ = false;  // The masters' must be made again.
   // The step that is being enqueued.
   const Step* step_ = nullptr;

@@ -63,19 +63,19 @@ std::string EstimateToText(const StepEstimate& step, const RunPlan& plan) {
   }
   line("floor", HumanDuration(step.floor_s));
   line("samples/s", HumanRate(step.samples_per_s));
-  line("tokens/s", HumanRate(step.tokens_per_s));
+  line("tokens/s", HumanRate(step.counted_per_s));
   line("TFLOP/s", HumanRate(step.tflops_per_device) + " of the model, each device");
   line("  of hardware", HumanRate(step.hardware_tflops_per_device));
   if (step.mfu) line("MFU", HumanRate(100 * *step.mfu) + " %");
   constexpr double kDay = 86400;
-  line("a day", step.tokens_per_day ? HumanRate(*step.tokens_per_day) + " tokens"
-                                    : HumanRate(step.samples_per_s * kDay) + " samples");
+  line("a day", step.counted_per_day ? HumanRate(*step.counted_per_day) + " tokens"
+                                     : HumanRate(step.samples_per_s * kDay) + " samples");
   if (!step.run_s) {
     line("the run", "as long as train.epochs takes, which its data decides");
   } else {
     std::string run = Counted(step.steps, "step") + ", " + HumanDuration(*step.run_s);
-    if (step.tokens_per_day) {
-      run += ", " + HumanRate(*step.tokens_per_day / kDay * *step.run_s) + " tokens";
+    if (step.counted_per_day) {
+      run += ", " + HumanRate(*step.counted_per_day / kDay * *step.run_s) + " tokens";
     }
     line("the run", run);
     line(plan.on_host() ? "device-hours" : "GPU-hours", HumanRate(*step.device_hours));

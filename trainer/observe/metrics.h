@@ -94,7 +94,7 @@ struct StepRecord {
   int64_t samples = 0;  // Samples since step 1.
   double step_time_s = 0;
   double tokens_per_s = 0;   // That the model read, padding excepted; without a text, targets.
-  double targets_per_s = 0;  // Of the loss.
+  double targets_per_s = 0;  // The loss's.
   double samples_per_s = 0;
   double tflops_per_device = 0;
   std::optional<double> mfu{};  // 0 to 1; absent where the device's peak is unknown.

@@ -25,9 +25,7 @@ namespace {
 
 // The shares of the budget after which no further group is planned, and no further candidate timed.
 constexpr double kPlanningEnds = 0.5, kTimingEnds = 0.9;
-
-// Seconds that the cures have, however small the budget is.
-constexpr double kForCures = 10;
+constexpr double kForCures = 10;  // Seconds that plan's cures, tried first, have at any budget.
 
 double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -239,7 +237,6 @@ class Searching {
     return false;
   }
 
-  // Where it does not fit, what `plan` names as cures is tried first.
   void TryTheRecipe() {
     ResolvedRun run = *Resolve(0);
     if (Time(0, run)) {
@@ -263,8 +260,7 @@ class Searching {
       if (done_[candidate]) continue;
       try {
         Consider(candidate);
-      } catch (
-          const ConfigError& error) {  // A rate is missing that the recipe itself does without.
+      } catch (const ConfigError& error) {  // A rate that the recipe itself does without.
         untimed_.emplace_back(std::move(cure), error.what());
         Conflict(candidate);
       }

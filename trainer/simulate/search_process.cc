@@ -101,7 +101,7 @@ std::string Line(const std::string& place, const std::string& step, const std::s
 std::string LineOf(size_t place, const Proposal& found) {
   const StepEstimate& step = found.estimate;
   return Line(std::to_string(place), HumanDuration(step.step_time_s),
-              HumanCount(step.samples_per_s), HumanCount(step.tokens_per_s),
+              HumanCount(step.samples_per_s), HumanCount(step.counted_per_s),
               HumanBytes(found.plan.planned()), HumanBytes(found.plan.host_planned()),
               HumanBytes(found.plan.host_planned() * found.plan.local_world),
               Flags(found.overrides));
@@ -112,7 +112,7 @@ std::string ProposalToJson(const Proposal& found) {
       .AddRaw("set", FlagsJson(found.overrides))
       .Add("step_time_s", found.estimate.step_time_s)
       .Add("samples_per_s", found.estimate.samples_per_s)
-      .Add("tokens_per_s", found.estimate.tokens_per_s)
+      .Add("tokens_per_s", found.estimate.counted_per_s)
       .Add("floor_s", found.estimate.floor_s)
       .Add("exposed_s", found.estimate.exposed_s)
       .Add("planned", found.plan.planned())

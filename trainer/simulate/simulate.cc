@@ -252,7 +252,7 @@ StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
   StepEstimate estimate{
       .step_time_s = step,
       .samples_per_s = rate(simulation.samples),
-      .tokens_per_s = rate(simulation.samples * static_cast<double>(inputs.Counted())),
+      .counted_per_s = rate(simulation.samples * static_cast<double>(inputs.Counted())),
       .targets_per_s = rate(simulation.samples * static_cast<double>(inputs.targets)),
       .tflops_per_device = rate(flops) / run.place.world * 1e-12,
       .hardware_tflops_per_device = rate(simulation.hardware_flops) * 1e-12,
@@ -267,7 +267,7 @@ StepEstimate EstimateOf(const ResolvedRun& run, const Hardware& hardware,
   if (const auto peak = PeakOf(hardware, recipe.fsdp.mixed_precision.param_dtype)) {
     estimate.mfu = estimate.tflops_per_device * 1e12 / *peak;
   }
-  if (inputs.tokens > 0) estimate.tokens_per_day = estimate.tokens_per_s * 86400;
+  if (inputs.tokens > 0) estimate.counted_per_day = estimate.counted_per_s * 86400;
   estimate.steps = recipe.train.steps;
   if (estimate.steps > 0) {
     estimate.run_s = step * static_cast<double>(estimate.steps);

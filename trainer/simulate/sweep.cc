@@ -154,7 +154,8 @@ struct Column {
 // Memory: what is planned, and what a caching allocator reserves.
 constexpr Column kColumns[] = {
     {"step_time_s", "step", "s", "%.4g", [](const Row& r) { return r.estimate->step_time_s; }},
-    {"tokens_per_s", "tokens/s", "", "%.0f", [](const Row& r) { return r.estimate->tokens_per_s; }},
+    {"tokens_per_s", "tokens/s", "", "%.0f",
+     [](const Row& r) { return r.estimate->counted_per_s; }},
     {"hardware_tflops", "hardware", "TFLOP/s", "%.1f",
      [](const Row& r) { return r.estimate->hardware_tflops_per_device; }},
     {"model_tflops", "model", "TFLOP/s", "%.1f",

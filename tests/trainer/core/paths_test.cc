@@ -59,7 +59,7 @@ TEST(ShellWord, IsOneWordOfAShell) {
        {"runs/a", "a b", "it's", "$HOME", "~/x", "a;b", "a*", "\"", "", "a\\b", "x=~/y", "a&b",
         "`ls`", "tab\there", "a\nb'%d\\n $x", "\x1b[31m", "caf\xe9 \xff", "\xc3\xa4 \xc2\x9b"}) {
     EXPECT_EQ(Echoed(ShellWord(word)), word);
-    EXPECT_EQ(PrintableName(ShellWord(word)), ShellWord(word));  // What a message shows.
+    EXPECT_EQ(PrintableName(ShellWord(word)), ShellWord(word));  // A message shows it so.
   }
   EXPECT_EQ(Echoed(ShellWord("-\n")), "./-");
   EXPECT_EQ(ShellWord("runs/a-1_%2"), "runs/a-1_%2");

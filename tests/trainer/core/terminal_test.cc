@@ -70,7 +70,7 @@ TEST(ProgressLine, IsDrawnOverItselfAndErased) {
     line.Show("1 of 2");
   };
   EXPECT_EQ(WrittenTo(terminal, other, [&] { job(60); }), "1 of 2\r\033[K");
-  ::setenv("TERM", "dumb", 1);  // As a file, which gets a line after two seconds.
+  ::setenv("TERM", "dumb", 1);  // As a file, which gets a line after ten seconds.
   EXPECT_EQ(WrittenTo(terminal, other, [&] { job(0.3); }), "");
   for (const int fd : {terminal, other}) ::close(fd);
 }

@@ -102,7 +102,7 @@ TEST(PackBlocks, LooksAtAsManyForEachOfManyLayers) {
         const int64_t born = 20 * layer + static_cast<int64_t>(blocks.size() % 6);
         blocks.push_back({bytes, born, end - born});  // Kept for backward.
         for (const int64_t other : {bytes, int64_t{2304}, int64_t{128}}) {
-          blocks.push_back({other, born + 1, born + 6});  // Of forward, and of backward.
+          blocks.push_back({other, born + 1, born + 6});  // Forward's, and backward's.
           blocks.push_back({other, end - born - 6, end - born - 1});
         }
       }

@@ -36,14 +36,14 @@ StepEstimate Estimate() {
   StepEstimate step;
   step.step_time_s = 16.284;
   step.samples_per_s = 7.8605;
-  step.tokens_per_s = 64393;
+  step.counted_per_s = 64393;
   step.tflops_per_device = 452.1;
   step.hardware_tflops_per_device = 467.9;
   step.floor_s = 0.01234;
   step.breakdown = {{"data", 0}, {"forward", 16.284}};
   step.calibrated_on = {"7b batch_2 256"};
   step.mfu = 0.45694;
-  step.tokens_per_day = 64393.0 * 86400;
+  step.counted_per_day = 64393.0 * 86400;
   step.steps = 1000;
   step.run_s = 16284;
   step.device_hours = 289.5;
@@ -72,7 +72,7 @@ TEST(EstimateText, IsAPurchaseInOneStyle) {
 // Neither a file's rate, nor tokens, nor the number of steps.
 TEST(EstimateText, LeavesOutWhatIsNotKnown) {
   StepEstimate step = Estimate();
-  step.mfu = step.tokens_per_day = step.run_s = step.device_hours = std::nullopt;
+  step.mfu = step.counted_per_day = step.run_s = step.device_hours = std::nullopt;
   const std::string text = EstimateToText(step, RunPlan());
   EXPECT_EQ(text.find("MFU"), std::string::npos) << text;
   EXPECT_EQ(text.find("-hours"), std::string::npos) << text;

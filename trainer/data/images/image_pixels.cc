@@ -198,7 +198,7 @@ std::string DecodePng(std::string_view file, const Wanted& wanted, ImagePixels& 
   return "";
 }
 
-// What else a file is that has the name of an image.
+// Other formats of files that have the name of an image.
 constexpr struct {
   size_t at;
   std::string_view mark, what;

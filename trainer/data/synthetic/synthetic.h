@@ -41,7 +41,7 @@ class SyntheticRows final : public RowSource {
     return (end - begin) * spec_.targets;
   }
   int64_t InputTokens(int64_t begin, int64_t end) const override {
-    return (end - begin) * spec_.Counted();  // Of full samples, whatever lengths are drawn.
+    return (end - begin) * spec_.Counted();  // Full samples', whatever lengths are drawn.
   }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
 

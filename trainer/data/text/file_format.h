@@ -22,8 +22,8 @@ struct NoText {
 // `contents` are decompressed.
 std::optional<NoText> FindNoText(const std::string& path, std::string_view contents);
 
-// Of a file that is not `wanted` ("IDX"): "is compressed by gzip, not IDX: rename it: mv a a.gz",
-// or empty for a format that is not known, JSON and text among them.
+// Says what a file that is not `wanted` ("IDX") is: "is compressed by gzip, not IDX: rename it: mv
+// a a.gz". Empty for a format that is not known, JSON and text among them.
 std::string FindOtherFormat(const std::string& path, std::string_view contents,
                             const std::string& wanted);
 

@@ -72,7 +72,7 @@ size_t SpanningEnd(std::string_view text, size_t at) {
   return apart || std::string_view("\n,]{").find(text[next]) != kNone ? end : kNone;
 }
 
-// What the first bytes of a file hold, from `at` on.
+// Contents of the first bytes of a file, from `at` on.
 struct Held {
   size_t objects = 0, other = 0;  // Bytes.
   bool apart = false;             // The objects are not one a line.

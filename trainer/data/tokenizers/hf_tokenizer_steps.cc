@@ -15,7 +15,8 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// What Punctuation splits at: ASCII's and, as the library's tables have them, Unicode 8's.
+// Characters at which Punctuation splits: ASCII's and, as the library's tables have them, Unicode
+// 8's.
 constexpr const char* kPunctuation =
     R"([!-/:-@\[-`{-~\p{P}\x{166d}\x{111c9}&&[^\x{61d}\x{9fd}\x{a76}\x{c77}\x{c84}\x{1b4e}\x{1b4f})"
     R"(\x{1b7d}-\x{1b7f}\x{2e43}-\x{2e5d}\x{10d6e}\x{10ead}\x{10f55}-\x{10f89}\x{113d4}-\x{113d8})"
