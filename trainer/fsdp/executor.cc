@@ -430,11 +430,6 @@ void Executor::WaitFor(const Action& action) {
   }
 }
 
-void Executor::HoldUpdate(int unit, const EventPtr& copied) {
-  copied_[unit] = copied;
-  held_ = true;
-}
-
 Stream& Executor::compute() {
   trained_ = false;
   if (std::exchange(held_, false)) {  // There are many units.

@@ -301,6 +301,11 @@ void Executor::Clip(Stream& stream) {
   }
 }
 
+void Executor::HoldUpdate(int unit, const EventPtr& copied) {
+  copied_[unit] = copied;
+  held_ = true;
+}
+
 void Executor::Update(const Action& action) {
   Stream& stream = this->stream(action.stream);
   stream.Wait(std::exchange(copied_[action.unit], nullptr));
