@@ -149,8 +149,8 @@ class PlannedAllocator final : public PhasedAllocator {
 
 // Finds offsets for blocks that live in [born, died): large ones first, each at the lowest place
 // that no block alive at the same time has. Offsets are multiples of `alignment` bytes. Returns the
-// end of the highest block. The work is
-// nearly linear in blocks that repeat layer by layer; `looks` gets what it has looked at.
+// end of the highest block. The work is nearly linear in blocks that repeat layer by layer; `looks`
+// gets the number of blocks and rows that it has looked at.
 struct Lifetime {
   int64_t bytes = 0;
   int64_t born = 0, died = 0;

@@ -274,8 +274,8 @@ class Trainer {
     const bool last = step == recipe_.train.steps;
     session().Train(step, targets, wishes, load(step),
                     last ? Session::Load(nullptr) : load(step + 1));
-    pending_.push_back(
-        {step, executor().steps() - 1, targets, data_.train->InputTokensOfStep(step)});
+    const int64_t tokens = job_.rank == 0 ? data_.train->InputTokensOfStep(step) : 0;  // Recorded.
+    pending_.push_back({step, executor().steps() - 1, targets, tokens});
     step_ = step;
   }
 

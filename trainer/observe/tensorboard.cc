@@ -252,8 +252,10 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("train/grad_norm", r.grad_norm);
   summary.Scalar("train/lr", r.lr);
   summary.Scalar("speed/step_time_s", r.step_time_s);
-  if (!IsOfSamples(r)) summary.Scalar("speed/tokens_per_s", r.tokens_per_s);
-  if (!IsOfSamples(r)) summary.Scalar("speed/targets_per_s", r.targets_per_s);
+  if (!IsOfSamples(r)) {
+    summary.Scalar("speed/tokens_per_s", r.tokens_per_s);
+    summary.Scalar("speed/targets_per_s", r.targets_per_s);
+  }
   summary.Scalar("speed/samples_per_s", r.samples_per_s);
   summary.Scalar("speed/tflops_per_device", r.tflops_per_device);
   if (r.mfu) summary.Scalar("speed/mfu", *r.mfu);
