@@ -168,7 +168,7 @@ LoraFactors FactorsFor(const JsonValue& config, const Parameter& parameter,
 
 // The file, where it is there.
 std::string FileIn(const std::string& directory) {
-  const std::string path = directory + "/adapter_model.safetensors";
+  std::string path = directory + "/adapter_model.safetensors";
   if (PathExists(path)) return path;
   throw CheckpointError(directory + ": holds no adapter_model.safetensors" +
                         HowToGetWeights(directory));

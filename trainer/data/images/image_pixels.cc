@@ -211,7 +211,7 @@ std::string Decode(std::string_view file, const Wanted& wanted, ImagePixels& pix
   if (file.starts_with("\xff\xd8")) return DecodeJpeg(file, wanted, pixels);
   if (file.starts_with("\x89PNG")) return DecodePng(file, wanted, pixels);
   if (IsLfsPointer(file)) return kLfsPointer;
-  const std::string no = "is no JPEG and no PNG";
+  std::string no = "is no JPEG and no PNG";
   for (const auto& [at, mark, what] : kOthers) {
     if (file.size() < at || !file.substr(at).starts_with(mark)) continue;
     return no + ", but " + std::string(what) + ": convert it, or leave it out";
