@@ -64,7 +64,7 @@ TEST(QuantizedReduce, TwoHopsAreTheModel) {
 // Ranks that hold the same number hold the same bits of it, or Train() throws.
 TEST(QuantizedReduce, CopiesAreTheModel) {
   for (const auto& [world, copies, inside] :
-       {std::tuple(4, 2, 0), {6, 2, 0}, {6, 3, 0}, {6, 3, 1}, {8, 2, 2}, {3, 3, 0}}) {
+       {std::tuple(4, 2, 0), {6, 2, 0}, {10, 5, 0}, {6, 3, 1}, {8, 2, 2}, {3, 3, 0}}) {
     for (const Reduce reduce : {Reduce::kInt8, Reduce::kInt4}) {
       ExpectReduceModel({.world = world,
                          .inside = inside,

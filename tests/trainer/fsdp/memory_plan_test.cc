@@ -92,6 +92,13 @@ TEST(PackBlocks, EachBlockLiesAsLowAsItCan) {
   EXPECT_EQ(top, highest);
 }
 
+// Between two that are alive.
+TEST(PackBlocks, TheRoomOfABlockThatHasDiedIsTaken) {
+  std::vector<int64_t> offsets;
+  PackBlocks({{2048, 0, 100}, {1024, 0, 10}, {512, 0, 100}, {64, 50, 60}}, offsets);
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 2048, 3072, 2048}));
+}
+
 // Not four times as many, for four times as many layers.
 TEST(PackBlocks, LooksAtAsManyForEachOfManyLayers) {
   const auto looks_at_each = [](int64_t layers) {
