@@ -89,9 +89,12 @@ int OldestVersion(GpuLibrary library) { return KindOf(library).oldest; }
 
 std::vector<std::string> GpuLibraryPlaces() {
   std::vector<std::string> places = Split(Environment("FSDP_TRAIN_CUDA_LIBS"));
-  places.insert(places.end(), {"", "/usr/local/cuda/lib64"});
+  std::error_code none;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none);
+  AddPackages(program.parent_path().parent_path().string(), places);
   AddPackages(Environment("VIRTUAL_ENV"), places);
   AddPackages(Environment("CONDA_PREFIX"), places);
+  places.insert(places.end(), {"", "/usr/local/cuda/lib64"});
   for (const std::string& prefix : PythonPrefixes()) AddPackages(prefix, places);
   if (const std::string home = Environment("HOME"); !home.empty()) {
     AddPackages(home + "/.local", places);

@@ -26,10 +26,11 @@ struct FoundGpuLibrary {
 
 // Directories, "" for those of the loader (LD_LIBRARY_PATH, ld.so.cache):
 //   those of FSDP_TRAIN_CUDA_LIBS, a list with colons between them;
+//   the packages of the environment that pip installed the program into (../lib/python3* from its
+//   own directory), of VIRTUAL_ENV and of CONDA_PREFIX;
 //   the loader's;
 //   /usr/local/cuda/lib64;
-//   the packages of VIRTUAL_ENV, of CONDA_PREFIX, of the python3 on PATH, and of ~/.local: what an
-//   installed PyTorch computes with.
+//   the packages of the python3 on PATH and of ~/.local: what an installed PyTorch computes with.
 std::vector<std::string> GpuLibraryPlaces();
 
 // The oldest version that this program can use. The file's name has the major version.
