@@ -1,14 +1,51 @@
 #include "trainer/launch/exit_words.h"
 
-#include <string.h>
+#include <csignal>
 
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 
 std::string SignalName(int number) {
-  const char* name = sigabbrev_np(number);
-  return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
+  switch (number) {
+#define NAMED(name) \
+  case name:        \
+    return #name
+    NAMED(SIGABRT);
+    NAMED(SIGALRM);
+    NAMED(SIGBUS);
+    NAMED(SIGCHLD);
+    NAMED(SIGCONT);
+    NAMED(SIGFPE);
+    NAMED(SIGHUP);
+    NAMED(SIGILL);
+    NAMED(SIGINT);
+    NAMED(SIGIO);
+    NAMED(SIGKILL);
+    NAMED(SIGPIPE);
+    NAMED(SIGPROF);
+    NAMED(SIGPWR);
+    NAMED(SIGQUIT);
+    NAMED(SIGSEGV);
+    NAMED(SIGSTKFLT);
+    NAMED(SIGSTOP);
+    NAMED(SIGSYS);
+    NAMED(SIGTERM);
+    NAMED(SIGTRAP);
+    NAMED(SIGTSTP);
+    NAMED(SIGTTIN);
+    NAMED(SIGTTOU);
+    NAMED(SIGURG);
+    NAMED(SIGUSR1);
+    NAMED(SIGUSR2);
+    NAMED(SIGVTALRM);
+    NAMED(SIGWINCH);
+    NAMED(SIGXCPU);
+    NAMED(SIGXFSZ);
+#undef NAMED
+    default:
+      return "signal " + std::to_string(number);
+  }
 }
 
 std::string Meaning(int code) {

@@ -1,7 +1,5 @@
 #include "trainer/data/tokenizers/sentencepiece_tokenizer.h"
 
-#include <sentencepiece_processor.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/sentencepiece_processor.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/data/tokenizers/added_tokens.h"
