@@ -111,6 +111,7 @@ int RunLaunch(const LaunchCommand& launch) {
   if (evaluates) ShardFor(world, recipe);
   CheckTraining(recipe, world, options.nproc_per_node, options.max_restarts);
   if (!evaluates) options.how_to_go_on = [&] { return HowToGoOn(recipe); };
+  options.has_time_limit = recipe.run.max_time.has_value() || ReadJobEndTime().has_value();
   return Launch(options, launch.argv);
 }
 
@@ -172,8 +173,9 @@ int Main(int argc, char** argv) {
   SpareAddressSpace();
   // Before anything else: a signal that has come finds a rank that knows of it, or, with launch,
   // waits for the ranks; other commands have no use for it. Arguments without a sub-command's name
-  // in front are a training run.
-  std::optional<StopSignal> signals;
+  // in front are a training run. The handlers stay until the process is gone: a signal at a run's
+  // end does not change how it has ended.
+  static std::optional<StopSignal>& signals = *new std::optional<StopSignal>;
   const std::string_view front = argc > 1 ? argv[1] : "";
   if (front.starts_with("-") || front == "eval") {
     signals.emplace();
@@ -209,7 +211,8 @@ int Main(int argc, char** argv) {
       "Exit codes: 0 done, 1 runtime, 2 usage or recipe, 3 does not fit in memory, 4 data,\n"
       "5 checkpoint or run directory, 6 a collective failed or timed out, "
       "7 loss or weights not finite,\n"
-      "75 stopped early on a signal: the last line says from which checkpoint it can go on, if "
+      "75 stopped early, on a signal or at run.max_time: the last line says from which checkpoint "
+      "it can go on, if "
       "any;\n128 + n where signal n ended it: after SIGKILL (137) Linux has ended what took "
       "too much memory.";
   program.commands = {BenchCommand(),

@@ -108,6 +108,22 @@ std::optional<int64_t> ParseBytes(std::string_view text) {
   return static_cast<int64_t>(bytes);
 }
 
+std::optional<int64_t> ParseDuration(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+  std::string_view unit(stop, static_cast<size_t>(end - stop));
+  while (unit.starts_with(" ")) unit.remove_prefix(1);
+  if (error != std::errc() || unit.size() != 1) return std::nullopt;
+  constexpr std::string_view kUnits = "smhd";
+  constexpr double kSeconds[] = {1, 60, 3600, 86400};
+  const size_t which = kUnits.find(unit[0]);
+  if (which == std::string_view::npos) return std::nullopt;
+  const double seconds = value * kSeconds[which];
+  if (!(seconds >= 1 && seconds < 0x1p31)) return std::nullopt;
+  return static_cast<int64_t>(seconds);
+}
+
 std::string Counted(int64_t count, std::string_view noun) {
   std::string text = std::to_string(count);
   return text.append(" ").append(noun).append(count == 1 ? "" : "s");

@@ -29,6 +29,11 @@ std::string Counted(int64_t count, std::string_view noun);
 // 2^63 on.
 std::optional<int64_t> ParseBytes(std::string_view text);
 
+// "90m" is 5400 seconds, "1.5 h" as many; units are s, m, h and d, in small letters. A fraction of
+// a second is dropped. Empty for text that is no such time, for less than a second, and from 2^31
+// on.
+std::optional<int64_t> ParseDuration(std::string_view text);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_CORE_UNITS_H_

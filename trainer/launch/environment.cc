@@ -23,6 +23,8 @@ std::string Concat(const Parts&... parts) {
   return text.str();
 }
 
+constexpr int64_t kMaxEndTime = int64_t{1} << 33;  // The year 2242.
+
 std::optional<int64_t> ParseInteger(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -281,6 +283,17 @@ RankEnvironment ReadRankEnvironment(const Getenv& get) {
     host = host.substr(1, host.size() - 2);
   }
   return it;
+}
+
+std::optional<int64_t> ReadJobEndTime(const Getenv& get) {
+  const char* const text = get("SLURM_JOB_END_TIME");
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  const std::optional<int64_t> seconds = ParseInteger(text);
+  if (!seconds || *seconds < 1 || *seconds > kMaxEndTime) {
+    throw ConfigError(Concat("SLURM_JOB_END_TIME=", text,
+                             ": want seconds since 1970; unset it to train without its limit"));
+  }
+  return seconds;
 }
 
 int StorePort(const RankEnvironment& environment, std::optional<int> store_port) {

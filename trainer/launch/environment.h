@@ -14,6 +14,7 @@
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_ENVIRONMENT_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_ENVIRONMENT_H_
 
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <optional>
@@ -49,6 +50,12 @@ using Getenv = std::function<const char*(const char*)>;
 // Throws ConfigError, naming the variable, its value and the cure, where the variables of the
 // launcher that is there are incomplete, no numbers, or contradict each other.
 RankEnvironment ReadRankEnvironment(const Getenv& get = [](const char* name) -> const char* {
+  return std::getenv(name);
+});
+
+// SLURM_JOB_END_TIME, seconds since 1970, when Slurm ends the job; empty where it is not set.
+// Throws ConfigError, naming the variable, its value and the cure, where it is no such number.
+std::optional<int64_t> ReadJobEndTime(const Getenv& get = [](const char* name) -> const char* {
   return std::getenv(name);
 });
 

@@ -36,6 +36,9 @@ struct LaunchOptions {
   std::chrono::milliseconds repeat{5000};
   std::string program = "/proc/self/exe";  // A rank's: this very build, even if replaced.
 
+  // Exit code 75 may be a run's that has used up its time: another start would have none.
+  bool has_time_limit = false;
+
   // Says where a run goes on from, at the end of one that has failed and may be started again.
   // Null: nothing is said.
   std::function<std::string()> how_to_go_on;

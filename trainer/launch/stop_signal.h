@@ -3,13 +3,13 @@
 //   SIGINT, SIGTERM, SIGHUP  Stop: end after this step with a checkpoint, exit code 75. Another one
 //                            within kRepeat of the first is the same request (a launcher, a
 //                            scheduler and a terminal may all send one); a later one ends the
-//                            process at once, by the signal's default action. A SIGHUP that is
-//                            ignored (nohup) stays so.
+//                            process at once, with the last words and exit code 75. A SIGHUP
+//                            that is ignored (nohup) stays so.
 //   SIGUSR1                  Write a checkpoint now and go on.
 //   SIGUSR2                  Say where this rank stands.
 //   SIGURG                   From the launcher: another rank has left. Nobody else sends it, and a
 //                            program that knows nothing of it ignores it.
-// All ranks must act at the same step, so what the loop acts on is the sum of their notes.
+// All ranks must act at the same step: they agree on it (loop/stop_agreement.h).
 #ifndef FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
 #define FSDP_TRAIN_TRAINER_LAUNCH_STOP_SIGNAL_H_
 
@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace fsdp {
 
@@ -63,6 +64,12 @@ class StopSignal {
   bool TakeCheckpointRequest();  // True once per SIGUSR1; several before a call are one.
   bool TakeReportRequest();      // The same for SIGUSR2.
   std::optional<RankLeft> rank_left() const;  // The first that we were told of.
+
+  // The line on stdout with which a second stop ends this process: "ended at once: the run can go
+  // on from DIRECTORY/NAME", where the file `latest` in that directory, read at that moment, holds
+  // the name; `otherwise` in place of all behind the colon where there is no such file. A reader
+  // who does not read for 0.2 s misses it. Without this call there is no line. Called once.
+  void SetLastWords(const std::string& directory, const std::string& otherwise);
 
  private:
   struct sigaction previous_[6];

@@ -173,6 +173,7 @@ int Supervisor::Run() {
   for (int restart = 0;; ++restart) {
     code = RunOnce(restart);
     if (code == 0 || stops_ > 0 || restart == options_.max_restarts) break;
+    if (code == kStopped && options_.has_time_limit) break;
     if (!Restartable(code)) {
       Say("no restart: exit code " + std::to_string(code) + " would come again");
       break;
@@ -306,8 +307,6 @@ void Supervisor::OnStop(int number) {
   if (!AnyRunning()) {
     abandon_output_ = true;  // All that is left to wait for is a reader.
   } else if (stops_ == 1) {
-    Say(SignalName(number) +
-        ": the ranks stop after this step, with a checkpoint, or before the first");
     SignalRanks(number);
   } else if (stops_ == 2) {
     Say(SignalName(number) + ", the second: the ranks end now; a third kills them");

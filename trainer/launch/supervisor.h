@@ -20,8 +20,9 @@ namespace fsdp {
 // without a word on stderr gives its place to one of the same code that has said why. One line on
 // stderr names the rank, and the others end within the graces. Then all are started again, up to
 // max_restarts times, on a new port (with an rdzv_endpoint, on the same), unless the code is one
-// that would come again (2, 3, 4, 5, 7) or a signal to stop has come. Ranks of other hosts end with
-// 6 then, so that their launchers do the same; TORCHELASTIC_RESTART_COUNT keeps the starts apart.
+// that would come again (2, 3, 4, 5, 7; 75 with options.has_time_limit) or a signal to stop has
+// come. Ranks of other hosts end with 6 then, so that their launchers do the same;
+// TORCHELASTIC_RESTART_COUNT keeps the starts apart.
 //
 // Behind a failure that another start may not meet again, options.how_to_go_on() is the last line.
 //
@@ -38,8 +39,9 @@ namespace fsdp {
 // log files get both streams of a rank by lines, without prefix and not cut.
 //
 // SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to the groups of all ranks. The first three count
-// as one: a repeat within options.repeat is dropped; later, a second one is passed on, and a third
-// one sends SIGKILL. Each of the others is one signal, passed on at most once per options.repeat.
+// as one: rank 0 says what comes of it; a repeat within options.repeat is dropped; later, a second
+// one is passed on, and a third one sends SIGKILL. Each of the others is one signal, passed on at
+// most once per options.repeat.
 //
 // When a rank ends with anything but 0, the others hear of it by SIGURG, and those that have yet to
 // meet it do not wait. A rank that SIGINT, SIGTERM or SIGHUP kills within options.repeat of its

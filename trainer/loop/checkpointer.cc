@@ -138,6 +138,7 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   } else {
     FetchState("save");
     RecordSaved(save(session_.state(), session_.buffers(), session_.rows()));
+    save_seconds_ = recorder_.Now() - begin;
   }
   recorder_.Continue({.step = meta.step, .checkpoint = recorder_.Now() - begin});
 }
@@ -212,6 +213,7 @@ void Checkpointer::DeclareHostUse(const char* name, const std::vector<Range>& re
 }
 
 void Checkpointer::RecordSaved(const SavedCheckpoint& saved) {
+  save_seconds_ = saved.seconds;
   recorder_.Write(CheckpointRecord{saved_step_, saved.path, saved.seconds, saved.bytes});
 }
 

@@ -47,6 +47,8 @@ class Checkpointer {
   // until the checkpoint counts.
   void Save(const CheckpointMeta& meta, bool last);
   int64_t saved_step() const { return saved_step_; }  // The step of the last Save(); -1: none.
+  // How long the last save took that is complete; empty: none is.
+  std::optional<double> save_seconds() const { return save_seconds_; }
 
   // A rank calls these four alone. Poll() records the save in the background if it has ended well.
   void Poll();
@@ -76,6 +78,7 @@ class Checkpointer {
   Session& session_;
   Recorder& recorder_;
   int64_t saves_ = 0, saved_step_ = -1;
+  std::optional<double> save_seconds_;
   std::chrono::steady_clock::time_point last_wish_ = std::chrono::steady_clock::now();
   std::optional<BackgroundSaver> saver_;  // Reads the session's snapshot.
 };

@@ -53,7 +53,7 @@ bool Evaluator::IsDue(int64_t step) const {
   return !data_.valid.empty() && every > 0 && (step % every == 0 || step == recipe_.train.steps);
 }
 
-std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
+std::optional<double> Evaluator::Run(int64_t step, const MayBegin& may_begin) {
   const double begin = recorder_.Pause();
   double sum = 0, evaluated = begin;
   std::vector<EvalRecord> records;
@@ -63,7 +63,8 @@ std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
     return sum / static_cast<double>(data_.valid.size());
   };
   for (const RunData::Valid& valid : data_.valid) {
-    const std::optional<EvalMeans> means = MeansOf(session_, *valid.loader, stop, nullptr, &loads_);
+    const std::optional<EvalMeans> means =
+        MeansOf(session_, *valid.loader, may_begin, nullptr, &loads_);
     evaluated = recorder_.Now();
     const std::string at = "evaluation " + std::to_string(step) + " " + valid.name;
     const bool failed = (!means || !std::isfinite(means->loss)) && loads_.HasFailed(at);
@@ -72,38 +73,37 @@ std::optional<double> Evaluator::Run(int64_t step, const StopWish& stop) {
     records.push_back({step, means->loss, valid.name, session_.eval_metric(), means->second});
   }
   std::optional<std::vector<SampleRecord>> samples(std::in_place);
-  if (session_.options().generate) samples = Draw(step, stop);
+  if (session_.options().generate) samples = Draw(step, may_begin);
   if (!samples) return go_on(false);
   for (const EvalRecord& record : records) recorder_.Write(record);
   for (const SampleRecord& record : *samples) recorder_.Write(record);
   return go_on(true);
 }
 
-std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
+std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader,
+                                 const MayBegin& may_begin,
                                  const std::function<void(int64_t batch)>& progress,
                                  DataWatch* loads) {
   const int rank = session.executor().mesh().data_coordinate();
   const auto wave = static_cast<double>(session.WaveTargets());
   EvalMeans sums;
-  bool stopped = false;
   std::optional<int64_t> last;
   const auto take = [&] {
     if (!last) return;
     const StepScalars scalars = session.executor().Result(*last);
     sums.loss += static_cast<double>(scalars.loss) * wave;
     sums.second += static_cast<double>(scalars.second_sum());
-    stopped = scalars.stop > 0;
   };
   for (int64_t b = 0; b < loader.Batches(); ++b) {
     if (b > 0 && progress) progress(b);
     for (int64_t m = 0; m < loader.MicroBatches(); ++m) {
+      if (may_begin && !may_begin()) return std::nullopt;
       const auto load = [&loader, loads, b, m, rank](int, const Batch& batch) {
         const auto read = [&] { loader.MicroBatch(b, m, rank, batch); };
         loads != nullptr ? loads->Load(batch, read) : read();
       };
-      session.Eval(static_cast<float>(1 / wave), load, stop && stop());
+      session.Eval(static_cast<float>(1 / wave), load);
       take();
-      if (stopped) return std::nullopt;
       last = session.executor().steps() - 1;
     }
   }
@@ -112,7 +112,7 @@ std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, con
   return EvalMeans{sums.loss / targets, sums.second / targets};
 }
 
-std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const StopWish& stop) {
+std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const MayBegin& may_begin) {
   const SampleRecipe& sample = *recipe_.eval.sample;
   const Tokenizer& tokenizer = *data_.tokenizer;
   GenerateOptions options;
@@ -128,13 +128,13 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const Sto
   if (eot) options.eos = {*eot};
   bool stopped = false;
   options.ends = [&](size_t, std::span<const int32_t>) { return stopped; };
+  const std::vector<float> no_scores(static_cast<size_t>(vocab));
   SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
+    stopped = stopped || (may_begin && !may_begin());
+    if (stopped) return std::span<const float>(no_scores);
     const auto fill = [copy = std::vector<int32_t>(tokens.begin(), tokens.end()), vocab](
                           int, const Batch& batch) { FillPrompt(copy, vocab, batch); };
-    const auto logits =
-        session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill, stop && stop());
-    stopped = session_.executor().Result(session_.executor().steps() - 1).stop > 0;
-    return logits;
+    return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);
   });
   std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
   if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());

@@ -23,13 +23,13 @@ struct EvalMeans {
   double loss = 0;    // Nats.
   double second = 0;  // Mean of the second sum of the session's eval_metric(), if it has one.
 };
-// Whether this rank wants to stop: asked before every micro-batch.
-using StopWish = std::function<bool()>;
-// All ranks call it and evaluate together; blocks. Where a rank wants to stop it ends at most two
-// micro-batches later, and returns empty on all ranks. `progress` hears of every batch but the last
-// when it is done. Both functions may be null. `loads` loads the batches; null: data that fails
-// fails the streams.
-std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader, const StopWish& stop,
+// Whether the next micro-batch, or token of a sample, may begin: alike on all ranks.
+using MayBegin = std::function<bool()>;
+// All ranks call it and evaluate together; blocks. Where `may_begin` says no, it ends, and returns
+// empty. `progress` hears of every batch but the last when it is done. Both functions may be null.
+// `loads` loads the batches; null: data that fails fails the streams.
+std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader,
+                                 const MayBegin& may_begin,
                                  const std::function<void(int64_t batch)>& progress = nullptr,
                                  DataWatch* loads = nullptr);
 
@@ -43,13 +43,13 @@ class Evaluator {
   // Whether eval.every asks for an evaluation after this training step.
   bool IsDue(int64_t step) const;
   // Blocks until all is recorded, as of after `step`, whose result has been read. Returns the mean
-  // of the sets' losses. Empty where a rank wanted to stop, or its data failed: then no loss and no
-  // sample is recorded.
-  std::optional<double> Run(int64_t step, const StopWish& stop);
+  // of the sets' losses. Empty where `may_begin` says no, or data of a rank failed: then no loss
+  // and no sample is recorded.
+  std::optional<double> Run(int64_t step, const MayBegin& may_begin);
 
  private:
-  // Draws one sample; none where the prompt has no tokens. Empty where a rank wanted to stop.
-  std::optional<std::vector<SampleRecord>> Draw(int64_t step, const StopWish& stop);
+  // Draws one sample; none where the prompt has no tokens. Empty where `may_begin` says no.
+  std::optional<std::vector<SampleRecord>> Draw(int64_t step, const MayBegin& may_begin);
 
   const Recipe& recipe_;
   const uint64_t seed_;

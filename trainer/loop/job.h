@@ -3,9 +3,11 @@
 #ifndef FSDP_TRAIN_TRAINER_LOOP_JOB_H_
 #define FSDP_TRAIN_TRAINER_LOOP_JOB_H_
 
+#include <chrono>
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,14 +32,17 @@ struct Job {
   int restart = 0;                     // How often the launcher has started all ranks again.
   std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
   std::vector<std::string> command_line;
-  // Requests of the user to this rank so far; null: none. Read once a step.
+  // Requests of the user to this rank so far; null: none. Any thread asks the first, often; the
+  // others are read once a step.
   std::function<bool()> stop_requested;
   std::function<bool()> take_save_request;    // True once a request.
   std::function<bool()> take_report_request;  // True once a request: to say where the rank stands.
-  std::ostream* console = nullptr;            // Rank 0's; null: silent.
-  std::shared_ptr<StreamChecker> checker;     // For tests: proves the order of all uses of memory.
-  FileIo* spill_disk = &FileIo::System();     // For tests: a disk that fails.
-  std::function<bool()> reader_gone;  // Asked where the console fails: has it lost its reader?
+  // When the run may take no more time, where it has a limit. Rank 0's counts.
+  std::optional<std::chrono::steady_clock::time_point> ends = std::nullopt;
+  std::ostream* console = nullptr;         // Rank 0's; null: silent.
+  std::shared_ptr<StreamChecker> checker;  // For tests: proves the order of all uses of memory.
+  FileIo* spill_disk = &FileIo::System();  // For tests: a disk that fails.
+  std::function<bool()> reader_gone;       // Asked where the console fails: has it lost its reader?
 };
 
 }  // namespace fsdp

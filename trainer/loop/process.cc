@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -102,6 +104,31 @@ MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& enviro
   };
 }
 
+const auto process_started = std::chrono::steady_clock::now();
+
+// The earlier of run.max_time and the end of Slurm's job.
+std::optional<std::chrono::steady_clock::time_point> EndOfTime(const Recipe& recipe) {
+  using std::chrono::seconds, std::chrono::steady_clock, std::chrono::system_clock;
+  std::optional<steady_clock::time_point> end;
+  if (recipe.run.max_time) end = process_started + seconds(*recipe.run.max_time);
+  if (const std::optional<int64_t> slurm = ReadJobEndTime()) {
+    const auto left = system_clock::time_point(seconds(*slurm)) - system_clock::now();
+    const auto then = steady_clock::now() + left;
+    end = end ? std::min<steady_clock::time_point>(*end, then) : then;
+  }
+  return end;
+}
+
+// The words for a second stop, which waits for nothing.
+void SetLastWords(const Recipe& recipe, StopSignal& signals) {
+  std::string otherwise = "there is no checkpoint to go on from";
+  try {
+    otherwise = GoesOnFrom(recipe);
+  } catch (const std::exception&) {  // The run itself says it.
+  }
+  signals.SetLastWords(RunDirectory{recipe.run.Directory()}.checkpoints(), otherwise);
+}
+
 // One rank of each host says whom it waits for.
 SayWaiting WhoIsMissing(const RankEnvironment& environment, int port) {
   if (environment.local_rank != 0 && environment.rank != 0) return {};
@@ -167,6 +194,7 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
   job.stop_requested = stop_requested;
   job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
   job.take_report_request = [&] { return signals.TakeReportRequest(); };
+  if (environment.rank == 0) job.ends = EndOfTime(recipe);
   job.console = &std::cout;
   job.reader_gone = ReaderGone;
   if (environment.world_size == 1) {
@@ -294,6 +322,7 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
   }
 
   const RankOutput output(signals);
+  if (environment.rank == 0) SetLastWords(recipe, signals);
   try {
     return RunAsRank(recipe, environment, command_line, signals,
                      [&](const Job& job) { return TrainRank(recipe, job); });

@@ -132,6 +132,10 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   }
 }
 
+void Recorder::Stopping(const AgreedStop& stop) {
+  console_.Line(WhyStopping(stop, recipe_.fsdp.fake()));
+}
+
 void Recorder::NothingToDo(int64_t step) {
   console_.Line("nothing to do: step " + std::to_string(step) +
                 " is the last. More steps: --set train.steps=" + std::to_string(2 * step) +

@@ -30,6 +30,7 @@
 
 namespace fsdp {
 
+struct AgreedStop;
 struct Recipe;
 struct RunData;
 struct ValidRecipe;
@@ -91,7 +92,9 @@ class Recorder {
   void Continue(const PauseRecord& record);
   double Now() const { return clock_(); }
 
-  void Line(std::string_view text) { console_.Line(text); }
+  void Line(std::string_view text) { console_.Line(text); }  // Any thread.
+  // Says that the run stops, and behind which step. Any thread.
+  void Stopping(const AgreedStop& stop);
   void Report(const std::string& where);  // Into the log, and on any rank's stderr.
   // Whether the console's reader has gone (`| head -1`), which is how one stops a program that
   // prints. Where the console cannot be written for another reason, such as a full disk, the run

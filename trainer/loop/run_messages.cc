@@ -2,9 +2,12 @@
 
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include "trainer/core/paths.h"
 #include "trainer/core/units.h"
+#include "trainer/loop/stop_agreement.h"
+#include "trainer/observe/metrics.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -110,6 +113,38 @@ std::vector<std::string> NextCommands(const std::string& program, const std::str
   }
   lines.push_back(program + " report " + ShellWord(run_directory));
   return lines;
+}
+
+std::string ChangedNothing(const SkippedRecord& record, double next_scale) {
+  std::ostringstream line;
+  line << "step " << record.step << " changed nothing: " << record.reason;
+  if (record.loss_scale) {
+    line << ", with a loss scale of " << *record.loss_scale << "; the next is " << next_scale;
+  }
+  return line.str();
+}
+
+std::string WhyNotFinite(int64_t step, double loss, double grad_norm, int64_t skipped,
+                         int64_t most) {
+  std::string others;
+  if (skipped > 1) {
+    others = ", as were " + std::to_string(skipped - 1) +
+             " before it, and train.max_skipped_steps is " + std::to_string(most);
+  }
+  return "step " + std::to_string(step) + ": loss " + FixedPoint(loss, 4) + ", gradient norm " +
+         FixedPoint(grad_norm, 4) + ": not finite" + others +
+         ". The step changed no parameter; a lower optimizer.lr or more schedule.warmup_steps "
+         "usually helps";
+}
+
+std::string WhyStopping(const AgreedStop& stop, bool fake) {
+  std::string line =
+      "stopping after step " + std::to_string(stop.step) +
+      (fake ? " without a checkpoint: fake_* makes weights of no meaning" : " with a checkpoint");
+  if (stop.cause == StopCause::kTime) {
+    return line + ": run.max_time or SLURM_JOB_END_TIME leaves no time for more";
+  }
+  return line + "; again in 5 s or later: at once" + (fake ? "" : ", without");
 }
 
 std::string HowMany(int64_t samples, int64_t targets) {

@@ -11,7 +11,9 @@
 namespace fsdp {
 
 struct CheckpointRecipe;
+struct AgreedStop;
 struct DataRecipe;
+struct SkippedRecord;
 
 // "366k parameters", and where some are frozen "trains 37.0k of 1.60M parameters".
 std::string WhatTrains(int64_t trained, int64_t parameters);
@@ -41,6 +43,15 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
 enum class Speech { kNone, kText, kChat };  // No tokenizer is known; texts; conversations.
 std::vector<std::string> NextCommands(const std::string& program, const std::string& run_directory,
                                       const std::string& checkpoint, Speech speech, bool exports);
+
+// "step 5 changed nothing: loss or gradient not finite, with a loss scale of 4; the next is 2".
+std::string ChangedNothing(const SkippedRecord& record, double next_scale);
+// Why a run ends with exit code 7 at a step, the last of `skipped` that changed nothing. `most`:
+// train.max_skipped_steps.
+std::string WhyNotFinite(int64_t step, double loss, double grad_norm, int64_t skipped,
+                         int64_t most);
+// "stopping after step 5 with a checkpoint; ...", by its cause. `fake`: there is no checkpoint.
+std::string WhyStopping(const AgreedStop& stop, bool fake);
 
 // "12.3k tokens"; "48 samples" where each has one target, which is no token.
 std::string HowMany(int64_t samples, int64_t targets);

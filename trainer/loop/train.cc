@@ -32,7 +32,9 @@
 #include "trainer/loop/resolved_run.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/run_directory.h"
+#include "trainer/loop/run_messages.h"
 #include "trainer/loop/setup.h"
+#include "trainer/loop/stop_agreement.h"
 #include "trainer/nn/model.h"
 #include "trainer/observe/chrome_trace.h"
 #include "trainer/observe/throughput.h"
@@ -55,7 +57,8 @@ class Trainer {
         data_(rank_.data()),
         seed_(static_cast<uint64_t>(recipe_.run.seed)),
         held_out_(recipe_.data.valid),
-        recorder_(recipe_, job) {}
+        recorder_(recipe_, job),
+        time_(job.rank == 0 ? job.ends : std::nullopt) {}
 
   ExitCode Run() {
     try {
@@ -77,6 +80,7 @@ class Trainer {
  private:
   struct Pending {
     int64_t step, index, targets, tokens;  // index: the executor's count.
+    TimeLimit::Clock::time_point issued = TimeLimit::Clock::now();
   };
 
   // Everything before the first step that involves other ranks or the disk.
@@ -113,6 +117,7 @@ class Trainer {
     const std::string transport = run_.Of(ChoiceId::kTransport).line;
     if (!transport.empty()) recorder_.Line(transport);
     watch_.End();
+    stops_.emplace(job_, step_, time_, [this](const AgreedStop& at) { recorder_.Stopping(at); });
     stage_ = "the beginning of a step";
   }
 
@@ -209,24 +214,25 @@ class Trainer {
       checkpointer_->Poll();
       if (saving_) Save();
       const int64_t step = step_ + 1;
+      if (!MayBegin(step)) break;
       const bool traced = IsTraced(step);
       if (traced) StartTrace();
       IssueStep(step);
       if (traced) WriteTrace(step);
       if (evaluator_->IsDue(step)) {
-        Drain();
         Evaluate(step);
         if (stopping_) break;
       }
       if (checkpointer_->IsDue(step)) Save();
     }
+    const std::optional<AgreedStop> stop = stops_->End();
     Drain();
     checkpointer_->Finish();
-    if (loads_.known()) EndByData();
+    if (DataHasFailed(stop)) EndByData();
     const bool early = stopping_ && (step_ < last || evaluate_first_) && !NoBetter();
     const bool saves =
         recipe_.checkpoint.every.has_value() && NoBetter();  // As the last step would.
-    if ((early || saving_ || saves) && checkpointer_->saved_step() != step_) Save();
+    if ((early || saving_ || saves || stop) && checkpointer_->saved_step() != step_) Save();
     if (early) {
       const std::string on = "the run can go on from " + start_.directory.checkpoints() + "/" +
                              StepName(checkpointer_->saved_step());
@@ -239,6 +245,12 @@ class Trainer {
     return Finish("done", ExitCode::kDone);
   }
 
+  bool DataHasFailed(const std::optional<AgreedStop>& stop) {
+    if (loads_.known()) return true;
+    // Perhaps behind the last step, so that no step has shown it.
+    return stop && stop->cause == StopCause::kOther && loads_.HasFailed("the stop");
+  }
+
   [[noreturn]] void EndByData() {
     loads_.End([this] {
       if (recipe_.checkpoint.every || recipe_.checkpoint.every_minutes) Save();
@@ -247,16 +259,23 @@ class Trainer {
     });
   }
 
+  // Whether all ranks begin the next pass, with or behind `step`; false on all where on one.
+  //
   // A save that failed fails on all ranks (where a device has failed the run ends), but they need
   // not know it at the same step: they stop together, and each then finds out why.
-  bool WantsToStop() {
-    return (job_.stop_requested && job_.stop_requested()) || checkpointer_->failed() ||
-           recorder_.LostItsReader() || loads_.failed();
+  bool MayBegin(int64_t step) {
+    const bool begun = stops_->passes() > 0;
+    if (begun && (checkpointer_->failed() || recorder_.LostItsReader() || loads_.failed())) {
+      stops_->Ask(StopCause::kOther);
+    }
+    if (stops_->Begin(step)) return true;
+    if (!begun) throw EarlyStop();
+    stopping_ = true;
+    return false;
   }
 
   void IssueStep(int64_t step) {
     Session::Wishes wishes;
-    wishes.stop = WantsToStop();
     const bool asked = job_.take_save_request && job_.take_save_request();
     wishes.save = (job_.rank == 0 && checkpointer_->WantsByTime()) || asked;
     if (job_.take_report_request && job_.take_report_request()) {
@@ -284,6 +303,7 @@ class Trainer {
     const Pending pending = pending_.front();
     pending_.pop_front();
     const StepScalars result = executor().Result(pending.index);
+    time_.StepEnded(pending.issued, checkpointer_->save_seconds());
     if (!std::isfinite(result.coefficient) &&
         loads_.HasFailed("step " + std::to_string(pending.step))) {
       step_ = std::min(step_, pending.step - 1);  // It has changed nothing, nor will those behind.
@@ -304,7 +324,6 @@ class Trainer {
     } else {
       TakeSkipped(pending.step, result);
     }
-    if (result.stop > 0) stopping_ = true;
     if (result.save > 0) saving_ = true;
   }
 
@@ -321,35 +340,20 @@ class Trainer {
     // The save under way is from before: it is good, or where it all began.
     if (ends) checkpointer_->Finish();
     recorder_.Write(record);
-    if (!ends) {
-      std::ostringstream line;
-      line << "step " << step << " changed nothing: " << record.reason;
-      if (record.loss_scale) {
-        line << ", with a loss scale of " << *record.loss_scale << "; the next is "
-             << result.scaler.scale;
-      }
-      return recorder_.Line(line.str());
-    }
+    if (!ends) return recorder_.Line(ChangedNothing(record, result.scaler.scale));
     // Every rank comes here at this step; who ends first takes the store with it.
     BeforeAllThrow(*job_.store, "train/not finite", job_.rank, job_.world);
-    std::string others;
-    if (skipped_ > 1) {
-      others = ", as were " + std::to_string(skipped_ - 1) +
-               " before it, and train.max_skipped_steps is " + std::to_string(most);
-    }
     throw Error(ExitCode::kNotFinite,
-                "step " + std::to_string(step) + ": loss " + FixedPoint(result.loss, 4) +
-                    ", gradient norm " + FixedPoint(result.grad_norm, 4) + ": not finite" + others +
-                    ". The step changed no parameter; a lower optimizer.lr or more "
-                    "schedule.warmup_steps usually helps");
+                WhyNotFinite(step, result.loss, result.grad_norm, skipped_, most));
   }
 
-  // Where a rank wants to stop, before or in the evaluation, no rank goes on with it.
+  // Where the run stops before or in the evaluation, no rank goes on with it.
   void Evaluate(int64_t step) {
+    Drain();
     if (loads_.known()) return;
     stage_ = "the evaluation of step " + std::to_string(step);
     std::optional<double> loss;
-    if (!stopping_) loss = evaluator_->Run(step, [this] { return WantsToStop(); });
+    if (!stopping_) loss = evaluator_->Run(step, [this, step] { return MayBegin(step); });
     stage_ = "the beginning of a step";
     evaluate_first_ = !loss;
     stopping_ = stopping_ || !loss;
@@ -439,6 +443,7 @@ class Trainer {
   }
 
   ExitCode Finish(const char* reason, ExitCode code) {
+    stops_->End();
     executor().Synchronize();
     recorder_.Finish(reason, step_);
     stage_ = "the end of the run";
@@ -475,6 +480,8 @@ class Trainer {
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;
   bool evaluate_first_ = false;  // The evaluation of step_ has been cut short.
+  TimeLimit time_;
+  std::optional<StopAgreement> stops_;  // Last: its thread uses the above.
 };
 
 }  // namespace

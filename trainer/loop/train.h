@@ -9,11 +9,11 @@ namespace fsdp {
 
 struct Recipe;
 
-// Trains to train.steps and returns kDone, or until a rank is asked to stop and returns kStopped:
-// then a checkpoint is saved, and rank 0's last line names it. A console that has lost its reader
-// is a stop, too. Rank 0 writes the run directory's files. Throws EarlyStop on all ranks where one
-// is asked to stop before the first step is done; otherwise Error with an exit code. Files on disk
-// by then are complete.
+// Trains to train.steps and returns kDone, or until a rank is asked to stop, or the job's time is
+// over, and returns kStopped: then a checkpoint is saved, and rank 0's last line names it. A
+// console that has lost its reader is a stop, too. Rank 0 writes the run directory's files. Throws
+// EarlyStop on all ranks where one is asked to stop before the first step is done; otherwise Error
+// with an exit code. Files on disk by then are complete.
 ExitCode TrainRank(const Recipe& recipe, const Job& job);
 
 }  // namespace fsdp

@@ -107,8 +107,11 @@ Console::~Console() {
 }
 
 void Console::Step(const StepRecord& record, int64_t total_steps, double time_left_s) {
-  now_.rate = record.tokens_per_s > 0 ? Rate(record) : "";
-  now_.memory = std::max(record.memory.reserved, record.memory.allocated);
+  {
+    const std::lock_guard lock(mutex_);
+    now_.rate = record.tokens_per_s > 0 ? Rate(record) : "";
+    now_.memory = std::max(record.memory.reserved, record.memory.allocated);
+  }
   Print(Colour::kNone, FormatStep(record, total_steps, time_left_s));
 }
 
@@ -136,6 +139,7 @@ void Console::Warning(std::string_view text) {
 
 void Console::Above(const std::function<void()>& write) {
   if (options_.launched) return write();
+  const std::lock_guard lock(mutex_);
   if (!bar_.empty()) out_ << Erase() << std::flush;
   write();
   if (bar_.empty()) return;
@@ -145,6 +149,7 @@ void Console::Above(const std::function<void()>& write) {
 
 void Console::Progress(int64_t step, int64_t total_steps, double loss, double time_left_s) {
   if (!options_.enabled || !options_.terminal || total_steps < 1) return;
+  const std::lock_guard lock(mutex_);
   now_.step = step;
   now_.total = total_steps;
   now_.time_left_s = time_left_s;
@@ -238,6 +243,7 @@ std::string Console::Bar() const {
 void Console::Print(Colour colour, std::string_view raw) {
   if (!options_.enabled) return;
   const std::string text = Printable(raw);  // Names and samples may hold anything.
+  const std::lock_guard lock(mutex_);
   if (options_.copy) options_.copy(text);
   const char* const codes[] = {"", "\033[1m", "\033[32m", "\033[33m"};
   const bool paint = options_.colours && !options_.launched && colour != Colour::kNone;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -42,9 +43,10 @@ std::string FormatStep(const StepRecord& record, int64_t total_steps, double tim
 // Each cell is a mean; empty for fewer than two values. Values that are not finite are left out.
 std::string Trend(const std::deque<double>& losses, bool utf8);
 
-// Printed text moves no cursor, whatever names and samples hold: Printable() of utf8.h. Not for
-// several threads. The stream must outlive the console. While a bar is shown, all other writers to
-// the terminal must go by way of Line() or Above(), or they tear the bar.
+// Printed text moves no cursor, whatever names and samples hold: Printable() of utf8.h. Line()
+// and Warning() are for any thread, all else for one. The stream must outlive the console. While a
+// bar is shown, all other writers to the terminal must go by way of Line() or Above(), or they tear
+// the bar.
 class Console {
  public:
   Console(std::ostream& out, const ConsoleOptions& options) : out_(out), options_(options) {}
@@ -74,7 +76,8 @@ class Console {
 
   std::ostream& out_;
   ConsoleOptions options_;
-  std::string bar_;  // As shown now; empty: none.
+  std::mutex mutex_;  // Held while text is written; guards bar_ and now_.
+  std::string bar_;   // As shown now; empty: none.
   double drawn_at_ = 0;
 
   struct {

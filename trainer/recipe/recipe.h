@@ -43,6 +43,7 @@ struct RunRecipe {
   int64_t threads = 0;  // 0: AvailableCores() / the host's ranks.
   bool deterministic = false;
   double timeout_s = 600;
+  std::optional<int64_t> max_time;      // Seconds.
   std::optional<int64_t> memory_limit;  // Bytes of a rank; see the key.
   std::optional<int64_t> store_port;
 

@@ -49,6 +49,12 @@ Type<RunRecipe> RunType() {
       Key("timeout_s", &R::timeout_s, Number({.above = 0, .at_most = 1e9}),
           "Seconds without an answer from a peer or a collective after which the run ends with "
           "exit code 6."),
+      Key("max_time", &R::max_time, Nullable(Duration()),
+          "How long the process may run: seconds, or as in 90m and 4h. The run then stops as on "
+          "SIGTERM, with a checkpoint and exit code 75, early enough for the steps under way and a "
+          "save as long as the last ones; before the first save, 60 s are kept for it. Every start "
+          "makes a step. Rank 0's clock counts. SLURM_JOB_END_TIME, where Slurm sets it, is such a "
+          "limit, too: the earlier one counts. null: none."),
       Key("memory_limit", &R::memory_limit, Nullable(Bytes()),
           "Device memory that a rank may take, in bytes, or as in 10GB and 1.5GiB. On the CPU it "
           "covers host memory as well, which is the same memory. A plan above the limit ends "

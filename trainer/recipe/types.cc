@@ -111,13 +111,21 @@ class IntegersType final : public TypeOf<int64_t> {
   std::string want_;
 };
 
-class BytesType final : public TypeOf<int64_t> {
+// An integer of at least 1, or a text with a unit.
+class WithUnitType final : public TypeOf<int64_t> {
  public:
+  struct Words {
+    const char *pattern, *want;  // A regular expression of texts; the values, for messages.
+    Json examples;               // A list of texts.
+  };
+  using Parse = std::optional<int64_t> (*)(std::string_view text);
+  WithUnitType(Words words, int64_t most, Parse parse)
+      : words_(std::move(words)), parse_(parse), whole_(1, most) {}
+
   Json Schema() const override {
-    const Json size = Json::Object({{"type", "string"},
-                                    {"pattern", "^[0-9]+(\\.[0-9]+)? *([KMGTkmgt][Ii]?)?[Bb]$"},
-                                    {"examples", Json::List({"10GB", "1.5GiB", "512MiB"})}});
-    return AnyOfSchemas({whole_.Schema(), size});
+    const Json text = Json::Object(
+        {{"type", "string"}, {"pattern", words_.pattern}, {"examples", words_.examples}});
+    return AnyOfSchemas({whole_.Schema(), text});
   }
 
  private:
@@ -125,20 +133,22 @@ class BytesType final : public TypeOf<int64_t> {
                  int64_t& value) const override {
     if (node.kind == YamlNode::Kind::kScalar &&
         (!node.plain || ResolvePlain(node.text) == PlainType::kText)) {
-      if (const std::optional<int64_t> bytes = ParseBytes(node.text)) {
-        value = *bytes;
+      if (const std::optional<int64_t> number = parse_(node.text)) {
+        value = *number;
         return true;
       }
     } else if (IsPlain(node, PlainType::kInteger)) {
-      const std::optional<int64_t> bytes = ReadInteger(node.text);
-      if (!bytes || *bytes > 0) return whole_.Read(node, key, reader, &value);
+      const std::optional<int64_t> number = ReadInteger(node.text);
+      if (!number || *number > 0) return whole_.Read(node, key, reader, &value);
     }
-    reader.Wrong(node, key, "bytes, at least 1, as in 10000000000, 10GB or 1.5GiB");
+    reader.Wrong(node, key, words_.want);
     return false;
   }
   Json WriteValue(const int64_t& value) const override { return value; }
 
-  const IntegerType whole_{1, std::numeric_limits<int64_t>::max()};
+  const Words words_;
+  const Parse parse_;
+  const IntegerType whole_;
 };
 
 class NumberType final : public TypeOf<double> {
@@ -350,7 +360,21 @@ Type<int64_t> Integer(int64_t min, int64_t max) {
 Type<int64_t> OneOfIntegers(std::vector<int64_t> values) {
   return Type<int64_t>(std::make_shared<IntegersType>(std::move(values)));
 }
-Type<int64_t> Bytes() { return Type<int64_t>(std::make_shared<BytesType>()); }
+Type<int64_t> Bytes() {
+  return Type<int64_t>(std::make_shared<WithUnitType>(
+      WithUnitType::Words{"^[0-9]+(\\.[0-9]+)? *([KMGTkmgt][Ii]?)?[Bb]$",
+                          "bytes, at least 1, as in 10000000000, 10GB or 1.5GiB",
+                          Json::List({"10GB", "1.5GiB", "512MiB"})},
+      std::numeric_limits<int64_t>::max(), ParseBytes));
+}
+
+Type<int64_t> Duration() {
+  return Type<int64_t>(std::make_shared<WithUnitType>(
+      WithUnitType::Words{"^[0-9]+(\\.[0-9]+)? *[smhd]$",
+                          "seconds, at least 1, as in 5400, 90m or 1.5h",
+                          Json::List({"90m", "4h", "1.5d"})},
+      std::numeric_limits<int32_t>::max(), ParseDuration));
+}
 Type<double> Number(const Interval& interval) {
   return Type<double>(std::make_shared<NumberType>(interval));
 }

@@ -79,6 +79,9 @@ Type<int64_t> OneOfIntegers(std::vector<int64_t> values);
 // integer.
 Type<int64_t> Bytes();
 
+// At least 1 second: an integer, or with a unit: "90m", "1.5h". Written as an integer.
+Type<int64_t> Duration();
+
 struct Interval {
   std::optional<double> at_least = std::nullopt;
   std::optional<double> above = std::nullopt;

@@ -207,6 +207,28 @@ TEST_P(StoreTest, FailUnblocksEveryoneWithTheFirstReason) {
   });
 }
 
+TEST_P(StoreTest, TheFirstAnnouncementIsToldToAllOnce) {
+  ExpectAllFine(3, 60, [](int rank, Store& store) {
+    std::atomic<int> calls{0};
+    std::promise<std::string> told;
+    const auto hear = [&](const std::string& what) {
+      if (++calls == 1) told.set_value(what);
+    };
+    if (rank != 2) store.OnAnnouncement(hear);
+    Barrier(store, "ready", rank, 3);
+    if (rank == 0) store.Announce("stop");
+    Barrier(store, "announced", rank, 3);
+    store.Announce("something else");
+    if (rank == 2) store.OnAnnouncement(hear);  // It has heard it before.
+    const std::string what = told.get_future().get();
+    Require(what == "stop", what);
+    Barrier(store, "heard", rank, 3);
+    Require(calls == 1, std::to_string(calls));
+    Require(store.FailureReason().empty(), store.FailureReason());
+    store.OnAnnouncement(nullptr);
+  });
+}
+
 TEST(MemoryStoreTest, FailCallsEveryRanksCallback) {
   MemoryStore store;
   std::vector<std::string> reasons;

@@ -113,6 +113,24 @@ TEST(EnvironmentTest, TorchrunOfOneNeedsNoAddress) {
   EXPECT_EQ(it.master_port, 0);
 }
 
+TEST(EnvironmentTest, EndOfSlurmsJob) {
+  const auto read = [](const char* text) {
+    return ReadJobEndTime([text](const char*) { return text; });
+  };
+  EXPECT_EQ(read("1795933752"), 1795933752);
+  EXPECT_EQ(read(nullptr), std::nullopt);
+  EXPECT_EQ(read(""), std::nullopt);
+  for (const std::string wrong : {"0", "-5", "17x", "1.5", " 17", "99999999999", "2026-11-29"}) {
+    try {
+      read(wrong.c_str());
+      ADD_FAILURE() << wrong;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.what(), "SLURM_JOB_END_TIME=" + wrong +
+                                  ": want seconds since 1970; unset it to train without its limit");
+    }
+  }
+}
+
 TEST(EnvironmentTest, StorePort) {
   RankEnvironment it = Read(kTorchrun);
   EXPECT_EQ(StorePort(it, std::nullopt), 29501);

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
+#include <string>
 
 namespace fsdp {
 namespace {
@@ -109,9 +112,11 @@ TEST(StopSignalTest, OneAtATime) {
   EXPECT_TRUE(signals.TakeCheckpointRequest());
 }
 
-// Sends `second` in a process that has had `first` longer ago than `repeat`.
-void StopTwice(int first, int second) {
+// Sends `second` in a process that has had `first` longer ago than `repeat`. `last_words`: their
+// directory; empty: none.
+void StopTwice(int first, int second, const std::string& last_words) {
   StopSignal signals(std::chrono::milliseconds(1));
+  if (!last_words.empty()) signals.SetLastWords(last_words, "there is none");
   raise(first);
   if (!signals.stop_requested()) _exit(1);
   usleep(5000);
@@ -119,10 +124,20 @@ void StopTwice(int first, int second) {
   _exit(2);
 }
 
+// With the last words, on stdout; here that is stderr's file.
 TEST(StopSignalDeathTest, ALaterSecondOneEndsTheProcess) {
-  EXPECT_EXIT(StopTwice(SIGTERM, SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
-  EXPECT_EXIT(StopTwice(SIGINT, SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
-  EXPECT_EXIT(StopTwice(SIGTERM, SIGINT), ::testing::KilledBySignal(SIGINT), "");
+  const std::string directory = ::testing::TempDir() + "/checkpoints\x1b";
+  std::filesystem::create_directories(directory);
+  const auto end = [&](int first, int second, bool last_words) {
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    StopTwice(first, second, last_words ? directory : "");
+  };
+  const ::testing::ExitedWithCode stopped(75);
+  EXPECT_EXIT(end(SIGTERM, SIGTERM, false), stopped, "^$");
+  EXPECT_EXIT(end(SIGINT, SIGTERM, true), stopped, "^ended at once: there is none\n$");
+  std::ofstream(directory + "/latest") << "step_7";
+  EXPECT_EXIT(end(SIGTERM, SIGINT, true), stopped,
+              "^ended at once: the run can go on from .*/checkpoints.x1b/step_7\n$");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "models/gpt2/config.h"
@@ -706,6 +707,26 @@ TEST(LoadRecipe, SetGoesIntoLists) {
                                 "data.train[-1]", "data.train[0].", "[0]"}) {
     EXPECT_EQ(mistakes(key + "=1"), "--set " + key + "=1: " + key +
                                         ": want an item of a list as in data.train[0].weight");
+  }
+}
+
+TEST(LoadRecipe, TimesHaveUnits) {
+  const std::string begin = "model: {family: gpt2}\ndata: {train: {paths: [x]}}\nrun: {max_time: ";
+  for (const auto& [text, seconds] : std::map<std::string, int64_t>{
+           {"90", 90}, {"45s", 45}, {"90m", 5400}, {"1.5 h", 5400}, {"4h", 14400}, {"1d", 86400}}) {
+    const Recipe recipe = Parse(begin + text + "}\n");
+    EXPECT_EQ(recipe.run.max_time, seconds) << text;
+    EXPECT_NE(PrintRecipe(recipe).find("  max_time: " + std::to_string(seconds) + "\n"),
+              std::string::npos);
+  }
+  EXPECT_EQ(Parse(begin + "null}\n").run.max_time, std::nullopt);
+  for (const char* wrong : {"0", "-5", "1.5", "0.5s", "-4h", "h", "4x", "4hh", "1e3s", "4 h m",
+                            "99999999h", "[4h]", "''", "true"}) {
+    EXPECT_EQ(MistakesOf(begin + wrong + "}\n")
+                  .find("r.yaml:3:17: run.max_time: want seconds, at least 1, as in 5400, 90m or "
+                        "1.5h, got "),
+              0u)
+        << wrong << MistakesOf(begin + wrong + "}\n");
   }
 }
 

@@ -512,6 +512,8 @@ TEST(Print, ReadsBackToTheSameRecipe) {
     Json written = Json::parse(recipe::WriteRecipe(recipe).Dump());
     Json& limit = drawn["run"]["memory_limit"];
     if (limit.is_string()) limit = written["run"]["memory_limit"];  // In bytes.
+    Json& time = drawn["run"]["max_time"];
+    if (time.is_string()) time = written["run"]["max_time"];  // In seconds.
     for (const auto& [key, value] : drawn["model"].items()) {
       if (value.is_null()) written["model"][key] = nullptr;  // Filled in.
     }

@@ -88,23 +88,44 @@ void MemoryStore::Fail(const std::string& why) {
   }
   changed_.notify_all();
   std::lock_guard lock(callbacks_mutex_);
-  for (const auto& callback : callbacks_) callback(why);
+  for (const auto& callback : on_failure_) callback(why);
 }
 
-std::string MemoryStore::FailureReason() const {
-  std::lock_guard lock(mutex_);
-  return failure_;
-}
+std::string MemoryStore::FailureReason() const { return Read(failure_); }
 
-void MemoryStore::OnFailure(std::function<void(const std::string&)> callback) {
+void MemoryStore::OnFailure(Callback callback) { Hear(on_failure_, failure_, std::move(callback)); }
+
+void MemoryStore::Announce(const std::string& what) {
+  CheckSizes(what, "");
+  {
+    std::lock_guard lock(mutex_);
+    CheckFailure();
+    if (!announcement_.empty()) return;
+    announcement_ = what;
+  }
   std::lock_guard lock(callbacks_mutex_);
-  if (callback == nullptr) return callbacks_.clear();
-  // Fail() sets the reason first: a callback is either here when it looks, or sees the reason.
-  const std::string reason = FailureReason();
-  if (reason.empty()) {
-    callbacks_.push_back(std::move(callback));
+  for (const auto& callback : on_announcement_) callback(what);
+}
+
+void MemoryStore::OnAnnouncement(Callback callback) {
+  Hear(on_announcement_, announcement_, std::move(callback));
+}
+
+std::string MemoryStore::Read(const std::string& text) const {
+  std::lock_guard lock(mutex_);
+  return text;
+}
+
+void MemoryStore::Hear(std::vector<Callback>& callbacks, const std::string& text,
+                       Callback callback) {
+  std::lock_guard lock(callbacks_mutex_);
+  if (callback == nullptr) return callbacks.clear();
+  // The text is set before the callbacks are called: a callback is either here then, or sees it.
+  const std::string now = Read(text);
+  if (now.empty()) {
+    callbacks.push_back(std::move(callback));
   } else {
-    callback(reason);
+    callback(now);
   }
 }
 

@@ -4,7 +4,6 @@
 #define FSDP_TRAIN_TRAINER_COMM_STORE_MEMORY_STORE_H_
 
 #include <condition_variable>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,7 +14,8 @@
 
 namespace fsdp {
 
-// OnFailure adds a callback: each rank may have one. Fail() calls them, in the failing thread.
+// OnFailure and OnAnnouncement add a callback: each rank may have one. Fail() and Announce() call
+// them, in the calling thread; null takes all of them back.
 // Leave() does nothing: a thread does not vanish alone.
 class MemoryStore final : public Store {
  public:
@@ -28,18 +28,22 @@ class MemoryStore final : public Store {
                                                 double timeout_s) override;
   void Fail(const std::string& why) override;
   std::string FailureReason() const override;
-  void OnFailure(std::function<void(const std::string&)> callback) override;
+  void OnFailure(Callback callback) override;
+  void Announce(const std::string& what) override;
+  void OnAnnouncement(Callback callback) override;
   void Leave() override {}
 
  private:
   void CheckFailure() const;  // With mutex_ held.
+  std::string Read(const std::string& text) const;
+  void Hear(std::vector<Callback>& callbacks, const std::string& text, Callback callback);
 
   mutable std::mutex mutex_;  // Guards all below.
   std::condition_variable changed_;
   std::map<std::string, std::string> table_;
-  std::string failure_;
+  std::string failure_, announcement_;
   std::mutex callbacks_mutex_;  // Taken after mutex_ is released: callbacks may take long.
-  std::vector<std::function<void(const std::string&)>> callbacks_;
+  std::vector<Callback> on_failure_, on_announcement_;
 };
 
 // The sum as a new decimal string. Throws std::invalid_argument where `value` is no number.

@@ -1,5 +1,5 @@
 // A table of strings that all ranks of a job see: how they find each other, agree, and hear of a
-// failure. For start-up, checkpoints and the end; never for tensors.
+// failure or a stop. For start-up, checkpoints and the end; never for tensors.
 // Tests: tests/trainer/comm/store_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_STORE_STORE_H_
 #define FSDP_TRAIN_TRAINER_COMM_STORE_STORE_H_
@@ -21,6 +21,7 @@ class Store {
  public:
   static constexpr size_t kMaxKey = 1 << 10;
   static constexpr size_t kMaxValue = 1 << 20;
+  using Callback = std::function<void(const std::string&)>;
 
   virtual ~Store() = default;
   Store(const Store&) = delete;
@@ -48,7 +49,13 @@ class Store {
   // `callback(reason)` is called once, from a thread of the store, or from here if it has failed
   // already: the place to abort communicators. It must not call the store. A null callback takes
   // the old one back; when that returns, it is not running.
-  virtual void OnFailure(std::function<void(const std::string&)> callback) = 0;
+  virtual void OnFailure(Callback callback) = 0;
+  // Tells all members, this one too, once all have joined. The first text counts; it is not empty
+  // and up to kMaxKey bytes.
+  virtual void Announce(const std::string& what) = 0;
+  // `callback(what)` is called once, when and as in OnFailure(). Nobody asks for it meanwhile: the
+  // store sends it.
+  virtual void OnAnnouncement(Callback callback) = 0;
   // From here on this member's absence is no failure. Implied by the destructor.
   virtual void Leave() = 0;
 

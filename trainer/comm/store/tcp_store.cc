@@ -160,11 +160,14 @@ class TcpStore final : public Store {
     return failure_;
   }
 
-  void OnFailure(std::function<void(const std::string&)> callback) override {
-    std::lock_guard callback_lock(callback_mutex_);
-    callback_ = std::move(callback);
-    CallBack();
+  void OnFailure(Callback callback) override { Hear(on_failure_, std::move(callback)); }
+
+  void Announce(const std::string& what) override {
+    CheckSizes(what, "");
+    Request(Type::kAnnounce, Soon(), [&](wire::Writer& message) { message.String(what); });
   }
+
+  void OnAnnouncement(Callback callback) override { Hear(on_announcement_, std::move(callback)); }
 
   void Leave() override {
     {
@@ -180,9 +183,8 @@ class TcpStore final : public Store {
  private:
   static constexpr uint64_t kJoinId = 1;
 
-  Clock::time_point Soon() const { return Clock::now() + Seconds(timeout_s()) + kGrace; }
-
   struct GivenUp {};
+  Clock::time_point Soon() const { return Clock::now() + Seconds(timeout_s()) + kGrace; }
 
   // Asks until the rank gives up. It then has something to say, as long as there may be a store.
   bool GivesUp() {
@@ -401,6 +403,11 @@ class TcpStore final : public Store {
   void Handle(const std::string& body) {
     wire::Reader in(body);
     if (in.type() == Type::kFailure) return SetFailure(in.String(kMaxValue));
+    if (in.type() == Type::kAnnounced) {
+      std::lock_guard callback_lock(callback_mutex_);
+      announcement_ = in.String(kMaxKey);
+      return CallBack();
+    }
     std::lock_guard lock(mutex_);
     const auto waiting = answers_.find(in.id());
     if (waiting == answers_.end()) return;  // Its caller has given up.
@@ -419,11 +426,19 @@ class TcpStore final : public Store {
     CallBack();
   }
 
-  // With callback_mutex_ held: calls it if there is a reason, once.
+  void Hear(Callback& member, Callback callback) {
+    std::lock_guard callback_lock(callback_mutex_);
+    member = std::move(callback);
+    CallBack();
+  }
+
+  // With callback_mutex_ held: calls each for which there is a text, once.
   void CallBack() {
-    const std::string reason = FailureReason();
-    if (reason.empty() || callback_ == nullptr) return;
-    std::exchange(callback_, nullptr)(reason);
+    const auto call = [](Callback& callback, const std::string& text) {
+      if (!text.empty() && callback != nullptr) std::exchange(callback, nullptr)(text);
+    };
+    call(on_announcement_, announcement_);
+    call(on_failure_, FailureReason());
   }
 
   void Stop() {
@@ -455,8 +470,9 @@ class TcpStore final : public Store {
   bool left_ = false;
   bool gone_ = false;          // Nothing more will be answered.
   bool silent_ = false;        // A request was not answered in time.
-  std::mutex callback_mutex_;  // Held while it runs. Taken before mutex_.
-  std::function<void(const std::string&)> callback_;
+  std::mutex callback_mutex_;  // Held while one runs. Taken before mutex_. Guards the next two.
+  std::string announcement_;
+  Callback on_failure_, on_announcement_;
   std::thread reader_;
 };
 

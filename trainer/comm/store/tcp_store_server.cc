@@ -341,6 +341,18 @@ class TcpStoreServer::Loop {
         Send(c, wire::Writer(Type::kDone, message.id()));
         return FailJob(why);
       }
+      case Type::kAnnounce: {
+        std::string what = Key(message);
+        message.ExpectEnd();
+        if (announcement_.empty()) {
+          announcement_ = std::move(what);
+          for (Connection& member : connections_) {
+            if (!member.member()) continue;
+            Send(member, wire::Writer(Type::kAnnounced, 0).String(announcement_));
+          }
+        }
+        return Send(c, wire::Writer(Type::kDone, message.id()));
+      }
       case Type::kLeave:
         message.ExpectEnd();
         c.left = true;
@@ -544,7 +556,7 @@ class TcpStoreServer::Loop {
   std::vector<bool> joined_ranks_;     // Once joined, for ever.
   int arrived_ = 0;
   bool joined_ = false;
-  std::string failure_;
+  std::string failure_, announcement_;
   bool tell_who_comes_ = false;
   std::unordered_map<std::string, std::string> table_;
   size_t table_bytes_ = 0;

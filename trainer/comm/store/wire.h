@@ -24,8 +24,9 @@ enum class Type : uint8_t {
   kFetch,      // timeout in microseconds, count, keys
   kFail,       // why
   kLeave,
-  kForget,  // prefix
-  kProof,   // rank, size, generation, timeout and what is left of it in microseconds, tag
+  kForget,    // prefix
+  kProof,     // rank, size, generation, timeout and what is left of it in microseconds, tag
+  kAnnounce,  // a text
   // From the server.
   kDone = 64,  // To a proof: all ranks have joined.
   kSum,        // the new number
@@ -34,6 +35,7 @@ enum class Type : uint8_t {
   kFailure,    // why the job has failed; unasked, id 0
   kChallenge,  // nonce
   kProven,     // generation, tag: the store's own proof
+  kAnnounced,  // the first text that a member has announced; unasked, id 0
 };
 
 inline constexpr std::string_view kMagic = "fsdp-train store 2";
