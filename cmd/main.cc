@@ -66,9 +66,9 @@ Command TrainingCommand(const std::string& name, const std::string& about, Train
 Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   Command command{name, "Compute the loss of a checkpoint on the validation sets"};
   command.flags = {
-      {"--checkpoint", &flags->checkpoint,
-       "A checkpoint, a run directory (its latest one) or a Hugging Face directory",
+      {"--checkpoint", &flags->checkpoint, kWhichCheckpoint,
        FlagRules{.value = "DIR", .required = true}},
+      LatestFlag(&flags->latest),
       ConfigFlag(&flags->config),
       SetFlag(&flags->overrides),
       {"--full", &flags->full, "Evaluate all of each set instead of eval.steps batches"},

@@ -24,6 +24,7 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/loop/chosen_checkpoint.h"
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
@@ -158,6 +159,7 @@ class Evaluating {
       return;
     }
     const int64_t parameters = NumParameters(rank_.run().shape);
+    if (!evaluation_.note.empty()) *job_.console << Printable(evaluation_.note) << "\n";
     *job_.console << Printable(evaluation_.checkpoint) << ": "
                   << (step ? "step " + std::to_string(*step) + ", " : "")
                   << HumanCount(static_cast<double>(parameters)) << " parameters"
@@ -211,7 +213,9 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   Recipe trained;
   if (evaluation.ours) {
     RefuseWhatIsNoCheckpoint(flags.checkpoint);
-    evaluation.checkpoint = ResolveCheckpoint(flags.checkpoint);
+    const ChosenCheckpoint chosen = ChooseCheckpoint(flags.checkpoint, flags.latest);
+    evaluation.note = chosen.note;
+    evaluation.checkpoint = ResolveCheckpoint(chosen.path);
     meta = ReadCheckpointMeta(evaluation.checkpoint);
     evaluation.step = meta.step;
     const std::string name = evaluation.checkpoint + "/manifest.json, recipe";

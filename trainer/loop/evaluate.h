@@ -18,13 +18,15 @@ struct EvaluationFlags {
   std::string checkpoint;  // A run's directory, a checkpoint's, or a Hugging Face one.
   // The recipe to evaluate by. No file: the one that the checkpoint was trained by.
   std::vector<std::string> config, overrides;
-  bool full = false;  // Evaluates all of each set, in place of eval.steps batches.
+  bool latest = false;  // Takes a run's newest checkpoint, also where it has ended early.
+  bool full = false;    // Evaluates all of each set, in place of eval.steps batches.
   bool json = false;
 };
 
 struct Evaluation {
   Recipe recipe;                               // The recipe of a job that evaluates alone.
-  std::string checkpoint;                      // The checkpoint's own directory: a run's newest.
+  std::string checkpoint;                      // The checkpoint's own directory.
+  std::string note = "";                       // ChosenCheckpoint::note.
   bool ours = false;                           // Not a Hugging Face directory.
   std::optional<int64_t> step = std::nullopt;  // The checkpoint's, where `ours`.
   bool averaged = false;                       // Takes its averaged weights: eval.ema.
