@@ -215,6 +215,7 @@ int Main(int argc, char** argv) {
   program.commands = {BenchCommand(),
                       CalibrateCommand(),
                       ConfigCommand(),
+                      DataCommand(),
                       CheckpointCommand(),
                       eval,
                       GenerateCommand(),
