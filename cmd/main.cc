@@ -73,6 +73,9 @@ Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
       SetFlag(&flags->overrides),
       {"--full", &flags->full, "Evaluate all of each set instead of eval.steps batches"},
       {"--json", &flags->json, "One JSON object"},
+      {"--predictions", &flags->predictions,
+       "Write a line for each sample: class and probabilities, or a click's probability",
+       FlagRules{.value = "FILE"}},
   };
   command.footer =
       "Without --config it evaluates by the recipe that the checkpoint was trained by; --set "
