@@ -122,7 +122,7 @@ std::optional<double> Predictions::Write(const std::string& set, const EvalLoade
       for (Judged j; text >> j.sample >> j.label >> j.score && text.get() == ' ' &&
                      std::getline(text, j.line);) {
         j.line += "\n";
-        judged.push_back(std::move(j));
+        judged.push_back(j);
       }
     }
     store_.Forget(key);

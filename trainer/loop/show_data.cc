@@ -139,8 +139,8 @@ class Page {
     out_ << "  " << text.name << ": " << Counted(std::ssize(text.ids), "token") << ", "
          << Counted(targets, "target")
          << (documents > 1 ? ", " + std::to_string(documents) + " documents" : "") << "\n";
-    const auto [open, close] =
-        options_.colours ? std::pair("\x1b[32m", "\x1b[0m") : std::pair("\u00ab", "\u00bb");
+    const std::string open = options_.colours ? "\x1b[32m" : "\u00ab";
+    const std::string close = options_.colours ? "\x1b[0m" : "\u00bb";
     ForEachPart(text, [&](size_t begin, size_t end) {
       if (text.positions[begin] == 0) WritePositions(text, begin);
       const std::string part =
