@@ -112,6 +112,8 @@ void List(const std::string& directory, bool json) {
                          .Add("path", e.path)
                          .Add("complete", e.complete)
                          .Add("latest", e.latest)
+                         .Add("best", e.best)
+                         .Add("loss", e.loss)
                          .Add("reason", e.complete ? std::nullopt : std::optional(e.why))
                          .Add("world_size", known(e.world))
                          .Add("shard_size", known(e.shards))
@@ -130,12 +132,17 @@ void List(const std::string& directory, bool json) {
     std::printf("no checkpoints in %s\n", PrintableName(directory).c_str());
     return;
   }
-  std::printf("%12s  %-10s  %9s  %10s  %10s  %s\n", "step", "", "world/F", "size", "age", "path");
+  std::printf("%12s  %-12s  %10s  %9s  %10s  %10s  %s\n", "step", "", "loss", "world/F", "size",
+              "age", "path");
   for (const CheckpointEntry& e : entries) {
-    const char* state = e.latest ? "latest" : e.complete ? "complete" : "incomplete";
-    std::printf("%12lld  %-10s  %9s  %10s  %10s  %s\n", static_cast<long long>(e.step), state,
-                WorldOf(e).c_str(), HumanBytes(e.bytes).c_str(),
-                HumanDuration(now - e.modified).c_str(), PrintableName(e.path).c_str());
+    const char* state = e.latest     ? e.best ? "latest, best" : "latest"
+                        : e.best     ? "best"
+                        : e.complete ? "complete"
+                                     : "incomplete";
+    std::printf("%12lld  %-12s  %10s  %9s  %10s  %10s  %s\n", static_cast<long long>(e.step), state,
+                e.loss ? FixedPoint(*e.loss, 4).c_str() : "-", WorldOf(e).c_str(),
+                HumanBytes(e.bytes).c_str(), HumanDuration(now - e.modified).c_str(),
+                PrintableName(e.path).c_str());
     if (!e.complete) std::printf("%12s  %s\n", "", PrintableName(e.why).c_str());
   }
 }
@@ -235,7 +242,7 @@ void Reshard(const ReshardFlags& flags) {
 
 struct ExportFlags {
   std::string source, out, dtype, max_shard_size = "5GB", tokenizer;
-  bool ema = false, adapters = false;
+  bool latest = false, ema = false, adapters = false;
 };
 
 void WarnOf(const std::vector<std::string>& warnings) {
@@ -245,10 +252,11 @@ void WarnOf(const std::vector<std::string>& warnings) {
 }
 
 void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
+  const std::string source = CheckpointToRead(flags.source, flags.latest);
   AdaptersExported exported;
   {
     Progress progress{"exported"};
-    exported = ExportAdapters(HoldCheckpoint(flags.source), flags.out,
+    exported = ExportAdapters(HoldCheckpoint(source), flags.out,
                               {.dtype = how.dtype, .state = how.state}, std::ref(progress));
   }
   WarnOf(exported.warnings);
@@ -271,11 +279,12 @@ void Export(const ExportFlags& flags) {
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
   if (flags.adapters) return ExportAdaptersOf(flags, options);
+  const std::string source = CheckpointToRead(flags.source, flags.latest);
   CheckpointExported exported;
   {
     Progress progress{"exported"};
-    exported = ExportCheckpoint(HoldCheckpoint(flags.source), flags.out, flags.tokenizer, dtype,
-                                options, std::ref(progress));
+    exported = ExportCheckpoint(HoldCheckpoint(source), flags.out, flags.tokenizer, dtype, options,
+                                std::ref(progress));
   }
   WarnOf(exported.warnings);
   std::printf("%s: %s in %s%s, %s\n", PrintableName(flags.out).c_str(),
@@ -314,8 +323,8 @@ Command LsCommand() {
   const auto json = std::make_shared<bool>(false);
   Command command{
       "ls",
-      "List a run's checkpoints, complete or not, and the latest of them; or the runs of a "
-      "directory"};
+      "List a run's checkpoints, complete or not, with losses, the latest and the best of them; or "
+      "the runs of a directory"};
   command.flags = {
       {"directory", directory.get(), "A run directory, or a directory of checkpoints or of runs",
        kRequiredPath},
@@ -355,8 +364,11 @@ Command ExportCommand() {
   const auto flags = std::make_shared<ExportFlags>();
   Command command{"export", "Write a Hugging Face directory that transformers loads"};
   command.flags = {
-      {"directory", &flags->source, kOneCheckpoint, kRequiredPath},
+      {"directory", &flags->source,
+       "A checkpoint, or a run directory: its latest one, or its best if it stopped early",
+       kRequiredPath},
       {"--out", &flags->out, "The new directory; must not exist", kRequiredPath},
+      LatestFlag(&flags->latest),
       {"--dtype", &flags->dtype,
        "dtype of the weights. Default: the one in the config.json of model.init_from or of the "
        "import; fp32 without one, and for adapters",

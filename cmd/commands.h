@@ -14,6 +14,7 @@ Command CalibrateCommand();
 Command CheckpointCommand();  // ls, verify, reshard, export, import.
 Command CollectiveCommand();  // Prices a collective: for tools/paper/reproduce.
 Command ConfigCommand();      // check, print, schema, docs.
+Command DataCommand();
 Command DevicesCommand();
 Command GenerateCommand();
 Command ModelsCommand();

@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
@@ -9,6 +13,7 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/launch/environment.h"
 #include "trainer/loop/process.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
@@ -101,15 +106,24 @@ void PrintSummary(const Recipe& recipe, const ModelShape& shape) {
 }  // namespace
 
 Command ConfigCommand() {
+  struct Flags : RecipeFlags {
+    std::optional<int> world;
+  };
   Command config{"config", "Check, print and document recipes"};
-  const auto add = [&](const char* name, const char* about, auto run) {
-    const auto flags = std::make_shared<RecipeFlags>();
+  const auto add = [&](const char* name, const char* about, auto run, bool of_ranks = false) {
+    const auto flags = std::make_shared<Flags>();
     Command command{name, about};
     command.flags = {ConfigFlag(&flags->files), SetFlag(&flags->overrides)};
+    if (of_ranks) {
+      command.flags.push_back({"--world-size", &flags->world,
+                               "Ranks of the job, all on this host. Default: the launcher's, or 1",
+                               FlagRules{.range = {1, kMostRanks}}});
+    }
     command.run = [flags, run] { run(*flags); };
     config.commands.push_back(command);
   };
-  add("check",
+  add(
+      "check",
       "Check a recipe and the files it names: print what the run would be, or list every mistake",
       [](const auto& flags) {
         ProgressLine line("reading the recipe");
@@ -117,16 +131,22 @@ Command ConfigCommand() {
         line.Do("checking initial weights");
         CheckInitialWeights(recipe);
         line.Do("checking data");
-        CheckData(recipe, ShapeFor(recipe));
+        std::vector<std::string> notes = recipe.notes;
+        OpenProgress progress;
+        progress.remark = [&](const std::string& note) { notes.push_back(note); };
+        CheckData(recipe, ShapeFor(recipe), progress);
         line.End();
         std::printf("ok\n");
         PrintSummary(recipe, ShapeFor(recipe));
-        for (const std::string& line : recipe.notes) {
-          std::printf("note        %s\n", Printable(line).c_str());
+        const RankEnvironment ranks = ReadRankEnvironment();
+        const int world = flags.world.value_or(ranks.world_size);
+        std::ranges::move(Advice(recipe, world), std::back_inserter(notes));
+        notes.push_back(WhyCrowded(recipe, flags.world.value_or(ranks.local_world_size)));
+        for (const std::string& note : notes) {
+          if (!note.empty()) std::printf("note        %s\n", Printable(note).c_str());
         }
-        for (const std::string& line : Advice(recipe, 1))
-          std::printf("note        %s\n", line.c_str());
-      });
+      },
+      /*of_ranks=*/true);
   add("print", "Print the recipe as YAML with every value filled in", [](const auto& flags) {
     const Recipe recipe = LoadRecipe(flags);
     // stdout gets the recipe alone: notes go to stderr.

@@ -119,7 +119,7 @@ struct GenerateFlags {
   uint64_t seed = 0;
   int threads = 0;
   std::string device = "auto";
-  bool ignore_eot = false, json = false;
+  bool latest = false, ignore_eot = false, json = false;
 };
 
 struct Prompt {
@@ -322,7 +322,7 @@ void Run(const GenerateFlags& flags) {
   if (asks && flags.messages.empty() && !flags.chat_template.empty()) {
     throw ConfigError("--template: belongs to --messages, or to talking on a terminal");
   }
-  StoredModel stored = OpenStoredModel(flags.checkpoint);
+  StoredModel stored = OpenStoredModel(CheckpointToRead(flags.checkpoint, flags.latest));
   for (const std::string& note : stored.notes)
     std::fprintf(stderr, "%s\n", Printable(stored.directory + ": " + note).c_str());
   const bool encodes = stored.shape.family().TargetDecoder(stored.shape).has_value();
@@ -396,11 +396,7 @@ void Run(const GenerateFlags& flags) {
     const bool ends = prompt.is_chat && !flags.ignore_eot;
     return AnswerStream(*tokenizer, ends ? format->end_text() : "");
   };
-  const auto show = [](const std::string& bytes) {
-    std::fputs(Printable(bytes).c_str(), stdout);
-    std::fflush(stdout);
-  };
-  if (live && prompts[0].is_shown) show(prompts[0].text);
+  if (live && prompts[0].is_shown) Show(prompts[0].text);
   for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options.rows)) {
     const size_t end = std::min(prompts.size(), first + static_cast<size_t>(options.rows));
     std::vector<std::vector<int32_t>> tokens;
@@ -411,7 +407,7 @@ void Run(const GenerateFlags& flags) {
     std::vector<std::string> texts(streams.size());
     how.ends = [&](size_t p, std::span<const int32_t>) { return streams[p].ended(); };
     const auto take = [&](size_t p, const std::string& text) {
-      live ? show(text) : void(texts[p] += text);
+      live ? Show(text) : void(texts[p] += text);
     };
     const std::vector<Continuation> all = Generate(
         rows, tokens, how, [&](size_t p, int32_t token) { take(p, streams[p].Add(token)); });
@@ -450,9 +446,9 @@ Command GenerateCommand() {
   const auto flags = std::make_shared<GenerateFlags>();
   Command command{"generate", "Continue a text with a checkpoint's model, or talk to it"};
   command.flags = {
-      {"--checkpoint", &flags->checkpoint,
-       "A checkpoint, a run directory (its latest one) or a Hugging Face directory",
+      {"--checkpoint", &flags->checkpoint, kWhichCheckpoint,
        FlagRules{.value = "DIR", .required = true}},
+      LatestFlag(&flags->latest),
       {"--prompt", &flags->prompts, "A text to continue; may be given several times",
        FlagRules{.value = "TEXT", .one_each = true}},
       {"--prompt-file", &flags->prompt_files, "A file with a text to continue",

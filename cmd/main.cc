@@ -66,13 +66,16 @@ Command TrainingCommand(const std::string& name, const std::string& about, Train
 Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   Command command{name, "Compute the loss of a checkpoint on the validation sets"};
   command.flags = {
-      {"--checkpoint", &flags->checkpoint,
-       "A checkpoint, a run directory (its latest one) or a Hugging Face directory",
+      {"--checkpoint", &flags->checkpoint, kWhichCheckpoint,
        FlagRules{.value = "DIR", .required = true}},
+      LatestFlag(&flags->latest),
       ConfigFlag(&flags->config),
       SetFlag(&flags->overrides),
       {"--full", &flags->full, "Evaluate all of each set instead of eval.steps batches"},
       {"--json", &flags->json, "One JSON object"},
+      {"--predictions", &flags->predictions,
+       "Write a line for each sample: class and probabilities, or a click's probability",
+       FlagRules{.value = "FILE"}},
   };
   command.footer =
       "Without --config it evaluates by the recipe that the checkpoint was trained by; --set "
@@ -218,6 +221,7 @@ int Main(int argc, char** argv) {
   program.commands = {BenchCommand(),
                       CalibrateCommand(),
                       ConfigCommand(),
+                      DataCommand(),
                       CheckpointCommand(),
                       eval,
                       GenerateCommand(),

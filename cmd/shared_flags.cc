@@ -1,8 +1,11 @@
 #include "cmd/shared_flags.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 
+#include "trainer/core/utf8.h"
+#include "trainer/loop/chosen_checkpoint.h"
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/setup.h"
 #include "trainer/recipe/recipe.h"
@@ -19,6 +22,16 @@ Flag SetFlag(std::vector<std::string>* overrides) {
   return {"--set", overrides,
           "Overrides one key, for example --set optimizer.lr=3e-4. The value is YAML.",
           FlagRules{.value = "KEY=VALUE", .one_each = true}};
+}
+
+Flag LatestFlag(bool* latest) {
+  return {"--latest", latest, "Take a run's latest checkpoint, also if it stopped early"};
+}
+
+std::string CheckpointToRead(const std::string& path, bool latest) {
+  const ChosenCheckpoint chosen = ChooseCheckpoint(path, latest);
+  if (!chosen.note.empty()) std::fprintf(stderr, "%s\n", Printable(chosen.note).c_str());
+  return chosen.path;
 }
 
 Recipe LoadRecipe(const RecipeFlags& flags, const RecipeCheck& more) {

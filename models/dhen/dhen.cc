@@ -9,6 +9,7 @@
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/layers.h"
 #include "trainer/nn/vector_layers.h"
+#include "trainer/ops/cast.h"
 
 namespace fsdp {
 namespace {
@@ -158,6 +159,14 @@ void Dhen::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   const Var hidden = Hidden(tape, batch);
   tape.Segment(HeadSegment(), hidden, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     BinaryLoss(t, Logit(t, in), label, weight, scale, loss);
+    return Var{};
+  });
+}
+
+void Dhen::Predict(Tape& tape, const Batch& batch, View scores) const {
+  const Var hidden = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), hidden, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    Cast(t.stream(), Logit(t, in).view(), scores);
     return Var{};
   });
 }

@@ -26,6 +26,8 @@ class Dhen : public Model {
   std::vector<EmbeddingTable> tables() const override;
   const EvalMetric* eval_metric() const override { return &kNormalizedEntropy; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
+  int64_t predictions() const override { return 1; }
+  void Predict(Tape& tape, const Batch& batch, View scores) const override;
 
  protected:
   // The vectors of the columns of ids, [rows * tables, table_width], in the first segment.

@@ -5,6 +5,7 @@
 #include "trainer/autograd/tape.h"
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/layers.h"
+#include "trainer/ops/cast.h"
 
 namespace fsdp {
 
@@ -150,6 +151,14 @@ void RegNet::Loss(Tape& tape, const Batch& batch, float scale, View loss) const 
   const Var hidden = Hidden(tape, batch);
   tape.Segment(HeadSegment(), hidden, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     ClassLoss(t, Scores(t, in), label, weight, scale, loss);
+    return Var{};
+  });
+}
+
+void RegNet::Predict(Tape& tape, const Batch& batch, View scores) const {
+  const Var hidden = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), hidden, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    Cast(t.stream(), Scores(t, in).view(), scores);
     return Var{};
   });
 }

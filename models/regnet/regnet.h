@@ -26,6 +26,8 @@ class RegNet : public Model {
   const EvalMetric* eval_metric() const override { return &kAccuracy; }
   int64_t fewest_normed_pixels() const override { return config_.LastSide() * config_.LastSide(); }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
+  int64_t predictions() const override { return config_.num_labels; }
+  void Predict(Tape& tape, const Batch& batch, View scores) const override;
 
  protected:
   // The last block's output for the images, [samples, side, side, channels].

@@ -7,6 +7,7 @@
 #include "trainer/nn/class_losses.h"
 #include "trainer/nn/image_layers.h"
 #include "trainer/nn/layers.h"
+#include "trainer/ops/cast.h"
 
 namespace fsdp {
 namespace {
@@ -210,6 +211,14 @@ void Vit::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   const Var hidden = Hidden(tape, batch);
   tape.Segment(HeadSegment(), hidden, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     ClassLoss(t, Scores(t, in, batch.rows()), label, weight, scale, loss);
+    return Var{};
+  });
+}
+
+void Vit::Predict(Tape& tape, const Batch& batch, View scores) const {
+  const Var hidden = Hidden(tape, batch);
+  tape.Segment(HeadSegment(), hidden, /*recomputable=*/false, [&](Tape& t, const Var& in) {
+    Cast(t.stream(), Scores(t, in, batch.rows()).view(), scores);
     return Var{};
   });
 }

@@ -25,6 +25,8 @@ class Vit : public Model {
   BatchSpec Inputs(int64_t length) const override;
   const EvalMetric* eval_metric() const override { return &kAccuracy; }
   void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
+  int64_t predictions() const override { return config_.num_labels; }
+  void Predict(Tape& tape, const Batch& batch, View scores) const override;
 
  protected:
   // The last block's output for the images, [rows * (1 + patches), hidden_size].

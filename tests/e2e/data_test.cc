@@ -351,6 +351,41 @@ TEST(Data, HeldOutTextThatNobodyEvaluatesIsSaid) {
   EXPECT_FALSE(Has(check("5"), "never evaluated"));
 }
 
+TEST(Data, IsShownBeforeAStepIsSpent) {
+  Job job;
+  const std::string text = "It is a text of a line.\nAnd \x1b[31m another line is behind it.\n";
+  const std::string path = job.dir().Write("a.txt", text);
+  const auto data = [&](const std::string& paths, const Strings& more) {
+    Strings command =
+        job.Flags({"data.train={source: text, paths: [" + paths + "]}", "model.vocab_size=256",
+                   "data.shuffle=false", "data.valid={fraction: 0.3}", "eval.every=5"});
+    command.insert(command.begin(), "data");
+    command.insert(command.end(), more.begin(), more.end());
+    return Call(command);
+  };
+  const Outcome shown = data(path, {"--samples", "2"});
+  EXPECT_EQ(shown.code, 0) << shown.Text();
+  EXPECT_TRUE(Has(shown.out, "sample 0 of data.train, " + path + ", byte 0\n") &&
+              Has(shown.out, "17 tokens, 16 targets\n") &&
+              Has(shown.out, "\nI\u00abt is a text of a\u00bb\n") &&
+              Has(shown.out, "data.train: samples 2, tokens 32\n") &&
+              Has(shown.out, "data.valid: samples 1, targets 16\n"))
+      << shown.out;
+  EXPECT_FALSE(Has(shown.out, "\x1b")) << shown.out;  // No terminal, and none of the text's.
+  const Json page = Json::parse(data(path, {"--json", "--samples", "1"}).out);
+  EXPECT_EQ(page["samples"][0]["texts"][0]["text"], text.substr(0, 17));
+  EXPECT_EQ(page["valid"][0]["samples"], 1);
+  EXPECT_FALSE(Exists(job.run_dir()));
+  // A mistake of the data is the run's.
+  const Outcome wrong = data("/no/a.txt", {}),
+                run = job.Train(
+                    {"data.train={source: text, paths: [/no/a.txt]}", "model.vocab_size=256"});
+  EXPECT_EQ(wrong.code, 4) << wrong.Text();
+  EXPECT_EQ(run.code, 4) << run.Text();
+  EXPECT_TRUE(Has(run.err, wrong.err)) << run.err << wrong.err;
+  EXPECT_EQ(wrong.out, "");
+}
+
 const std::string kTokenizer = "tests/fixtures/tokenizers/gpt2.json";
 
 std::string Prose() {

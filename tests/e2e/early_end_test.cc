@@ -33,25 +33,68 @@ Strings Still(const Strings& more) {
   return settings;
 }
 
+// Which checkpoint of the run eval, generate, export and `ls` take, and the line they say it by.
+void ExpectTaken(const Job& job, const std::string& step, const std::string& flag,
+                 const std::string& line) {
+  const std::string& run = job.run_dir();
+  const std::string out = job.dir() / ("export_" + step + flag);
+  const std::string checkpoint = run + "/checkpoints/step_" + step;
+  for (Strings command :
+       {Strings{"eval", "--checkpoint", run},
+        Strings{"generate", "--checkpoint", run, "--prompt-ids", "1", "--max-tokens", "1"},
+        Strings{"checkpoint", "export", run, "--out", out}}) {
+    if (!flag.empty()) command.push_back(flag);
+    const Outcome taken = Call(command);
+    EXPECT_EQ(taken.code, 0) << taken.Text();
+    EXPECT_EQ(Has(taken.out + taken.err, "early stopping"), !line.empty()) << taken.Text();
+    EXPECT_TRUE(Has(taken.out + taken.err, line)) << taken.Text();
+    if (command[0] == "eval") {
+      EXPECT_TRUE(Has(taken.out, checkpoint + ": step " + step + ",")) << taken.out;
+      const Outcome named = Call({"eval", "--checkpoint", checkpoint});
+      EXPECT_FALSE(Has(named.out, "early stopping")) << named.out;
+    }
+  }
+  const Json list = Json::parse(Call({"checkpoint", "ls", "--json", run}).out)["checkpoints"];
+  for (const Json& entry : list) {
+    EXPECT_EQ(entry["best"], ReadFile(run + "/checkpoints/best") ==
+                                 "step_" + std::to_string(entry["step"].get<int64_t>()));
+    EXPECT_TRUE(entry["loss"].is_number()) << entry;
+  }
+}
+
 TEST(StopAfter, EndsARunWhoseEvaluationsGetNoBetter) {
   for (const int world : {1, 2}) {
     Job job;
-    const Strings settings = Still({"eval.stop_after=2", "train.steps=50"});
+    const Strings settings = Still(
+        {"eval.stop_after=2", "train.steps=50", "checkpoint.every=2", "checkpoint.keep_last=1"});
     const Outcome run = RunOn(job, world, settings);
     ASSERT_EQ(run.code, 0) << run.Text();
     EXPECT_TRUE(Has(run.out, "step 6 is the last: the best evaluation, ") &&
                 Has(run.out, ", was 2 evaluations ago (eval.stop_after)"))
         << run.out;
     EXPECT_EQ(LastStep(job.run_dir()), 6);
-    EXPECT_EQ(Kept(job), std::set<int64_t>{6});
-    EXPECT_EQ(ReadMetrics(job.run_dir()).back()["reason"], "done");
+    // The first evaluation's checkpoint stays, and is the one to take.
+    EXPECT_EQ(Kept(job), (std::set<int64_t>{2, 6}));
+    const Json end = ReadMetrics(job.run_dir()).back();
+    EXPECT_EQ(end["reason"], "done");
+    EXPECT_TRUE(Has(end["early_stopping"], "2 evaluations ago"));
+    const std::string best = job.run_dir() + "/checkpoints/step_2";
+    EXPECT_EQ(ReadFile(job.run_dir() + "/checkpoints/best"), "step_2");
+    EXPECT_TRUE(Has(run.out, "its best checkpoint is step_2, of loss ") &&
+                Has(run.out, "checkpoint export " + best + " --out DIR"))
+        << run.out;
+    ExpectTaken(job, "2", "", "ended by early stopping: its best checkpoint is step_2");
+    ExpectTaken(job, "6", "--latest", "");
     // It stays ended, and says how to have more of it.
     const Outcome again = RunOn(job, world, settings);
     EXPECT_EQ(again.code, 0) << again.Text();
     EXPECT_TRUE(Has(again.out, "--set eval.stop_after=null")) << again.out;
     EXPECT_EQ(LastStep(job.run_dir()), 6);
-    EXPECT_EQ(RunOn(job, world, Still({"train.steps=9"})).code, 0);
+    // A resume goes on from the newest. A run that went on has not stopped early.
+    EXPECT_EQ(RunOn(job, world, Still({"train.steps=9", "checkpoint.every=0"})).code, 0);
+    EXPECT_EQ(OfKind(ReadMetrics(job.run_dir()), "resume").back()["step"], 6);
     EXPECT_EQ(LastStep(job.run_dir()), 9);
+    if (world == 1) ExpectTaken(job, "9", "", "");
   }
 }
 

@@ -1,7 +1,10 @@
 // `fsdp-train eval`: the losses that a run recorded, from its checkpoint alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <sstream>
 
 #include "tests/e2e/run_binary.h"
 
@@ -197,6 +200,88 @@ TEST(Eval, OfAHuggingFaceDirectory) {
                 .code,
             0);
   EXPECT_EQ(sets[0]["loss"], OfKind(ReadMetrics(job.run_dir()), "eval").back()["loss"]);
+}
+
+std::vector<Json> LinesOf(const std::string& file) {
+  std::vector<Json> lines;
+  std::istringstream in(ReadFile(file));
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+// The loss, the accuracy and the area under the curve by the lines of --predictions.
+std::map<std::string, double> ByLines(const std::vector<Json>& lines) {
+  double loss = 0, right = 0, ahead = 0, pairs = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const Json& line = lines[i];
+    EXPECT_EQ(line["sample"], i);
+    const auto label = line["label"].get<size_t>();
+    if (line.contains("class")) {
+      const auto all = line["probabilities"].get<std::vector<double>>();
+      EXPECT_EQ(line["class"], std::max_element(all.begin(), all.end()) - all.begin());
+      loss -= std::log(all[label]);
+      right += line["class"] == label ? 1 : 0;
+      continue;
+    }
+    const double p = line["probability"];
+    loss -= std::log(label == 1 ? p : 1 - p);
+    for (const Json& other : lines) {
+      if (label == 0 || other["label"] == 1) continue;
+      const double q = other["probability"];
+      ahead += p > q ? 1 : p == q ? 0.5 : 0;
+      ++pairs;
+    }
+  }
+  const auto n = static_cast<double>(lines.size());
+  return {{"loss", loss / n}, {"accuracy", right / n}, {"auc", ahead / pairs}};
+}
+
+// The predictions have the loss and the accuracy that eval reports, on any number of ranks.
+TEST(Eval, PredictsImagesAndClicks) {
+  Job job;
+  const std::string images = job.dir().Write(
+      "images.yaml",
+      "model: {family: vit, image_size: 6, patch_size: 3, num_channels: 1, num_labels: 3,\n"
+      "  hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, initializer_range: 0.3}\n"
+      "data: {train: {source: synthetic}, valid: {source: synthetic}}\n"
+      "eval: {every: 2, steps: 3}\n"
+      "train: {steps: 2, micro_batch_size: 4, global_batch_size: 10}\n");
+  const std::string clicks = job.dir().Write(
+      "clicks.yaml",
+      "model: {family: dhen, dense_columns: 4, table_rows: [24, 40], table_width: 16,\n"
+      "  dense_vectors: 4, num_vectors: 10, num_hidden_layers: 1, num_attention_heads: 2,\n"
+      "  cross_rank: 16, intermediate_size: 32}\n"
+      "data: {train: {source: clicks, planted: 100}, valid: {fraction: 0.3}}\n"
+      "eval: {every: 2, steps: 3}\n"
+      "train: {steps: 2, micro_batch_size: 4, global_batch_size: 10}\n");
+  for (const std::string& recipe : {images, clicks}) {
+    const std::string run = job.RunDir(recipe == images ? "images" : "clicks");
+    ASSERT_EQ(Call({"--config", recipe, "--set", "run.dir=" + run}).code, 0);
+    std::vector<Json> alone;
+    for (const int world : {1, 3}) {
+      const std::string file = run + std::to_string(world) + ".jsonl";
+      const Outcome outcome = Eval({"--checkpoint", run, "--json", "--predictions", file}, world);
+      const Json set = SetsOf(outcome)[0];
+      const std::vector<Json> lines = LinesOf(file);
+      ASSERT_EQ(std::ssize(lines), set["tokens"].get<int64_t>()) << outcome.Text();
+      std::map<std::string, double> want = ByLines(lines);
+      EXPECT_NEAR(set["loss"].get<double>(), want["loss"], 1e-5);
+      const char* const other = recipe == images ? "accuracy" : "auc";
+      EXPECT_NEAR(set[other].get<double>(), want[other], 1e-12);
+      if (world == 1) alone = lines;
+      for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i]["label"], alone[i]["label"]);
+    }
+  }
+  const Outcome text = Eval({"--checkpoint", job.run_dir(), "--predictions", job.dir() / "p"});
+  EXPECT_TRUE(Has(text.out, "data.valid: AUC 0.") && Has(text.out, "p: 30 predictions"))
+      << text.Text();
+  const Outcome tokens = Eval({"--checkpoint", kWeights, "--config", job.recipe(), "--set",
+                               "data.valid={source: synthetic}", "--predictions", "p", "--set",
+                               "model={hidden_size: null, num_hidden_layers: null, "
+                               "num_attention_heads: null, max_position_embeddings: null, "
+                               "vocab_size: null}"});
+  EXPECT_EQ(tokens.code, 2) << tokens.Text();
+  EXPECT_TRUE(Has(tokens.err, "--predictions: a `gpt2` predicts tokens")) << tokens.err;
 }
 
 TEST(Eval, RefusesWhatItCannotEvaluate) {

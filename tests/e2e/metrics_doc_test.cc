@@ -136,7 +136,10 @@ class MetricsPage : public ::testing::Test {
     EXPECT_EQ(tables.code, 0) << tables.Text();
     runs_.insert("tables");
     // Whatever is above the mean of the steps before it.
-    Run("spikes", {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0"}, 0);
+    Run("spikes",
+        {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0", "data.valid={source: synthetic}",
+         "eval={every: 20, steps: 1, stop_after: 1}"},
+        0);
   }
 
   std::vector<Json> Records(const std::string& run) { return ReadMetrics(job_.RunDir(run)); }

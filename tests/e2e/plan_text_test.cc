@@ -113,6 +113,22 @@ TEST_F(Check, OpensDataAndTokenizer) {
                 4, "65535");
 }
 
+TEST_F(Check, NotesIdleRanksFewCoresAndRowsThatNeverTrain) {
+  Strings command = job_.Flags({"data.train={source: text, paths: [" + Text() + "]}",
+                                "model.vocab_size=512", "run.device=cpu"});
+  command.insert(command.begin(), {"config", "check"});
+  command.insert(command.end(), {"--world-size", "9999"});
+  const Outcome many = Call(command);
+  EXPECT_EQ(many.code, 0) << many.Text();
+  for (const char* note : {" of 9999 ranks have no samples", "9999 ranks on ",
+                           "the vocabulary has 512 rows and the tokenizer 256 tokens"}) {
+    EXPECT_TRUE(Has(many.out, note)) << many.out;
+  }
+  const Outcome one =
+      Of({"data.train={source: text, paths: [" + Text() + "]}", "model.vocab_size=511"});
+  EXPECT_FALSE(Has(one.out, "note ")) << one.out;
+}
+
 TEST_F(Check, TokenisesNothing) {
   const std::string cache = job_.dir() / "cache";
   const Outcome check = Of({"data.train={source: text, paths: [" + Text() +

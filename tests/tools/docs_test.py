@@ -358,7 +358,8 @@ class Docs(unittest.TestCase):
             recipe.write_text(
                 "model: {family: gpt2, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 1,\n"
                 "        vocab_size: 64, max_position_embeddings: 16}\n"
-                "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+                "data: {train: {source: synthetic}, valid: {source: synthetic}, seq_len: 16}\n"
+                "eval: {every: 5, steps: 1}\n"
                 "train: {steps: 5, micro_batch_size: 1, global_batch_size: 1}\n")
             flags = ["--config", recipe, "--set", f"run.dir={directory}/run"]
             # Without a checkpoint the second start begins anew, and sets the records aside.

@@ -194,35 +194,27 @@ void Publish(const std::string& checkpoints, const std::string& temporary, int64
   RemoveReplaced(checkpoints, old, step);
 }
 
-// The steps, `step` among them, of the `n` checkpoints with the lowest losses; of equals the
-// earlier.
-std::set<int64_t> BestOf(const std::string& checkpoints, const std::vector<int64_t>& steps,
-                         int64_t n) {
-  std::vector<std::pair<double, int64_t>> losses;
-  for (const int64_t step : steps) {
-    const std::optional<std::string> path = n > 0 ? CompleteStep(checkpoints, step) : std::nullopt;
-    if (!path) continue;
-    const auto& evaluation = ReadManifestAlone(*path).meta.evaluation;
-    if (evaluation && evaluation->loss) losses.emplace_back(*evaluation->loss, step);
-  }
-  std::sort(losses.begin(), losses.end());
-  std::set<int64_t> best;
-  for (const auto& [loss, step] : losses) {
-    if (std::ssize(best) < n) best.insert(step);
-  }
-  return best;
-}
-
+// Removes what `keep` does not keep, with `best` named anew before. `step` is new.
 void RemoveOlder(const std::string& checkpoints, int64_t step, const KeptCheckpoints& keep) {
-  if (keep.last <= 0) return;
-  int64_t kept = 1;  // `step` itself.
   try {
-    const std::vector<int64_t> steps = StepsIn(checkpoints);
-    const std::set<int64_t> best = BestOf(checkpoints, steps, keep.best);
+    std::vector<int64_t> steps = StepsIn(checkpoints);
+    std::erase_if(steps, [&](int64_t other) { return other > step; });
+    const bool all = keep.last <= 0;
+    const std::set<int64_t> best = BestOf(checkpoints, steps, all ? 0 : keep.best);
+    std::vector<int64_t> kept, removed;
+    int64_t newest = 1;  // `step` itself.
     for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-      if (*it >= step || !IsPublished(checkpoints, *it) || ++kept <= keep.last) continue;
-      if (best.count(*it) > 0) continue;
-      const std::string path = checkpoints + "/" + StepName(*it);
+      const bool stays = all || *it == step || !IsPublished(checkpoints, *it) ||
+                         ++newest <= keep.last || best.count(*it) > 0;
+      (stays ? kept : removed).push_back(*it);
+    }
+    try {
+      NameBest(checkpoints, kept, step);
+    } catch (const CheckpointError&) {  // A full disk, say: the next save names it.
+      ::unlink((checkpoints + "/best").c_str());
+    }
+    for (const int64_t other : removed) {
+      const std::string path = checkpoints + "/" + StepName(other);
       for (const std::string& directory : {path, path + kSetAsideSuffix}) {
         if (PathExists(directory)) RemoveCheckpoint(directory, path + kTemporarySuffix);
       }

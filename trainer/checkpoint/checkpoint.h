@@ -4,12 +4,15 @@
 //
 //   <checkpoints>/step_<n>/manifest.json, rank_<r>.safetensors ...
 //   <checkpoints>/latest     the name of the newest complete one
+//   <checkpoints>/best       the name of the kept one of least evaluation loss, where one has a
+//   loss
 //
 // Saving: every rank writes into <checkpoints>/step_<n>.tmp, syncs, and reads its file back. When
 // all have said so through the Store, rank 0 writes the manifest, syncs, checks the files against
-// the manifest, renames the directory, syncs its parent, and then replaces `latest` by rename. Only
-// then does it remove older checkpoints that KeptCheckpoints does not keep: by age and recorded
-// loss alone, because the newest one has been verified as written. A crash at any point leaves the
+// the manifest, renames the directory, syncs its parent, and then replaces `latest` by rename, and
+// `best` where another is the best of those that stay. Only then does it remove older checkpoints
+// that KeptCheckpoints does not keep: by age and recorded loss alone, because the newest one has
+// been verified as written. A crash at any point leaves the
 // last complete checkpoint and `latest` as they were, and at most a step_<n>.tmp, which does not
 // count and which the next save removes.
 //
@@ -73,7 +76,8 @@ struct KeptCheckpoints {
 // with the same arguments except their shards and meta.records. `attempt` keeps the Store's keys of
 // two saves apart: a number that is the same on all ranks and never used twice in a run.
 // Removes only checkpoints of earlier steps, and only our files in them. A failed removal is no
-// error; a checkpoint that a reader holds stays until the next save.
+// error, nor is a `best` that cannot be written: there is none then. A checkpoint that a reader
+// holds stays until the next save.
 //
 // Throws CheckpointError on a rank that failed (disk full, say); the message names the rank. The
 // others throw the same error as ReportedElsewhere (together.h). Complete checkpoints and `latest`

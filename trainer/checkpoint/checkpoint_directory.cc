@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -26,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kLatest[] = "/latest";
-constexpr int64_t kMostLatestBytes = 4096;
+constexpr char kLatest[] = "/latest", kBest[] = "/best";
+constexpr int64_t kMostNameBytes = 4096;
 
 bool AllDigits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -63,6 +64,7 @@ CheckpointEntry Describe(const std::string& path, int64_t step) {
     const Manifest read = ReadManifestAlone(path);
     entry.world = read.world;
     entry.shards = read.shards;
+    if (read.meta.evaluation) entry.loss = read.meta.evaluation->loss;
   } catch (const CheckpointError&) {  // WhyIncomplete says it.
   }
   entry.why = WhyIncomplete(path, step);
@@ -91,11 +93,10 @@ std::string SetAside(const std::string& checkpoints, const std::string& director
   return to;
 }
 
-// The contents of `latest`; nothing where there is no such file.
-std::optional<std::string> ReadLatest(const std::string& checkpoints) {
-  const std::string latest = checkpoints + kLatest;
-  if (!PathExists(latest)) return std::nullopt;
-  std::string named = ReadWholeFile(latest, kMostLatestBytes);
+// The contents of `latest` or `best`; nothing where there is no such file.
+std::optional<std::string> ReadName(const std::string& file) {
+  if (!PathExists(file)) return std::nullopt;
+  std::string named = ReadWholeFile(file, kMostNameBytes);
   while (!named.empty() && named.back() == '\n') named.pop_back();
   return named;
 }
@@ -238,15 +239,55 @@ bool IsPublished(const std::string& checkpoints, int64_t step) {
 }
 
 std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints) {
-  for (std::optional<std::string> named = ReadLatest(checkpoints);;) {
+  for (std::optional<std::string> named = ReadName(checkpoints + kLatest);;) {
     try {
       return Newest(checkpoints, named);
     } catch (const CheckpointError&) {
       // Or its run has saved another one meanwhile, and removed this one.
-      const std::optional<std::string> now = ReadLatest(checkpoints);
+      const std::optional<std::string> now = ReadName(checkpoints + kLatest);
       if (now == named) throw;
       named = now;
     }
+  }
+}
+
+std::optional<std::string> FindBestCheckpoint(const std::string& checkpoints) {
+  const std::optional<int64_t> step = StepOf(ReadName(checkpoints + kBest).value_or(""));
+  return step ? CompleteStep(checkpoints, *step) : std::nullopt;
+}
+
+std::set<int64_t> BestOf(const std::string& checkpoints, const std::vector<int64_t>& steps,
+                         int64_t n) {
+  std::vector<std::pair<double, int64_t>> losses;
+  for (const int64_t step : steps) {
+    const std::optional<std::string> path = n > 0 ? CompleteStep(checkpoints, step) : std::nullopt;
+    if (!path) continue;
+    const auto& evaluation = ReadManifestAlone(*path).meta.evaluation;
+    if (evaluation && evaluation->loss) losses.emplace_back(*evaluation->loss, step);
+  }
+  std::sort(losses.begin(), losses.end());
+  std::set<int64_t> best;
+  for (const auto& [loss, step] : losses) {
+    if (std::ssize(best) < n) best.insert(step);
+  }
+  return best;
+}
+
+void NameBest(const std::string& checkpoints, const std::vector<int64_t>& steps,
+              std::optional<int64_t> saved) {
+  const std::string file = checkpoints + kBest;
+  const std::optional<std::string> named = ReadName(file);
+  const std::optional<int64_t> before = StepOf(named.value_or(""));
+  std::vector<int64_t> candidates = steps;
+  if (saved && before && before != saved && CompleteStep(checkpoints, *before) &&
+      std::find(steps.begin(), steps.end(), *before) != steps.end()) {
+    candidates = {*before, *saved};
+  }
+  const std::set<int64_t> best = BestOf(checkpoints, candidates, 1);
+  if (best.empty()) {
+    if (named && ::unlink(file.c_str()) != 0) FailOn(file, "removed");
+  } else if (named != StepName(*best.begin())) {
+    WriteAtomicFile(file, StepName(*best.begin()));
   }
 }
 
@@ -309,9 +350,11 @@ CheckpointHold HoldCheckpoint(const std::string& path) {
 
 std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step) {
   WriteAtomicFile(checkpoints + kLatest, StepName(step));
+  std::vector<int64_t> steps = StepsIn(checkpoints);
+  const auto later = std::upper_bound(steps.begin(), steps.end(), step);
+  if (later != steps.end()) NameBest(checkpoints, {steps.begin(), later}, std::nullopt);
   std::vector<std::string> aside;
-  for (const int64_t newer : StepsIn(checkpoints)) {
-    if (newer <= step) continue;
+  for (const int64_t newer : std::span(later, steps.end())) {
     const std::string path = checkpoints + "/" + StepName(newer);
     for (const std::string& directory : {path, path + kSetAsideSuffix}) {
       if (PathExists(directory)) aside.push_back(SetAside(checkpoints, directory, newer));
@@ -344,12 +387,19 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& directory) {
     // Its run has removed it, or given it its name, while we looked.
     if (!entries.empty() && entries.back().path == path && !PathExists(path)) entries.pop_back();
   }
-  std::string latest;
-  try {
-    latest = FindLatestCheckpoint(checkpoints).value_or("");
-  } catch (const CheckpointError&) {  // `latest` names one, and none is complete.
+  // Nothing where it names one that is not complete.
+  const auto found = [&](const auto& find) {
+    try {
+      return find(checkpoints).value_or("");
+    } catch (const CheckpointError&) {
+      return std::string();
+    }
+  };
+  const std::string latest = found(FindLatestCheckpoint), best = found(FindBestCheckpoint);
+  for (CheckpointEntry& entry : entries) {
+    entry.latest = entry.path == latest;
+    entry.best = entry.path == best;
   }
-  for (CheckpointEntry& entry : entries) entry.latest = entry.path == latest;
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return std::pair(a.step, a.path) < std::pair(b.step, b.path);
   });

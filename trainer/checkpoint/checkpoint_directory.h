@@ -8,10 +8,12 @@
 //                   place while somebody read it: never counts, and is nobody's to remove but the
 //                   user's. Where the name is taken, step_<n>.aside.2
 //   latest          a file with the name of the newest one
+//   best            a file with the name of the one of least evaluation loss among those kept; none
+//                   where no checkpoint has a loss
 //
 // A process that dies while saving leaves a .tmp, a .old, or a complete step_<n> that `latest` does
 // not name yet. A newest checkpoint that is incomplete was damaged; an older one never silently
-// takes its place.
+// takes its place. `best` is replaced before what it named is removed. A run never starts from it.
 //
 // All functions throw CheckpointError that names the path and the reason.
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
@@ -19,6 +21,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,6 +87,9 @@ std::optional<int64_t> StepOf(std::string_view name, std::string_view suffix = "
 // the highest step. Empty for a run that has not saved yet. Throws where the directory is missing
 // or incomplete, or `latest` holds no checkpoint's name; the message has the file and how to go on.
 std::optional<std::string> FindLatestCheckpoint(const std::string& checkpoints);
+// The directory of the checkpoint that `best` names. nullopt: there is no `best`, or it names no
+// complete checkpoint. Throws where `best` cannot be read.
+std::optional<std::string> FindBestCheckpoint(const std::string& checkpoints);
 // The end of a message about a damaged checkpoint: "; to go on from an older one, ...". Names the
 // complete checkpoints of earlier steps beside its directory.
 std::string HowToGoOn(const std::string& checkpoint);
@@ -99,10 +105,10 @@ std::string ResolveCheckpoint(const std::string& path);
 // meanwhile, takes the next one. The checkpoint stays as long as it is held.
 CheckpointHold HoldCheckpoint(const std::string& path);
 
-// Makes `step`, which is complete, the newest: `latest` names it, and checkpoints of later steps
-// become step_<n>.aside. Returns their new names, in the order of their steps. After a crash in
-// between `latest` names `step`. A reader of a renamed checkpoint reads on: it holds the directory,
-// not its name.
+// Makes `step`, which is complete, the newest: `latest` names it, `best` none of a later step, and
+// checkpoints of later steps become step_<n>.aside. Returns their new names, in the order of their
+// steps. After a crash in between `latest` names `step`. A reader of a renamed checkpoint reads on:
+// it holds the directory, not its name.
 std::vector<std::string> GoBackTo(const std::string& checkpoints, int64_t step);
 
 // One of the directories above.
@@ -110,11 +116,13 @@ struct CheckpointEntry {
   std::string path;
   int64_t step = 0;
   bool complete = false;
-  bool published = false;     // Has its step's name and files of ours, whole or not.
-  std::string why;            // Why it is not complete.
-  bool latest = false;        // A run with `resume: auto` would go on from it.
-  int world = 0, shards = 0;  // 0 where the manifest does not say.
-  int64_t bytes = 0;          // All its files.
+  bool published = false;  // Has its step's name and files of ours, whole or not.
+  std::string why;         // Why it is not complete.
+  bool latest = false;     // A run with `resume: auto` would go on from it.
+  bool best = false;       // `best` names it.
+  std::optional<double> loss = std::nullopt;  // CheckpointMeta::Evaluation::loss.
+  int world = 0, shards = 0;                  // 0 where the manifest does not say.
+  int64_t bytes = 0;                          // All its files.
   double modified = 0;  // Seconds since 1970: of the manifest, or of the directory without one.
 };
 // The entries of a run directory or of a directory of checkpoints, by step.
@@ -134,6 +142,16 @@ bool IsPublished(const std::string& checkpoints, int64_t step);
 std::optional<std::string> CompleteStep(const std::string& checkpoints, int64_t step);
 // Empty where the directory holds the step, complete; otherwise why not.
 std::string WhyIncomplete(const std::string& directory, int64_t step);
+
+// The steps, at most `n`, of the complete checkpoints of `steps` with the least evaluation losses;
+// of equals the earlier.
+std::set<int64_t> BestOf(const std::string& checkpoints, const std::vector<int64_t>& steps,
+                         int64_t n);
+// Makes `best` name the best of `steps`, as `latest` is written, or removes it where none has a
+// loss. `steps`: those that stay. `saved`: the one of them that is new since `best` was written;
+// where `best` names another of them, no further manifest is read.
+void NameBest(const std::string& checkpoints, const std::vector<int64_t>& steps,
+              std::optional<int64_t> saved);
 
 // Removes our files, the manifest first, and the directory if nothing else was in it. Files that
 // cannot be removed stay: the next save tries again.

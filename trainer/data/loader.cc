@@ -254,6 +254,44 @@ int64_t Samples::Targets(int64_t begin, int64_t end) const {
   return targets;
 }
 
+ShownSample Samples::Show(int64_t sample, const Batch& row) const {
+  const TokenBatch of(row);
+  const auto* const tokens = of.tokens.As<int32_t>();
+  const auto* const positions = of.positions.As<int32_t>();
+  const auto* const weights = of.weights.As<float>();
+  ShownSample shown;
+  int64_t places = options_.seq_len;  // Padding lies behind.
+  if (windows()) {
+    const auto [which, offset] = PlaceOf(sample);
+    shown.where = sources_[static_cast<size_t>(which)].source->Where(offset);
+  } else {
+    const auto [which, number] = mixture_(sample);
+    const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
+    const auto samples = packed_[static_cast<size_t>(which)].SamplesOf(number);
+    shown.where = source.PlaceOf(samples.front(), 0).where;
+    places = 0;
+    for (const int32_t i : samples) places += source.Length(i);
+  }
+  ShownSample::Tokens& text = shown.tokens.emplace_back();
+  text = {"text", {tokens, tokens + places}, {positions, positions + places}, {false}};
+  for (int64_t i = 0; i + 1 < places; ++i) text.is_target.push_back(weights[i] != 0);
+  if (windows()) {  // The last target is no input.
+    const bool counts = weights[places - 1] != 0;
+    text.ids.push_back(of.targets.As<int32_t>()[places - 1]);
+    text.positions.push_back(counts ? positions[places - 1] + 1 : 0);
+    text.is_target.push_back(counts);
+  }
+  return shown;
+}
+
+Tally Samples::Count(int64_t source) const {
+  Tally tally = {{"samples", Rows(source)}, {"tokens", Tokens(source)}};
+  const SampleSource* const whole = sources_.at(static_cast<size_t>(source)).whole.get();
+  if (whole == nullptr) return tally;
+  for (auto& number : whole->Count()) tally.push_back(std::move(number));
+  return tally;
+}
+
 std::string Samples::WhyNoTargets(const std::string& of) const {
   return windows()
              ? "all tokens of " + of + " end a document, so it has no targets: is data.*.eot right?"

@@ -5,7 +5,6 @@
 // A global batch is dealt in order, micro-batch by micro-batch and rank by rank:
 //   place = (micro_index * data_ranks + data_rank) * micro_batch_size + row.
 // A place at or past the end of the batch is left over: a row of zeros, its weights among them.
-//
 // Samples is the RowSource of token sequences. Under `documents`, a document ends at its source's
 // end-of-text token, eot. The position after one is 0 again; so attention in which token i looks at
 // tokens [i - positions[i], i] stays within the document. The target of an eot, the first token of
@@ -107,11 +106,12 @@ class Samples final : public RowSource {
   void CheckViews(const Batch& out, int64_t rows) const override;
   void Derive(const Batch& out) const override;
   // Whole samples know their targets. Under `documents` every rank reads a whole global batch: 0.5
-  // ms for 512 x 1024 tokens of uint16 in the page cache (8 GB/s, one core of a 2-core Xeon virtual
-  // machine), and a stat(2) a row, 1 us each, that sees whether the file is whole.
+  // ms for 512 x 1024 tokens of uint16 in the page cache, and a stat(2) a row, 1 us each.
   int64_t Targets(int64_t begin, int64_t end) const override;
   int64_t InputTokens(int64_t begin, int64_t end) const override;
   std::string WhyNoTargets(const std::string& of) const override;
+  ShownSample Show(int64_t sample, const Batch& row) const override;
+  Tally Count(int64_t source) const override;
 
  private:
   bool windows() const { return options_.packing == Packing::kWindows; }
@@ -163,9 +163,8 @@ class TrainLoader {
   uint64_t seed_;
 };
 
-// The first batches * global_batch_size samples of a mixture, each source in the order of its
-// tokens, or as many as there are before one source has no row left: the same rows for every number
-// of ranks and every micro-batch size.
+// The first batches * global_batch_size samples of a mixture, each source in order, or as many as
+// there are before one source has no row left, for any number of ranks and any micro-batch size.
 class EvalLoader {
  public:
   // `batches` >= 1. Throws as TrainLoader does, and DataError for less than a sample.
@@ -184,6 +183,7 @@ class EvalLoader {
   int64_t SampleOf(int64_t batch, int64_t micro_index, int64_t data_rank, int64_t row) const;
   void MicroBatch(int64_t batch, int64_t micro_index, int64_t data_rank, const Batch& out) const;
   int64_t TargetsOfBatch(int64_t batch) const;  // Fewer than T0 in the last one, perhaps.
+  int64_t Size() const { return count_; }       // Samples of all batches.
   int64_t Targets() const { return rows_->Targets(0, count_); }  // All batches'.
 
  private:

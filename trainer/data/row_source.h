@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "trainer/core/batch.h"
 #include "trainer/data/mixture.h"
@@ -13,6 +15,21 @@
 namespace fsdp {
 
 inline constexpr int64_t kNoSample = -1;
+
+// A sample as training reads it, for people.
+struct ShownSample {
+  struct Tokens {
+    std::string name;                // "text"; "input", "target".
+    std::vector<int32_t> ids;        // Without padding.
+    std::vector<int32_t> positions;  // As many as ids. 0: a document's part begins.
+    std::vector<bool> is_target;     // As many as ids: the loss counts this token's prediction.
+  };
+  std::string where;                                       // "cats/7.png"; empty: unknown.
+  std::vector<Tokens> tokens;                              // Empty: the sample is no text.
+  std::vector<std::pair<std::string, std::string>> facts;  // "class", "2, dog".
+};
+// Numbers of a source with their names: "documents", 12.
+using Tally = std::vector<std::pair<std::string, int64_t>>;
 
 class RowSource {
  public:
@@ -38,6 +55,12 @@ class RowSource {
   virtual int64_t InputTokens(int64_t begin, int64_t end) const { return Targets(begin, end); }
   // A sentence's end about samples without targets: "all tokens of step 3 ...".
   virtual std::string WhyNoTargets(const std::string& of) const = 0;
+
+  // `row`: a batch of one row, which Fill() has filled with the sample. Reads what a row does not
+  // tell. May block on the disk. Throws DataError.
+  virtual ShownSample Show(int64_t, const Batch&) const { return {}; }
+  // For people, of an epoch, "samples" first.
+  virtual Tally Count(int64_t source) const { return {{"samples", Rows(source)}}; }
 };
 
 }  // namespace fsdp

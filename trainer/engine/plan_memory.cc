@@ -68,6 +68,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
     for (int step = 2; caches && options.train && step <= 4; ++step) train(step);
     for (int i = 0; options.eval && i < (caches ? 3 : 1); ++i) session.Eval(1, no_load);
     if (options.generate) session.Logits(0, no_load);
+    if (options.predict) session.Predict(no_load);
     if (caches) plan = buffers.Used();
   }
   if (!caches) plan = recorder.Finish();

@@ -72,6 +72,13 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     host_logits_ = executor_->NewBuffer(next->outputs(), DType::kFloat32,
                                         {MemoryKind::kActivations, MemoryPlace::kPinned});
   }
+  if (options.predict) {
+    const int64_t all = options.executor.micro_batch_size * predictions();
+    FSDP_CHECK(all > 0) << "the model judges no sample as a whole";
+    predicted_ = executor_->NewBuffer(all, DType::kFloat32);
+    host_predicted_ = executor_->NewBuffer(all, DType::kFloat32,
+                                           {MemoryKind::kActivations, MemoryPlace::kPinned});
+  }
 }
 
 Session::~Session() = default;
@@ -194,8 +201,26 @@ void Session::Eval(float scale, Load load, bool stop) {
   executor_->Run(run);
 }
 
+int64_t Session::predictions() const { return model_.predictions(); }
+
 std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
   FSDP_CHECK(options_.generate);
+  return Forward(
+      [&](Tape& tape, const Batch& batch) {
+        model_.autoregressive()->Logits(tape, batch.First(1), column, logits_);
+      },
+      logits_, host_logits_, std::move(load), stop);
+}
+
+std::span<const float> Session::Predict(Load load, bool stop) {
+  FSDP_CHECK(options_.predict);
+  return Forward([&](Tape& tape, const Batch& batch) { model_.Predict(tape, batch, predicted_); },
+                 predicted_, host_predicted_, std::move(load), stop);
+}
+
+std::span<const float> Session::Forward(
+    const std::function<void(Tape& tape, const Batch& batch)>& forward, const View& on_device,
+    const View& on_host, Load load, bool stop) {
   Executor::Step run;
   run.mode = Mode::kEval;
   run.number = last_step_;
@@ -203,14 +228,14 @@ std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
   run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {
-    model_.autoregressive()->Logits(tape, batch.First(1), column, logits_);
-    Copy(tape.stream(), logits_, host_logits_);
+    forward(tape, batch);
+    Copy(tape.stream(), on_device, on_host);
   };
   executor_->Run(run);
   executor_->Result(executor_->steps() - 1);
   if (device_.type() == DeviceType::kSim) return {};
-  if (device_.checker()) device_.checker()->OnHostAccess("logits", {host_logits_}, {});
-  return {host_logits_.As<float>(), static_cast<size_t>(host_logits_.NumElements())};
+  if (device_.checker()) device_.checker()->OnHostAccess("logits", {on_host}, {});
+  return {on_host.As<float>(), static_cast<size_t>(on_host.NumElements())};
 }
 
 void Session::InitializeEma() {

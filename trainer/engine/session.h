@@ -27,6 +27,7 @@ class Executor;
 class MeshCommunicators;
 class Model;
 class PhasedAllocator;
+class Tape;
 
 struct SessionOptions {
   ExecutorOptions executor;
@@ -37,7 +38,8 @@ struct SessionOptions {
   bool train = true;              // Otherwise Train() is not called, and the model is frozen.
   bool eval = true;               // Plans memory for it.
   bool generate = false;          // Plans memory for a row of an Autoregressive model's scores.
-  bool eval_ema = false;          // Eval() and Logits() use averaged weights.
+  bool predict = false;           // Plans memory for a micro-batch of Predict().
+  bool eval_ema = false;          // Eval(), Logits() and Predict() use averaged weights.
   bool snapshot = false;          // Plans memory for a copy of a checkpoint's contents.
 };
 
@@ -74,6 +76,10 @@ class Session {
   // Runs the model on row 0 of the batch that `load` fills. Returns its Autoregressive scores of
   // position `column`, valid on the host until the next call; empty on the sim device. Blocks.
   std::span<const float> Logits(int64_t column, Load load, bool stop = false);
+  // Runs Model::Predict() on the micro-batch that `load` fills, and returns its numbers as Logits()
+  // does: [micro_batch_size, predictions()]. Blocks.
+  std::span<const float> Predict(Load load, bool stop = false);
+  int64_t predictions() const;  // Numbers of a sample.
   const EvalMetric* eval_metric() const;
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
 
@@ -127,6 +133,9 @@ class Session {
                 const std::vector<ShardState>& to, bool frozen) const;
   void CopyOnCompute(const std::vector<ShardState>& from, const std::vector<ShardState>& to,
                      bool frozen);
+  // Runs `forward`, which writes `on_device`, and returns what it wrote, on the host.
+  std::span<const float> Forward(const std::function<void(Tape& tape, const Batch& batch)>& forward,
+                                 const View& on_device, const View& on_host, Load load, bool stop);
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;
@@ -134,7 +143,7 @@ class Session {
   std::vector<BufferState> buffers_, host_buffers_, buffers_snapshot_;
   std::vector<BufferState> rows_, host_rows_, rows_snapshot_;
   bool frozen_on_host_ = false;  // In host_state_.
-  View logits_, host_logits_;
+  View logits_, host_logits_, predicted_, host_predicted_;
   int64_t last_step_ = 0;               // The last enqueued step.
   std::optional<Optimizer> optimizer_;  // Made behind the executor, and gone behind its streams.
   // Last, as owners of streams are (stream.h). For options().snapshot; host_snapshots_: for shards

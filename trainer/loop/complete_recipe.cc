@@ -218,6 +218,10 @@ std::vector<ShapeConflict> CompleteRecipe(Recipe& recipe) {
   }
   FillVocabulary(run, recipe);
   FillKeepFp32(recipe);
+  CheckpointRecipe& checkpoint = recipe.checkpoint;
+  if (recipe.eval.stop_after && checkpoint.keep_last > 0) {
+    checkpoint.keep_best = std::max<int64_t>(checkpoint.keep_best, 1);
+  }
   return mistakes;
 }
 

@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/comm/store/together.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/core/json.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
@@ -24,9 +25,11 @@
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/fsdp/executor.h"
+#include "trainer/loop/chosen_checkpoint.h"
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/loop/predictions.h"
 #include "trainer/loop/rank_session.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/resolved_run.h"
@@ -70,6 +73,13 @@ void EvaluateAlone(Recipe& recipe, bool full) {
   fsdp.mixed_precision.master_dtype = DType::kFloat32;
 }
 
+void RequirePredictions(const Recipe& recipe) {
+  const ModelShape shape = ShapeFor(recipe);
+  if (MakeModel(shape)->predictions() > 0) return;
+  throw ConfigError("--predictions: a `" + std::string(FamilyOf(shape)) +
+                    "` predicts tokens; predictions are of images and clicks");
+}
+
 class Evaluating {
  public:
   Evaluating(const Evaluation& evaluation, ResolvedRun run, const Job& job)
@@ -101,6 +111,11 @@ class Evaluating {
     stage_ = "the agreement on recipe, schedule, build and data";
     Agree(*job_.store, "start", job_.rank, job_.world, LabelsOf(rank_.run()));
     rank_.Open({}, [](std::string_view) {});
+    if (!evaluation_.predictions.empty()) {
+      EveryRank(job_, "predictions", [&] {
+        if (job_.rank == 0) file_.emplace(evaluation_.predictions, WriteTo::kPipeToo);
+      });
+    }
     stage_ = "the weights";
     EveryRank(job_, "weights", [&] { ReadWeights(); });
     stage_ = "the beginning of a batch";
@@ -120,8 +135,7 @@ class Evaluating {
   void Evaluate() {
     std::vector<std::string> sets;
     std::string table;
-    const ResolvedRun& run = rank_.run();
-    const bool of_samples = run.model->Inputs(run.options.executor.sample_length).targets == 1;
+    std::optional<Predictions> predictions = MakePredictions();
     const EvalMetric* const metric = rank_.session().eval_metric();
     const std::string heading = metric != nullptr ? metric->name : "";
     const int width = heading.empty() ? 0 : std::max(12, static_cast<int>(heading.size()) + 1);
@@ -137,14 +151,33 @@ class Evaluating {
       const int64_t tokens = valid.loader->Targets();
       JsonObject set = JsonObject().Add("name", valid.name).Add("loss", record.loss);
       if (metric != nullptr) set.Add(metric->name, record.Value());
+      std::optional<double> auc;
+      if (predictions) {
+        auc = predictions->Write(valid.name, *valid.loader,
+                                 [&](int64_t batch) { Tell(valid, batch); });
+        Tell(valid, 0);
+        if (auc) set.Add("auc", *auc);
+      }
       sets.push_back(set.Add("tokens", tokens).Text());
       char row[160];
       std::snprintf(row, sizeof(row), "%-24s %10s %*s %10s\n", NameOf(valid).c_str(),
                     FixedPoint(record.loss, 4).c_str(), width, TextOfValue(record).c_str(),
                     HumanCount(static_cast<double>(tokens)).c_str());
       table += row;
+      if (auc) table += NameOf(valid) + ": AUC " + FixedPoint(*auc, 4) + "\n";
     }
-    if (job_.rank != 0 || job_.console == nullptr) return;
+    if (file_) {
+      file_->Commit();
+      table +=
+          evaluation_.predictions + ": " + Counted(predictions->samples(), "prediction") + "\n";
+    }
+    if (job_.rank == 0 && job_.console != nullptr) Print(sets, table, heading, width);
+  }
+
+  void Print(const std::vector<std::string>& sets, const std::string& table,
+             const std::string& heading, int width) const {
+    const ResolvedRun& run = rank_.run();
+    const bool of_samples = run.model->Inputs(run.options.executor.sample_length).targets == 1;
     const std::optional<int64_t>& step = evaluation_.step;
     if (evaluation_.json) {
       *job_.console << JsonObject()
@@ -157,7 +190,8 @@ class Evaluating {
                     << std::endl;
       return;
     }
-    const int64_t parameters = NumParameters(rank_.run().shape);
+    const int64_t parameters = NumParameters(run.shape);
+    if (!evaluation_.note.empty()) *job_.console << Printable(evaluation_.note) << "\n";
     *job_.console << Printable(evaluation_.checkpoint) << ": "
                   << (step ? "step " + std::to_string(*step) + ", " : "")
                   << HumanCount(static_cast<double>(parameters)) << " parameters"
@@ -166,6 +200,15 @@ class Evaluating {
     std::snprintf(head, sizeof(head), "%-24s %10s %*s %10s\n", "set", "loss", width,
                   heading.c_str(), of_samples ? "samples" : "tokens");
     *job_.console << head << Printable(table) << std::flush;
+  }
+
+  std::optional<Predictions> MakePredictions() {
+    std::optional<Predictions> predictions;
+    if (evaluation_.predictions.empty()) return predictions;
+    const ResolvedRun& run = rank_.run();
+    predictions.emplace(rank_.session(), run.model->Inputs(run.options.executor.sample_length),
+                        rank_.data().classes, *job_.store, file_ ? &*file_ : nullptr);
+    return predictions;
   }
 
   static std::string TextOfValue(const EvalRecord& record) {
@@ -196,6 +239,7 @@ class Evaluating {
   const Evaluation& evaluation_;
   const Job& job_;
   RankSession rank_;
+  std::optional<AtomicFile> file_;   // Rank 0's predictions.
   std::string stage_ = "the start";  // The host's present work, for messages.
 };
 
@@ -204,6 +248,7 @@ class Evaluating {
 Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   Evaluation evaluation;
   evaluation.json = flags.json;
+  evaluation.predictions = flags.predictions;
   evaluation.ours = !IsOfHuggingFace(flags.checkpoint);
   evaluation.checkpoint = flags.checkpoint;
   std::vector<std::string> overrides = flags.overrides;
@@ -211,7 +256,9 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   Recipe trained;
   if (evaluation.ours) {
     RefuseWhatIsNoCheckpoint(flags.checkpoint);
-    evaluation.checkpoint = ResolveCheckpoint(flags.checkpoint);
+    const ChosenCheckpoint chosen = ChooseCheckpoint(flags.checkpoint, flags.latest);
+    evaluation.note = chosen.note;
+    evaluation.checkpoint = ResolveCheckpoint(chosen.path);
     meta = ReadCheckpointMeta(evaluation.checkpoint);
     evaluation.step = meta.step;
     const std::string name = evaluation.checkpoint + "/manifest.json, recipe";
@@ -244,6 +291,7 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
   }
   if (!meta.recipe.empty()) recipe.run.seed = static_cast<int64_t>(meta.seed);
   EvaluateAlone(recipe, flags.full);
+  if (!flags.predictions.empty()) RequirePredictions(recipe);
   return evaluation;
 }
 
@@ -269,7 +317,9 @@ ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job) {
   EarlyStopWatch watch(job);
   return RunRank(job, [&]() -> RankWork {
     // Where the output is read by a program, nothing else is in it.
-    ResolvedRun run = Resolve(evaluation.recipe, PlaceToEvaluate(job, /*silent=*/evaluation.json));
+    Place place = PlaceToEvaluate(job, /*silent=*/evaluation.json);
+    place.predicts = !evaluation.predictions.empty();
+    ResolvedRun run = Resolve(evaluation.recipe, place);
     RequireFit(run);
     auto evaluating = std::make_shared<Evaluating>(evaluation, std::move(run), job);
     return [evaluating] { return evaluating->Run(); };

@@ -18,17 +18,21 @@ struct EvaluationFlags {
   std::string checkpoint;  // A run's directory, a checkpoint's, or a Hugging Face one.
   // The recipe to evaluate by. No file: the one that the checkpoint was trained by.
   std::vector<std::string> config, overrides;
-  bool full = false;  // Evaluates all of each set, in place of eval.steps batches.
+  bool latest = false;  // Takes a run's newest checkpoint, also where it has ended early.
+  bool full = false;    // Evaluates all of each set, in place of eval.steps batches.
   bool json = false;
+  std::string predictions;  // A file with a line for each sample; empty: none is written.
 };
 
 struct Evaluation {
   Recipe recipe;                               // The recipe of a job that evaluates alone.
-  std::string checkpoint;                      // The checkpoint's own directory: a run's newest.
+  std::string checkpoint;                      // The checkpoint's own directory.
+  std::string note = "";                       // ChosenCheckpoint::note.
   bool ours = false;                           // Not a Hugging Face directory.
   std::optional<int64_t> step = std::nullopt;  // The checkpoint's, where `ours`.
   bool averaged = false;                       // Takes its averaged weights: eval.ema.
   bool json = false;
+  std::string predictions = "";  // As in the flags.
 };
 
 // Reads the recipe. Reads the model with its adapters and the run's seed from the checkpoint, so
@@ -40,9 +44,10 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags);
 // change; empty: there was none.
 std::string ShardFor(int world, Recipe& recipe);
 
-// Evaluates on every rank of the job, and prints on rank 0's console. Nothing is written to any
-// disk. For one world and the run's own recipe the losses are those that the run recorded at that
-// step, bit for bit. Throws Error with an exit code.
+// Evaluates on every rank of the job, and prints on rank 0's console. Rank 0 replaces the file of
+// predictions when all are there; nothing else is written to any disk. For one world and the run's
+// own recipe the losses are those that the run recorded at that step, bit for bit. Throws Error
+// with an exit code.
 ExitCode EvaluateRank(const Evaluation& evaluation, const Job& job);
 
 }  // namespace fsdp

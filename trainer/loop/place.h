@@ -39,7 +39,8 @@ struct Place {
   PlanTarget target = {};
   std::optional<OpenProgress> data = std::nullopt;  // Hears of data. Empty: no data is opened.
   int threads = 0;                                  // CPU threads of a rank. 0: ThreadsFor().
-  bool trains = true;  // False: every parameter is frozen, for a run that evaluates alone.
+  bool trains = true;     // False: every parameter is frozen, for a run that evaluates alone.
+  bool predicts = false;  // Numbers of each sample are asked for, too.
 
   bool has_peers() const { return job != nullptr && world > 1; }
 };

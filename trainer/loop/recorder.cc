@@ -19,6 +19,7 @@
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/loop/chosen_checkpoint.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/observe/build_info.h"
 #include "trainer/ops/cpu/isa.h"
@@ -414,7 +415,7 @@ bool Recorder::LostItsReader() {
   return lost_reader_;
 }
 
-void Recorder::SayDone(int64_t step) {
+void Recorder::SayDone(int64_t step, bool early) {
   std::string line = "done: " + std::to_string(step - first_step_) +
                      (step - first_step_ == 1 ? " step, " : " steps, ") +
                      HowMany((step - first_step_) * recipe_.train.global_batch_size,
@@ -429,16 +430,24 @@ void Recorder::SayDone(int64_t step) {
   if (program.starts_with("/")) program = "fsdp-train";
   const std::optional<std::string>& family = recipe_.model.family;
   const bool exports = !family || !FindFamily(*family)->hf_types().empty();
+  std::string checkpoint = saved_;
+  const auto best = early ? FindBestCheckpoint(directory_->checkpoints()) : std::nullopt;
+  if (best) {
+    console_.Line(DescribeBest(*best) + "; the newest is " + saved_);
+    checkpoint = *best;
+  }
   for (const std::string& next :
-       NextCommands(program, directory_->path, saved_, speech_, exports)) {
+       NextCommands(program, directory_->path, checkpoint, speech_, exports)) {
     console_.Line("next: " + next);
   }
 }
 
-void Recorder::Finish(const char* reason, int64_t step) {
-  Write(EndRecord{reason});
+void Recorder::Finish(const char* reason, int64_t step, const std::string& early) {
+  Write(EndRecord{reason, early});
   Sync();
-  if (first() && step > first_step_ && std::string_view(reason) == "done") SayDone(step);
+  if (first() && step > first_step_ && std::string_view(reason) == "done") {
+    SayDone(step, !early.empty());
+  }
   log_->Info(std::string(reason) + " at step " + std::to_string(step));
 }
 
@@ -454,7 +463,7 @@ void Recorder::Failed(const std::string& reason) {
 
 void Recorder::RecordEnd(const std::string& reason) {
   try {
-    Write(EndRecord{reason});
+    Write(EndRecord{reason, ""});
   } catch (const Error&) {
   }
 }

@@ -103,7 +103,8 @@ class Recorder {
 
   // The run's last record and line. Failed() throws nothing: where the disk is what failed, that is
   // reported already.
-  void Finish(const char* reason, int64_t step);
+  // `early`: why early stopping ends the run; empty: it does not.
+  void Finish(const char* reason, int64_t step, const std::string& early = "");
   void Stopped();  // Before the first step.
   void Failed(const std::string& reason);
 
@@ -122,7 +123,7 @@ class Recorder {
                  double worth_saying);
   void RecordEnd(const std::string& reason);
   MemoryPeaks TakeMemory();  // Since the last time.
-  void SayDone(int64_t step);
+  void SayDone(int64_t step, bool early);
 
   const Recipe& recipe_;
   const Job& job_;

@@ -43,6 +43,7 @@ void ResolveRanks(ResolvedRun& run) {
   run.hosts = HostsOf(place);
   run.options = SessionOptionsFor(*run.recipe, run.hosts, run.threads);
   run.options.train = place.trains;
+  run.options.predict = place.predicts;
   if (place.trains) run.recipe->Refuse(BatchNormConflicts(*run.recipe, *run.model, place.world));
   run.mesh = MeshFor(run.options.executor, place.rank, place.world, run.hosts.ByHost());
 }

@@ -387,23 +387,40 @@ RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, 
   return data;
 }
 
-void CheckData(const Recipe& recipe, const ModelShape& shape) {
+namespace {
+
+// Empty below twice the tokenizer's size: a padded vocabulary is usual.
+std::string WhatNeverTrains(const Recipe& recipe, int64_t vocab, const Tokenizer& tokenizer) {
+  const int64_t size = tokenizer.vocab_size();
+  if (vocab < 2 * size) return "";
+  return recipe.Mistake(std::vector<std::string>{"model.vocab_size", "model.preset",
+                                                 "model.init_from", "model.family"},
+                        "the vocabulary has " + Grouped(vocab) + " rows and the tokenizer " +
+                            Grouped(size) + " tokens: no text has the other " +
+                            Grouped(vocab - size));
+}
+
+}  // namespace
+
+void CheckData(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress) {
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
   const std::vector<KeyedSource> sources = KeyedSources(recipe.data);
   if (MainRowOf(recipe.data).checks_by_opening) {
     const auto has_files = [](const KeyedSource& keyed) { return !keyed.source->paths.empty(); };
     if (std::none_of(sources.begin(), sources.end(), has_files)) return;
-    OpenData(recipe, shape, /*data_ranks=*/1, seed, recipe.data.valid);
+    OpenData(recipe, shape, /*data_ranks=*/1, seed, recipe.data.valid, progress);
     return;
   }
   const bool made = recipe.data.objective != DataRecipe::Objective::kCausal;
   if (!shape.family().Decoder(shape) && !made) return;
   RunData data;
-  const OpenProgress silent;
-  Opener opener(recipe, shape, silent, data);
+  Opener opener(recipe, shape, progress, data);
   for (const KeyedSource& keyed : sources) {
     opener.Check(*keyed.source, keyed.key, seed);
   }
+  if (!data.tokenizer || !progress.remark) return;
+  const std::string unused = WhatNeverTrains(recipe, VocabSize(shape), *data.tokenizer);
+  if (!unused.empty()) progress.remark(unused);
 }
 
 }  // namespace fsdp

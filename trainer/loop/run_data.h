@@ -49,8 +49,9 @@ OpenProgress ProgressFor(const Job& job);
 RunData OpenData(const Recipe& recipe, const ModelShape& shape, int data_ranks, uint64_t seed,
                  const ValidRecipe& held_out, const OpenProgress& progress = {});
 // Opens the same as OpenData(), but tokenises nothing: for text that goes through a tokenizer it
-// checks the files' formats and the tokenizer. Throws as OpenData() does.
-void CheckData(const Recipe& recipe, const ModelShape& shape);
+// checks the files' formats and the tokenizer. Throws as OpenData() does. `progress` also hears of
+// a vocabulary that is much larger than the tokenizer's.
+void CheckData(const Recipe& recipe, const ModelShape& shape, const OpenProgress& progress = {});
 
 // The recipe with train.epochs turned into train.steps by `data`, which is the recipe's. Unchanged
 // without train.epochs. Throws ConfigError where the epochs make no number of steps.

@@ -206,6 +206,7 @@ RunStart Decide(const Recipe& recipe, const DataFiles& data, std::chrono::millis
   for (const char* name : {"/checkpoints", "/logs"}) CreateDirectories(path + name);
   // Removes unfinished files of a run that was killed. Every start writes all others anew.
   RemoveUnfinished(start.directory.checkpoints() + "/latest");
+  RemoveUnfinished(start.directory.checkpoints() + "/best");
   RemoveUnfinished(FreeAside(start.directory) + ".jsonl");
   return start;
 }

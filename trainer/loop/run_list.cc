@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <system_error>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
+#include "trainer/observe/record_lines.h"
 
 namespace fsdp {
 namespace {
@@ -22,24 +22,9 @@ double Modified(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 ? static_cast<double>(status.st_mtim.tv_sec) : 0;
 }
 
-// Empty for what is no file.
-std::string EndOf(const std::string& path) {
-  constexpr std::streamoff kBytes = 64 << 10;
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) return "";
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  if (size <= 0) return "";
-  std::string text(static_cast<size_t>(std::min(size, kBytes)), '\0');
-  file.seekg(size - static_cast<std::streamoff>(text.size()));
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
-  return text;
-}
-
 // The last record of a step that is whole.
 void ReadLastStep(const std::string& metrics, RunEntry& run) {
-  const std::string end = EndOf(metrics);
+  const std::string end = EndOfRecords(metrics);
   std::string_view rest = end;
   while (!rest.empty()) {
     const size_t line_end = rest.rfind('\n');

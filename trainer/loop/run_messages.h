@@ -38,8 +38,8 @@ std::vector<std::string> WhatIsLeftOut(const std::string& source,
                                        const FittedSamples::Counts& counts, const DataRecipe& data);
 
 // Commands to type after a run that is done, a line each. `program` is as it was typed.
-// `checkpoint`: the newest one's directory, empty where there is none. `exports`: Hugging Face has
-// such models.
+// `checkpoint`: the directory of the one to take, empty where there is none. `exports`: Hugging
+// Face has such models.
 enum class Speech { kNone, kText, kChat };  // No tokenizer is known; texts; conversations.
 std::vector<std::string> NextCommands(const std::string& program, const std::string& run_directory,
                                       const std::string& checkpoint, Speech speech, bool exports);

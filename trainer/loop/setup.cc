@@ -15,6 +15,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
@@ -128,6 +129,16 @@ std::string HowGradientsAreSummed(int inside, int shards) {
 int ThreadsFor(const Recipe& recipe, int local_world) {
   if (recipe.run.threads > 0) return static_cast<int>(recipe.run.threads);
   return std::max(1, AvailableCores() / local_world);
+}
+
+std::string WhyCrowded(const Recipe& recipe, int local_world) {
+  using Device = RunRecipe::Device;
+  const bool on_cpu = recipe.run.device == Device::kCpu ||
+                      (recipe.run.device == Device::kAuto && FindGpus().visible.empty());
+  const int cores = AvailableCores();
+  if (!on_cpu || local_world <= cores) return "";
+  return std::to_string(local_world) + " ranks on " + Counted(cores, "core") +
+         ": ranks that share a core take turns, so more ranks than cores make no step shorter";
 }
 
 ModelShape ShapeFor(const Recipe& recipe) {

@@ -21,6 +21,9 @@ struct ShapeConflict;
 // ranks of the host; at least 1.
 int ThreadsFor(const Recipe& recipe, int local_world);
 
+// A line where so many ranks of one host share fewer cores; empty where they do not.
+std::string WhyCrowded(const Recipe& recipe, int local_world);
+
 // The model's shape. With model.init_from it is read from the run's checkpoint where the run goes
 // on from one, else from init_from's files. Throws ConfigError, CheckpointError.
 ModelShape ShapeFor(const Recipe& recipe);

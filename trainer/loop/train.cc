@@ -206,7 +206,7 @@ class Trainer {
       recorder_.Line(WhyNoBetter() +
                      ". More of it: --set eval.stop_after=null; another run: --set "
                      "run.name=...");
-      return Finish("done", ExitCode::kDone);
+      return Finish("done", ExitCode::kDone, WhyNoBetter());
     }
     while (step_ < last && !stopping_ && !NoBetter()) {
       if (pending_.size() == 2) TakeResult();
@@ -240,9 +240,10 @@ class Trainer {
                      (recipe_.fsdp.fake() ? "there is no checkpoint to go on from" : on));
       return Finish("stopped", ExitCode::kStopped);
     }
-    if (step_ < last) recorder_.Line(WhyNoBetter());
+    const std::string why = step_ < last ? WhyNoBetter() : "";
+    if (!why.empty()) recorder_.Line(why);
     if (checkpointer_->saved_step() != step_) checkpointer_->RequireFinite(step_);
-    return Finish("done", ExitCode::kDone);
+    return Finish("done", ExitCode::kDone, why);
   }
 
   bool DataHasFailed(const std::optional<AgreedStop>& stop) {
@@ -442,10 +443,10 @@ class Trainer {
     recorder_.WriteTrace(step, std::move(trace));
   }
 
-  ExitCode Finish(const char* reason, ExitCode code) {
+  ExitCode Finish(const char* reason, ExitCode code, const std::string& early = "") {
     stops_->End();
     executor().Synchronize();
-    recorder_.Finish(reason, step_);
+    recorder_.Finish(reason, step_, early);
     stage_ = "the end of the run";
     Barrier(*job_.store, "end", job_.rank, job_.world);
     return code;

@@ -42,6 +42,10 @@ class LoraModel final : public Model {
   }
   BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
   const EvalMetric* eval_metric() const override { return base_->eval_metric(); }
+  int64_t predictions() const override { return base_->predictions(); }
+  void Predict(Tape& tape, const Batch& batch, View scores) const override {
+    base_->Predict(tape, batch, scores);
+  }
   const Autoregressive* autoregressive() const override { return base_->autoregressive(); }
   int64_t fewest_normed_pixels() const override { return base_->fewest_normed_pixels(); }
   std::vector<EmbeddingTable> tables() const override { return base_->tables(); }

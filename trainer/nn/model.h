@@ -65,6 +65,12 @@ class Model {
   // without `scale`.
   virtual void Loss(Tape& tape, const Batch& batch, float scale, View loss) const = 0;
 
+  // Numbers that tell what a sample is: a logit for each class, or one, that of label 1. 0: the
+  // model judges no sample as a whole. Writes them, fp32 [rows, predictions()]; the tape must not
+  // record.
+  virtual int64_t predictions() const { return 0; }
+  virtual void Predict(Tape&, const Batch&, View) const {}
+
   // The number that an evaluation reports beside the loss. Null: none.
   virtual const EvalMetric* eval_metric() const { return nullptr; }
   // Null: the model generates nothing.

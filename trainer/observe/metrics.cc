@@ -142,7 +142,9 @@ JsonObject Object(const SpikeRecord& r) {
 }
 
 JsonObject Object(const EndRecord& r) {
-  return JsonObject().Add("kind", "end").Add("reason", r.reason);
+  JsonObject object = JsonObject().Add("kind", "end").Add("reason", r.reason);
+  if (!r.early_stopping.empty()) object.Add("early_stopping", r.early_stopping);
+  return object;
 }
 
 // Calls `keep` with the lines that a run going on after `step` keeps. But for checkpoints, which

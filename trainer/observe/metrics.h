@@ -148,6 +148,7 @@ struct SpikeRecord {
 };
 struct EndRecord {
   std::string reason{};
+  std::string early_stopping{};  // Why no further step was worth it. Empty: left out.
 };
 
 using MetricsRecord =

@@ -1,6 +1,9 @@
 #include "trainer/observe/record_lines.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
 #include "trainer/core/read_file.h"
 
@@ -73,6 +76,20 @@ void ReadRecordLines(const std::string& path, const std::function<void(const Rec
     lines.AddZeros(blocks.skipped());
   }
   lines.Finish();
+}
+
+std::string EndOfRecords(const std::string& path) {
+  constexpr std::streamoff kBytes = 64 << 10;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return "";
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg();
+  if (size <= 0) return "";
+  std::string text(static_cast<size_t>(std::min(size, kBytes)), '\0');
+  file.seekg(size - static_cast<std::streamoff>(text.size()));
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
+  return text;
 }
 
 }  // namespace fsdp

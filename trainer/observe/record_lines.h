@@ -26,6 +26,9 @@ inline constexpr int64_t kLongestRecord = int64_t{16} << 20;
 // file, or the disk.
 void ReadRecordLines(const std::string& path, const std::function<void(const RecordLine&)>& take);
 
+// The last 64 KiB of the file; empty where it is no regular file or cannot be read. Never throws.
+std::string EndOfRecords(const std::string& path);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_OBSERVE_RECORD_LINES_H_

@@ -139,7 +139,8 @@ Type<EvalRecipe> EvalType() {
           "true: evaluate the averaged weights (train.ema). false: the last weights."),
       Key("stop_after", &R::stop_after, Nullable(Integer(1)),
           "End the run after this many evaluations in a row without a new lowest loss, the mean "
-          "over the sets. A resume goes on counting. null: the run takes all its steps."),
+          "over the sets. A resume goes on counting. checkpoint.keep_best is then at least 1. "
+          "null: the run takes all its steps."),
   });
 }
 

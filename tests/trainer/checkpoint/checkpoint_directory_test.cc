@@ -95,6 +95,48 @@ TEST(ListCheckpointsTest, NothingIsNoMistakeButNoDirectoryIs) {
   EXPECT_TRUE(list[0].published);
 }
 
+// The step that `best` names, by its file, by FindBestCheckpoint() and in the list; 0: none.
+int64_t Best(const std::string& dir) {
+  const std::string found = FindBestCheckpoint(dir).value_or("");
+  std::string named;
+  std::ifstream(dir + "/best") >> named;
+  EXPECT_EQ(found, named.empty() ? "" : dir + "/" + named);
+  for (const CheckpointEntry& entry : ListCheckpoints(dir)) {
+    EXPECT_EQ(entry.best, entry.path == found) << entry.path;
+  }
+  return StepOf(named).value_or(0);
+}
+
+TEST(BestTest, NamesTheLeastLossOfThoseKept) {
+  const std::string dir = FreshDirectory("best");
+  World world = Two(2);
+  world.losses = {{2, 3.0}, {3, 1.0}, {4, 2.0}, {5, 1.0}, {7, 0.5}};
+  const auto best_after = [&](int64_t step, int64_t keep_last) {
+    EXPECT_EQ(Save(world, dir, step, keep_last), Strings(2));
+    return Best(dir);
+  };
+  EXPECT_EQ(best_after(1, 0), 0);  // It has no loss.
+  EXPECT_EQ(best_after(2, 0), 2);
+  EXPECT_EQ(best_after(3, 0), 3);
+  EXPECT_EQ(best_after(4, 0), 3);
+  EXPECT_EQ(best_after(5, 0), 3);  // As low, but later.
+  EXPECT_EQ(best_after(6, 3), 5);  // 4, 5 and 6 stay.
+  EXPECT_EQ(best_after(7, 3), 7);
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_7");
+  EXPECT_EQ(ListCheckpoints(dir).front().loss, 1.0);
+  GoBackTo(dir, 6);
+  EXPECT_EQ(Best(dir), 5);
+  world.losses[5] = 9;
+  world.losses[6] = 4;
+  EXPECT_EQ(best_after(6, 0), 5);
+  EXPECT_EQ(best_after(5, 0), 5);  // Later ones do not count.
+  fs::remove_all(dir + "/step_5");
+  EXPECT_EQ(FindBestCheckpoint(dir), std::nullopt);
+  EXPECT_EQ(best_after(8, 2), 6);
+  EXPECT_EQ(best_after(9, 1), 0);
+  EXPECT_EQ(FindLatestCheckpoint(dir), dir + "/step_9");
+}
+
 TEST(ResolveCheckpointTest, TakesACheckpointOrTheLatestOfARun) {
   const std::string run = FreshDirectory("resolve"), dir = run + "/checkpoints";
   const auto error = [&](const std::string& path) {

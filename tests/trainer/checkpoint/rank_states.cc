@@ -117,14 +117,15 @@ std::vector<std::string> Save(const World& world, const std::string& checkpoints
                               std::optional<uint64_t> salt) {
   const Layout layout = world.MakeLayout();
   std::vector<std::string> errors(world.world);
+  CheckpointMeta meta = MetaOf(step);
+  if (world.losses.contains(step)) meta.evaluation = {.loss = world.losses.at(step)};
   const auto run = [&](int rank) {
     const ShardPlace place = PlaceOf(rank, world.world, world.shards);
     RankStates states(layout, place, world.states);
     states.Fill(salt.value_or(static_cast<uint64_t>(step)));
     if (world.before_save) world.before_save(rank, states.states());
     try {
-      SaveCheckpoint(checkpoints, layout, place, states.states(), MetaOf(step), store, attempt,
-                     keep_last);
+      SaveCheckpoint(checkpoints, layout, place, states.states(), meta, store, attempt, keep_last);
     } catch (const Error& error) {
       errors[rank] = error.what();
       if (error.code() == ExitCode::kCheckpoint) return;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,7 @@ struct World {
   WrapPolicy wrap;
   int world = 1, shards = 1;
   std::vector<std::string> states = {"master", "m", "v"};
+  std::map<int64_t, double> losses;  // CheckpointMeta::Evaluation::loss by step.
   std::function<void(int rank, const std::vector<CheckpointState>&)> before_save;  // May be null.
 
   Layout MakeLayout() const { return fsdp::MakeLayout(model, wrap, shards); }

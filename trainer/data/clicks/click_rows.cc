@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <stdexcept>
 #include <type_traits>
@@ -66,6 +67,31 @@ ClickRows::ClickRows(const BatchSpec& spec, std::vector<ClickSource> sources, bo
 
 void ClickRows::CheckViews(const Batch& out, int64_t rows) const {
   RequireBatch("ClickRows", spec_, rows, out);
+}
+
+ShownSample ClickRows::Show(int64_t sample, const Batch& row) const {
+  const ClickStore& store = *sources_[static_cast<size_t>(mixture_(sample).source)].store;
+  const std::vector<std::string> names = store.Names();
+  const auto text = [](float value) {
+    char digits[32];
+    std::snprintf(digits, sizeof(digits), "%.7g", static_cast<double>(value));
+    return std::string(digits);
+  };
+  ShownSample shown;
+  shown.facts.emplace_back("label", text(row.inputs[kClick].As<float>()[0]));
+  auto name = names.begin();
+  const auto* const dense = row.inputs[kDense].As<float>();
+  for (int64_t i = 0; i < columns_; ++i) shown.facts.emplace_back(*name++, text(dense[i]));
+  const auto* slot = row.inputs[kIds].As<int32_t>();
+  for (const int64_t bag : store.columns().bags) {
+    std::string ids;
+    for (int64_t i = 0; i < bag; ++i, slot += 2) {
+      const uint64_t id = ReadId(std::span<const int32_t, 2>(slot, 2));
+      if (id != kNoId) ids += (ids.empty() ? "" : "|") + std::to_string(id);
+    }
+    shown.facts.emplace_back(*name++, ids);
+  }
+  return shown;
 }
 
 void ClickRows::Fill(int64_t sample, int64_t row, const Batch& out) const {

@@ -48,6 +48,7 @@ class ClickRows final : public RowSource {
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   int64_t Targets(int64_t begin, int64_t end) const override { return end - begin; }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
+  ShownSample Show(int64_t sample, const Batch& row) const override;
 
  private:
   const BatchSpec spec_;

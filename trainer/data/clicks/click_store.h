@@ -41,6 +41,9 @@ class ClickStore {
   virtual std::string Describe() const = 0;         // In a few words, for messages.
   virtual std::vector<DataFile> Files() const = 0;  // The files that are read, for later runs to
                                                     // compare.
+  // The columns, and their names: of the numbers, then of the ids.
+  virtual const ClickColumns& columns() const = 0;
+  virtual std::vector<std::string> Names() const = 0;
   // The probability of label 1, given what a model sees of click i. Empty: unknown.
   virtual std::optional<double> Probability(int64_t) const { return std::nullopt; }
 };
@@ -60,7 +63,11 @@ BatchSpec ClickInputs(int64_t columns, int64_t slots);
 // Whether these are a model's inputs.
 bool IsOfClicks(const BatchSpec& spec);
 
-// Writes an id as its two words.
+// An id, and as its two words.
+inline uint64_t ReadId(std::span<const int32_t, 2> words) {
+  return static_cast<uint32_t>(words[0]) | static_cast<uint64_t>(static_cast<uint32_t>(words[1]))
+                                               << 32;
+}
 inline void WriteId(uint64_t id, std::span<int32_t, 2> words) {
   words[0] = static_cast<int32_t>(static_cast<uint32_t>(id));
   words[1] = static_cast<int32_t>(static_cast<uint32_t>(id >> 32));

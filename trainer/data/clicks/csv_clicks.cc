@@ -227,6 +227,12 @@ class CsvClicks final : public ClickStore {
   std::string Describe() const override {
     return AndMoreFiles(files_[0]->contents().path(), files_.size());
   }
+  const ClickColumns& columns() const override { return options_.columns; }
+  std::vector<std::string> Names() const override {
+    std::vector<std::string> names = options_.dense;
+    names.insert(names.end(), options_.categorical.begin(), options_.categorical.end());
+    return names;
+  }
   std::vector<DataFile> Files() const override {
     std::vector<DataFile> files;
     for (const auto& file : files_) files.push_back(DescribeFile(file->contents()));

@@ -77,6 +77,13 @@ float SyntheticClicks::Read(int64_t i, std::span<float> dense, std::span<int32_t
   return static_cast<double>(label.Uniform(0)) < p ? 1 : 0;
 }
 
+std::vector<std::string> SyntheticClicks::Names() const {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < columns_.dense; ++i) names.push_back("number " + std::to_string(i));
+  for (size_t i = 0; i < columns_.bags.size(); ++i) names.push_back("ids " + std::to_string(i));
+  return names;
+}
+
 std::optional<double> SyntheticClicks::Probability(int64_t i) const { return Draw(i, {}, {}); }
 
 ClickFloor FloorOf(const ClickStore& store, std::span<const int64_t> clicks) {

@@ -34,6 +34,8 @@ class SyntheticClicks final : public ClickStore {
   float Read(int64_t i, std::span<float> dense, std::span<int32_t> ids) const override;
   std::string Describe() const override { return "planted clicks"; }
   std::vector<DataFile> Files() const override { return {}; }
+  const ClickColumns& columns() const override { return columns_; }
+  std::vector<std::string> Names() const override;  // "number 0", "ids 0".
   std::optional<double> Probability(int64_t i) const override;
 
  private:

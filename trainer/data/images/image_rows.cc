@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -82,6 +83,43 @@ void ImageRows::CheckViews(const Batch& out, int64_t rows) const {
   RequireBatch("ImageRows", spec_, rows, out);
 }
 
+std::pair<const ImageSource&, int64_t> ImageRows::PlaceOf(int64_t sample) const {
+  const Mixture::Place place = mixture_(sample);
+  const auto k = static_cast<size_t>(place.source);
+  const ImageSource& source = sources_[k];
+  const auto n = std::ssize(source.images);
+  const int64_t epoch = place.sample / n, at = place.sample % n;
+  // The first source's order is that of the seed itself, the others' are unrelated to it.
+  const uint64_t order = k == 0 ? seed_ : HashBytes("data.mixture.source", seed_ + k);
+  const int64_t which = shuffle_ ? Permutation(n, order, static_cast<uint64_t>(epoch))(at) : at;
+  return {source, source.images[static_cast<size_t>(which)]};
+}
+
+ShownSample ImageRows::Show(int64_t sample, const Batch& row) const {
+  const auto [source, i] = PlaceOf(sample);
+  ImagePixels image;
+  source.store->Read(i, image);
+  const int32_t label = row.inputs[kLabel].As<int32_t>()[0];
+  const std::vector<std::string>& names = source.store->classes();
+  const auto of = [](int64_t width, int64_t height) {
+    return std::to_string(width) + " x " + std::to_string(height);
+  };
+  return {source.store->Where(i),
+          {},
+          {{"class", std::to_string(label) +
+                         (names.empty() ? "" : ", " + names.at(static_cast<size_t>(label)))},
+           {"size", of(image.width, image.height)},
+           {"channels", std::to_string(image.channels)},
+           {"read as", of(side_, side_)}}};
+}
+
+Tally ImageRows::Count(int64_t source) const {
+  const ImageSource& all = sources_.at(static_cast<size_t>(source));
+  std::set<int32_t> labels;
+  for (const int32_t i : all.images) labels.insert(all.store->Label(i));
+  return {{"samples", Rows(source)}, {"classes", std::ssize(labels)}};
+}
+
 void ImageRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
   const int64_t elements = side_ * side_ * channels_;
   const std::span<float> pixels(out.inputs[kPixels].As<float>() + row * elements,
@@ -94,15 +132,7 @@ void ImageRows::Fill(int64_t sample, int64_t row, const Batch& out) const {
     weight = 0;
     return;
   }
-  const Mixture::Place place = mixture_(sample);
-  const auto k = static_cast<size_t>(place.source);
-  const ImageSource& source = sources_[k];
-  const auto n = std::ssize(source.images);
-  const int64_t epoch = place.sample / n, at = place.sample % n;
-  // The first source's order is that of the seed itself, the others' are unrelated to it.
-  const uint64_t order = k == 0 ? seed_ : HashBytes("data.mixture.source", seed_ + k);
-  const int64_t which = shuffle_ ? Permutation(n, order, static_cast<uint64_t>(epoch))(at) : at;
-  const int64_t i = source.images[static_cast<size_t>(which)];
+  const auto [source, i] = PlaceOf(sample);
   static thread_local ImagePixels image;
   source.store->Read(i, image);
   if (image.channels != channels_) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/batch.h"
@@ -54,8 +55,12 @@ class ImageRows final : public RowSource {
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   int64_t Targets(int64_t begin, int64_t end) const override { return end - begin; }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
+  ShownSample Show(int64_t sample, const Batch& row) const override;
+  Tally Count(int64_t source) const override;
 
  private:
+  std::pair<const ImageSource&, int64_t> PlaceOf(int64_t sample) const;  // An image of its store.
+
   const BatchSpec spec_;
   const int64_t side_, channels_;
   const std::vector<ImageSource> sources_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -60,6 +61,22 @@ void PairRowSource::Fill(int64_t sample, int64_t row, const Batch& out) const {
 
 void PairRowSource::Derive(const Batch& out) const { DeriveInputs(spec_, out); }
 
+ShownSample PairRowSource::Show(int64_t sample, const Batch& row) const {
+  const PairRow filled = RowOf(row, 0);
+  const auto part = [](const char* name, std::span<const int32_t> ids, bool is_target) {
+    ShownSample::Tokens tokens{name, {ids.begin(), ids.end()}, {}, {}};
+    tokens.positions.resize(ids.size());
+    std::iota(tokens.positions.begin(), tokens.positions.end(), 0);
+    tokens.is_target.assign(ids.size(), is_target);
+    return tokens;
+  };
+  const auto targets = std::count(filled.weights.begin(), filled.weights.end(), 1.0f);
+  return {Where(sample),
+          {part("input", filled.input.first(static_cast<size_t>(filled.length)), false),
+           part("target", filled.target.first(static_cast<size_t>(targets)), true)},
+          {}};
+}
+
 SpanRows::SpanRows(std::vector<Source> sources, const PairLengths& lengths,
                    const SpanLengths& spans, std::vector<int32_t> sentinels, bool shuffle,
                    uint64_t seed)
@@ -96,11 +113,20 @@ void SpanRows::FillRow(int64_t sample, const PairRow& row) const {
   CorruptSpans(text, spans_, sentinels_, source.eot, seed_, sample, row);
 }
 
+std::string SpanRows::Where(int64_t sample) const {
+  const Mixture::Place place = mixture()(sample);
+  const auto k = static_cast<size_t>(place.source);
+  return sources_[k].tokens->Where(indexes_[k].TokenOffset(place.sample));
+}
+
 PairRows::Fitted PairRows::Fit(std::shared_ptr<const SampleStore> store, const PairLengths& lengths,
                                TooLong too_long) {
   Fitted fitted;
+  fitted.cuts = too_long == TooLong::kCut;
   for (int64_t i = 0; i < store->size(); ++i) {
     const int64_t length = store->Length(i), target = store->Targets(i, length);
+    fitted.longest_input = std::max(fitted.longest_input, length - target);
+    fitted.longest_target = std::max(fitted.longest_target, target);
     const bool input_fits = length - target <= lengths.input, fits = target <= lengths.target;
     if (!input_fits || !fits) {
       if (too_long == TooLong::kError) {
@@ -136,8 +162,10 @@ PairRows::Parts PairRows::HoldOut(const Fitted& all, double fraction) {
         "data: " + store.Describe() + ": " + Counted(std::ssize(all.samples), "pair") +
         " cannot be held out by data.valid.fraction: nothing would be left on one side");
   }
-  return {{all.store, {all.samples.begin(), cut}, all.longer},
-          {all.store, {cut, all.samples.end()}, all.longer}};
+  Parts parts{all, all};
+  parts.train.samples.assign(all.samples.begin(), cut);
+  parts.valid.samples.assign(cut, all.samples.end());
+  return parts;
 }
 
 PairRows::PairRows(std::vector<Source> sources, const PairLengths& lengths, bool shuffle,
@@ -146,6 +174,16 @@ PairRows::PairRows(std::vector<Source> sources, const PairLengths& lengths, bool
       sources_(std::move(sources)),
       shuffle_(shuffle),
       seed_(seed) {}
+
+Tally PairRows::Count(int64_t source) const {
+  const Fitted& pairs = sources_.at(static_cast<size_t>(source)).pairs;
+  return {{"samples", Rows(source)},
+          {pairs.store->Noun() + "s", pairs.store->size()},
+          {"longest input", pairs.longest_input},
+          {"longest target", pairs.longest_target},
+          {"cut", pairs.cuts ? pairs.longer : 0},
+          {"dropped", pairs.cuts ? 0 : pairs.longer}};
+}
 
 PairRows::Place PairRows::PlaceOf(int64_t sample) const {
   const Mixture::Place place = mixture()(sample);
@@ -175,6 +213,11 @@ int64_t PairRows::InputTokens(int64_t begin, int64_t end) const {
     tokens += std::min(place.input, lengths_.input) + std::min(place.target, lengths_.target);
   }
   return tokens;
+}
+
+std::string PairRows::Where(int64_t sample) const {
+  const Place place = PlaceOf(sample);
+  return place.store.Where(place.sample);
 }
 
 void PairRows::FillRow(int64_t sample, const PairRow& row) const {

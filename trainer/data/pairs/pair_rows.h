@@ -32,11 +32,13 @@ class PairRowSource : public RowSource {
   void CheckViews(const Batch& out, int64_t rows) const override;
   void Fill(int64_t sample, int64_t row, const Batch& out) const override;
   void Derive(const Batch& out) const override;
+  ShownSample Show(int64_t sample, const Batch& row) const override;
 
  protected:
   PairRowSource(const PairLengths& lengths, const std::vector<double>& weights, uint64_t seed);
 
   virtual void FillRow(int64_t sample, const PairRow& row) const = 0;
+  virtual std::string Where(int64_t sample) const = 0;  // "a.txt, byte 17".
 
   const PairLengths lengths_;
 
@@ -70,9 +72,14 @@ class SpanRows final : public PairRowSource {
     return (end - begin) * (spans_.input() + spans_.target());
   }
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
+  Tally Count(int64_t source) const override {
+    return {{"samples", Rows(source)},
+            {"tokens", sources_.at(static_cast<size_t>(source)).tokens->size()}};
+  }
 
  private:
   void FillRow(int64_t sample, const PairRow& row) const override;
+  std::string Where(int64_t sample) const override;
 
   const std::vector<Source> sources_;
   const SpanLengths spans_;
@@ -89,6 +96,8 @@ class PairRows final : public PairRowSource {
     std::shared_ptr<const SampleStore> store;
     std::vector<int32_t> samples;
     int64_t longer = 0;  // Cut, or left out.
+    bool cuts = false;
+    int64_t longest_input = 0, longest_target = 0;  // Tokens, of all samples of the store.
   };
   // Throws DataError where none is left, and under TooLong::kError for one that does not fit, with
   // its place.
@@ -115,6 +124,7 @@ class PairRows final : public PairRowSource {
   int64_t Targets(int64_t begin, int64_t end) const override;
   int64_t InputTokens(int64_t begin, int64_t end) const override;
   std::string WhyNoTargets(const std::string& of) const override { return of + " has no samples"; }
+  Tally Count(int64_t source) const override;
 
  private:
   struct Place {
@@ -123,6 +133,7 @@ class PairRows final : public PairRowSource {
   };
   Place PlaceOf(int64_t sample) const;
   void FillRow(int64_t sample, const PairRow& row) const override;
+  std::string Where(int64_t sample) const override;
 
   const std::vector<Source> sources_;
   const bool shuffle_;

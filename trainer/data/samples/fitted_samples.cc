@@ -26,19 +26,20 @@ FittedSamples::FittedSamples(std::shared_ptr<const SampleStore> store, int64_t s
   }
   auto kept = std::make_shared<Kept>();
   kept->seq_len = seq_len;
+  kept->too_long = too_long;
   Counts& counts = kept->counts;
   counts.noun = noun;
   counts.samples = size;
-  int64_t first = 0, longest = 0;  // Among those that do not fit.
+  int64_t first = 0;  // Among those that do not fit.
   for (int64_t i = 0; i < size; ++i) {
     const int64_t length = store_->Length(i);
+    counts.longest = std::max(counts.longest, length);
     if (store_->Targets(i, length) == 0) {
       ++counts.untrained;
       continue;
     }
     if (length > seq_len) {
       if (counts.longer++ == 0) first = i;
-      longest = std::max(longest, length);
       // Where the cut leaves no target, nothing is left.
       const bool cut = too_long == TooLong::kCut && store_->Targets(i, seq_len) > 0;
       counts.lost_tokens += cut ? length - seq_len : length;
@@ -54,7 +55,7 @@ FittedSamples::FittedSamples(std::shared_ptr<const SampleStore> store, int64_t s
     std::string more;
     if (counts.longer > 1) {
       more = " (the first of " + std::to_string(counts.longer) +
-             " that do not fit; the longest has " + std::to_string(longest) + ")";
+             " that do not fit; the longest has " + std::to_string(counts.longest) + ")";
     }
     const std::string cure = store_->CureOfLength(first);
     throw DataError("data: " + store_->Where(first) + ": a " + noun + " of " +
@@ -112,6 +113,16 @@ std::string FittedSamples::Describe() const {
   if (size() == std::ssize(kept_->samples)) return store_->Describe();
   return store_->Noun() + "s [" + std::to_string(begin_) + ", " + std::to_string(end_) + ") of " +
          store_->Describe();
+}
+
+Tally FittedSamples::Count() const {
+  const Counts& counts = kept_->counts;
+  const int64_t cut = kept_->too_long == TooLong::kCut ? counts.longer - counts.emptied : 0;
+  return {{counts.noun + "s", counts.samples},
+          {"longest", counts.longest},
+          {"cut", cut},
+          {"dropped", counts.longer - cut},
+          {"without targets", counts.untrained}};
 }
 
 void FittedSamples::Read(int64_t i, std::span<int32_t> tokens, std::span<float> weights) const {

@@ -29,6 +29,7 @@ class FittedSamples : public SampleSource {
     int64_t lost_tokens = 0;  // and the tokens that this cost.
     // Longer ones left out because the cut leaves them no target, and their tokens.
     int64_t emptied = 0, emptied_tokens = 0;
+    int64_t longest = 0;  // Tokens of the longest sample in the store.
   };
   const Counts& counts() const { return kept_->counts; }
 
@@ -41,6 +42,7 @@ class FittedSamples : public SampleSource {
   int32_t Length(int64_t i) const override;
   int64_t Targets(int64_t i) const override { return store_->Targets(At(i), Length(i)); }
   std::string Describe() const override;
+  Tally Count() const override;
   void Read(int64_t i, std::span<int32_t> tokens, std::span<float> weights) const override;
   TokenPlace PlaceOf(int64_t i, int64_t token) const override {
     return store_->PlaceOf(At(i), token);
@@ -49,6 +51,7 @@ class FittedSamples : public SampleSource {
  private:
   struct Kept {
     int64_t seq_len = 0;
+    TooLong too_long = {};
     std::vector<int32_t> samples;  // Indexes in the store.
     Counts counts;
   };

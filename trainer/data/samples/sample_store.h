@@ -10,6 +10,7 @@
 #include <string>
 
 #include "trainer/data/check_row.h"
+#include "trainer/data/row_source.h"
 
 namespace fsdp {
 
@@ -47,6 +48,7 @@ class SampleSource {
   virtual int32_t Length(int64_t i) const = 0;   // Tokens of sample i, > 0: places in a row.
   virtual int64_t Targets(int64_t i) const = 0;  // How many of its targets count.
   virtual std::string Describe() const = 0;      // "a.txt and 2 more files".
+  virtual Tally Count() const { return {}; }     // Counts all samples, left out or not.
 
   // tokens, weights: [Length(i)]. The target of a token is the next one; its weight is 1 where it
   // counts, else 0, and 0 for the last token, which has none. Any number of threads. May block on

@@ -90,6 +90,19 @@ std::string HowMany(const ImageStore& store, const BatchSpec& inputs) {
   return line;
 }
 
+// A model of more classes than the folders has to be asked for.
+void RequireNoMoreLabels(const Recipe& recipe, int64_t labels, const ImageStore& images) {
+  const std::string key = "model.num_labels";
+  const std::vector<std::string>& classes = images.classes();
+  if (classes.empty() || std::ssize(classes) >= labels || recipe.places.contains(key)) return;
+  throw ConfigError(recipe.Mistake(
+      std::vector<std::string>{key, "model.preset", "model.init_from", "model.family"},
+      "the model has " + Grouped(labels) + " classes, and " + images.Describe() + " has " +
+          std::to_string(classes.size()) +
+          ": set model.num_labels: " + std::to_string(classes.size()) + ", or " +
+          std::to_string(labels) + " if the others have no image on purpose"));
+}
+
 RowLoaders Rows(const RunToOpen& run, const Model& model) {
   const BatchSpec inputs = model.Inputs(run.recipe.data.seq_len);
   std::shared_ptr<const ImageStore> first;
@@ -112,7 +125,10 @@ RowLoaders Rows(const RunToOpen& run, const Model& model) {
     all.changes = changes;
     if (run.progress.remark) run.progress.remark(HowMany(*store, inputs));
     if (first) RequireSameClasses(*first, *store);
-    if (!first) first = store;
+    if (!first) {
+      RequireNoMoreLabels(run.recipe, inputs.inputs[kLabel].values, *store);
+      first = store;
+    }
     return all;
   };
   RowLoaders loaders = OpenRows<ImageSource>(

@@ -26,9 +26,12 @@ class Counted final : public ClickStore {
     return static_cast<float>(i % 2);
   }
   std::string Describe() const override { return "counted"; }
+  const ClickColumns& columns() const override { return columns_; }
+  std::vector<std::string> Names() const override { return {"number", "id"}; }
   std::vector<DataFile> Files() const override { return {}; }
 
  private:
+  const ClickColumns columns_{1, {2}, {1}};
   const int64_t size_;
 };
 
