@@ -262,25 +262,5 @@ TEST_F(Hosts, AHostThatIsCutOffIsNamedWithinTheTimeout) {
   for (const int r : {4, 5}) EXPECT_EQ(outcomes[r].code, 6) << outcomes[r].Text();
 }
 
-TEST_F(Hosts, WithoutGlooJoiningHostsFailsByName) {
-  Job job;
-  FakeHosts hosts(2);
-  for (const int host : {0, 1}) {
-    Variables environment = RankOn(host, 0, FakeHosts::Address(0));
-    environment["RANK"] = std::to_string(host);
-    environment["WORLD_SIZE"] = "2";
-    environment["LOCAL_WORLD_SIZE"] = "1";
-    if (host == 1) environment["FSDP_TRAIN_GLOO"] = "/nowhere/libfsdp_gloo.so";
-    hosts.Start(host, job.Flags(), environment);
-  }
-  for (const Outcome& outcome : hosts.Wait(kPatience)) {
-    EXPECT_EQ(outcome.code, 6) << outcome.Text();
-    EXPECT_NE(outcome.err.find("rank 1: joining hosts needs Gloo: there is no libfsdp_gloo.so "
-                               "(looked at /nowhere/libfsdp_gloo.so)"),
-              std::string::npos)
-        << outcome.err;
-  }
-}
-
 }  // namespace
 }  // namespace fsdp::e2e

@@ -1,6 +1,6 @@
 // Our collectives inside a host against Gloo's own algorithms (TCP over the loopback device), turn
 // about in one run:
-//   bazel run //tools/bench:gloo_bench [-- RANKS ...]
+//   apt install libgloo-dev && bazel run //tools/bench:gloo_bench [-- RANKS ...]
 // A size is that of the full tensor (fp32). Each figure is the median over rounds; the ratio is the
 // median of the rounds' own ratios, Gloo's time to ours, with the smallest and the largest. Gloo
 // has a reduce-scatter only as its older template (ReduceScatterHalvingDoubling), which reduces in

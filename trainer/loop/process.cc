@@ -89,7 +89,7 @@ bool ReaderGone() {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-// Shared memory where all ranks of a group are on one host; otherwise also Gloo between hosts. The
+// Shared memory where all ranks of a group are on one host; otherwise also TCP between hosts. The
 // ranks find out where they are, whatever the launcher says.
 MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& environment,
                                      const HostPlacement& placement, const CommOptions& options) {

@@ -9,13 +9,6 @@
 #include "tests/trainer/comm/communicator_suite.h"
 #include "trainer/comm/traffic.h"
 
-// libgloo is not instrumented: ThreadSanitizer sees its mutexes, and not the reference counts by
-// which it knows that nobody uses a buffer any more. The second line is for reports in which only
-// we, who give the buffer back, have a stack left.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:gloo::transport::tcp::\nrace:~FsdpGlooMessage\n";
-}
-
 namespace fsdp::testing {
 namespace {
 
@@ -37,7 +30,7 @@ std::vector<Outcome> InProcesses(int size, const Body& body) {
 
 std::string NameOf(const ::testing::TestParamInfo<SuiteCase>& info) {
   const RunRanks run = info.param.run;
-  if (run == InThreads<0, 1> || run == InProcesses<0, 1, 2>) return "Gloo";
+  if (run == InThreads<0, 1> || run == InProcesses<0, 1, 2>) return "OneOfEach";
   if (run == InThreads<0, 0, 1, 1>) return "Hosts2x2";
   if (run == InThreads<0, 1, 1, 1>) return "Hosts1And3";
   if (run == InThreads<0, 1, 0, 2, 1>) return "Scattered";

@@ -1,52 +1,23 @@
 #include "trainer/comm/hosts/host_links.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "trainer/core/errors.h"
-#include "trainer/core/units.h"
 
 namespace fsdp {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct FrameHead {
   uint32_t type;
   uint32_t bytes;
 };
-
-// A leader's first words on a new link.
-struct Hello {
-  char magic[8];
-  char secret[48];
-  int32_t host;
-  int32_t unused;
-};
-constexpr char kMagic[8] = {'f', 's', 'd', 'p', 'h', 'o', 's', 't'};
-
-Hello MakeHello(const std::string& secret, int host) {
-  Hello hello{};
-  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
-  std::strncpy(hello.secret, secret.c_str(), sizeof(hello.secret) - 1);
-  hello.host = host;
-  return hello;
-}
-
-// The whole of it, within a second: strangers must not hold up those who belong here.
-bool ReadHello(int fd, Hello* hello) {
-  const timeval second{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
-  return recv(fd, hello, sizeof(*hello), MSG_WAITALL) == static_cast<ssize_t>(sizeof(*hello));
-}
 
 UniqueFd MakeEvent() {
   UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -55,8 +26,6 @@ UniqueFd MakeEvent() {
 }
 
 }  // namespace
-
-HostLinks::HostLinks() : wake_(MakeEvent()) {}
 
 HostLinks::HostLinks(int host, std::vector<Socket> sockets) : wake_(MakeEvent()) {
   for (Socket& socket : sockets) {
@@ -139,58 +108,6 @@ void HostLinks::Poll(int timeout_ms, const OnMessage& message, const OnLost& los
       lost(hosts[i]);
     }
   }
-}
-
-std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening,
-                                 const std::vector<HostDoor>& doors, const std::string& secret,
-                                 double timeout_s) {
-  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
-  const auto check = [&](const std::string& missing) {
-    const std::string failed = store.FailureReason();
-    if (!failed.empty()) throw CommError(failed);
-    if (Clock::now() < deadline) return;
-    throw CommError("no connection between hosts: " + missing + " after " + Shortest(timeout_s) +
-                    " s");
-  };
-  std::vector<Socket> sockets(doors.size());
-  for (int other = 0; other < host; ++other) {
-    const HostDoor& door = doors[other];
-    const std::string where = door.address + " port " + std::to_string(door.port);
-    for (;;) {
-      try {
-        sockets[other] = Connect(door.address, door.port, Clock::now() + std::chrono::seconds(1));
-        break;
-      } catch (const CommError&) {
-        check("host " + std::to_string(host) + " cannot reach " + where);
-      }
-    }
-    const Hello hello = MakeHello(secret, host);
-    if (send(sockets[other].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
-      throw CommError("no connection between hosts: " + where + " hung up");
-    }
-  }
-  size_t missing = doors.size() - 1 - static_cast<size_t>(host);
-  while (missing > 0) {
-    pollfd waits{listening.get(), POLLIN, 0};
-    if (poll(&waits, 1, 100) <= 0) {
-      check(Counted(static_cast<int64_t>(missing), "host") + (missing == 1 ? " has" : " have") +
-            " not come to " + doors[host].address + " port " + std::to_string(doors[host].port));
-      continue;
-    }
-    Socket socket(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.get() < 0) continue;
-    Hello hello{};
-    if (!ReadHello(socket.get(), &hello)) continue;
-    const Hello want = MakeHello(secret, hello.host);
-    if (std::memcmp(&hello, &want, sizeof(want)) != 0 || hello.host <= host ||
-        hello.host >= static_cast<int>(doors.size()) || sockets[hello.host].get() >= 0) {
-      continue;
-    }
-    ConfigureConnection(socket.get());
-    sockets[hello.host] = std::move(socket);
-    --missing;
-  }
-  return sockets;
 }
 
 }  // namespace fsdp

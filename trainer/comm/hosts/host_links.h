@@ -1,5 +1,5 @@
 // A connection between the leaders of any two hosts, for the small messages around a collective:
-// what a host is about to do, that it fails, who is late. Tensors go by Gloo.
+// what a host is about to do, that it fails, who is late. Tensors go by a TcpMesh.
 // Tests: tests/trainer/comm/host_links_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOST_LINKS_H_
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "trainer/comm/store/socket.h"
-#include "trainer/comm/store/store.h"
 
 namespace fsdp {
 
@@ -19,9 +18,8 @@ class HostLinks {
  public:
   static constexpr int kMaxBytes = 4096;  // The longest message.
 
-  // No links, for a rank that leads no host. It may still wait in Poll().
-  HostLinks();
-  // One to each host but the own, `host`, whose entry holds no socket.
+  // One to each host but the own, `host`, whose entry holds no socket. A rank that leads no host
+  // has no sockets, and may still wait in Poll().
   HostLinks(int host, std::vector<Socket> sockets);
   ~HostLinks();  // Messages that were sent still arrive.
   HostLinks(const HostLinks&) = delete;
@@ -50,19 +48,6 @@ class HostLinks {
   std::mutex mutex_;  // Guards sending.
   std::vector<Link> links_;
 };
-
-// Where a host's leader listens for other leaders.
-struct HostDoor {
-  std::string address;
-  int port = 0;
-};
-
-// Connects host `host` to all others: to lower ones by their doors, and higher ones come to
-// `listening`. Blocks. Throws CommError when `timeout_s` is over or the job has failed. `secret`:
-// the same on all hosts. A peer that does not say it is sent away.
-std::vector<Socket> ConnectHosts(Store& store, int host, const Socket& listening,
-                                 const std::vector<HostDoor>& doors, const std::string& secret,
-                                 double timeout_s);
 
 }  // namespace fsdp
 

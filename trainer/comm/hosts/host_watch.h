@@ -19,19 +19,19 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
-#include "trainer/comm/gloo/gloo_mesh.h"
 #include "trainer/comm/hosts/host_links.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/patience.h"
 #include "trainer/comm/rendezvous.h"
 #include "trainer/comm/shm/shared_memory.h"
+#include "trainer/comm/tcp/tcp_mesh.h"
 
 namespace fsdp {
 
 // A rank's means to reach the others.
 struct Wiring {
   LocalMemory local;  // This host's.
-  std::unique_ptr<GlooMesh> mesh;
+  std::unique_ptr<TcpMesh> mesh;
   std::unique_ptr<HostLinks> links;    // A leader's; other ranks' has no links.
   std::vector<std::string> addresses;  // By host.
 };

@@ -1,12 +1,12 @@
 #include "trainer/comm/hosts/hosts_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <random>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
-#include "trainer/comm/gloo/gloo_mesh.h"
 #include "trainer/comm/hosts/host_links.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/hosts/host_watch.h"
@@ -25,6 +24,8 @@
 #include "trainer/comm/shm/shared_memory.h"
 #include "trainer/comm/shm/staged_transport.h"
 #include "trainer/comm/store/socket.h"
+#include "trainer/comm/tcp/tcp_door.h"
+#include "trainer/comm/tcp/tcp_mesh.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/start_thread.h"
@@ -75,7 +76,7 @@ class HostsTransport final : public StagedTransport {
   Member member_;
   Completed& completed_;  // Shared.
   bool begun_ = false;    // Whether hosts have compared their calls.
-  std::vector<GlooMesh::Message> messages_;
+  std::vector<TcpMesh::Message> messages_;
   HostWatch watch_;  // Last: its thread uses the above.
 };
 
@@ -283,7 +284,7 @@ void HostsTransport::Settle(const CollectiveCall& call) {
     if (index_ == 0) CompareHosts(call);
     member_.Meet(kPatienceS);
   }
-  for (GlooMesh::Message& message : messages_) {
+  for (TcpMesh::Message& message : messages_) {
     watch_.Expect(call, message.peer());
     if (!message.Wait()) throw CommError("aborted");
   }
@@ -318,26 +319,13 @@ void HostsTransport::CompareHosts(const CollectiveCall& call) {
 
 namespace {
 
-// Where a leader's door is, and what to say there: the words of its card.
-struct Door {
-  std::string address = "-";
-  int port = 0;
-  std::string secret = "-";
-
-  std::string ToString() const { return address + " " + std::to_string(port) + " " + secret; }
-  static Door Parse(const std::string& words) {
-    Door door;
-    std::istringstream(words) >> door.address >> door.port >> door.secret;
-    return door;
+// The words that rank or host `from` has for `to`: a line of the key that it has set.
+std::string LineFor(Store& store, const std::string& key, int from, int to) {
+  std::istringstream lines(store.Get(key + std::to_string(from)));
+  std::string whom, words;
+  while (lines >> whom >> words && whom != std::to_string(to)) {
   }
-};
-
-std::string Secret() {
-  std::random_device random;
-  std::ostringstream out;
-  out << std::hex;
-  for (int i = 0; i < 4; ++i) out << random() << '.';
-  return out.str();
+  return words;
 }
 
 // Calls `on_failure` when the job fails while this lives.
@@ -385,7 +373,7 @@ std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::s
                                                       const std::string& address,
                                                       const CommOptions& options) {
   const HostPlacement placement = world.Among(group.ranks());
-  const int rank = group.rank(), size = group.size();
+  const int rank = group.rank();
   const int host = placement.HostOf(rank), leader = placement.LeaderOf(host);
   const std::vector<int>& locals = placement.RanksOf(host);
   if (locals.size() > Gate::kMaxSize) {
@@ -396,55 +384,57 @@ std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::s
   const int64_t bytes = HostsBytes(placement, static_cast<int>(locals.size()));
   const std::vector<int> peers = placement.Peers(rank);
   const std::string key = "hosts_communicator/" + name + "/", what = "[hosts] " + name;
-  const auto mesh_key = [&](int r) { return key + "mesh/" + std::to_string(r); };
+  const std::string mesh_key = key + "mesh/", door_key = key + "door/";
+  std::vector<int> others;  // Hosts.
+  for (int other = 0; other < placement.hosts(); ++other) {
+    if (other != host) others.push_back(other);
+  }
 
   Wiring wiring;
   UniqueFd made;
-  Socket listening;
+  std::atomic<bool> failed{false};
+  std::unique_ptr<TcpDoor> door;  // For other leaders.
   Card mine = MyCard();
-  Door door;
+  mine.words = address;
   mine.error = ErrorOf([&] {
-    wiring.mesh = std::make_unique<GlooMesh>(rank, size, peers, address, options.timeout_s);
-    std::string addresses;
-    for (const int peer : peers) {
-      addresses += std::to_string(peer) + " " + wiring.mesh->AddressFor(peer) + "\n";
-    }
-    store.Set(mesh_key(rank), addresses);
-    door.address = address;
+    const auto tell = [&](const std::string& to, const auto& from, const std::vector<int>& whom) {
+      std::string lines;
+      for (const int other : whom) {
+        lines += std::to_string(other) + " " + from.AddressFor(other) + "\n";
+      }
+      store.Set(to, lines);
+    };
+    wiring.mesh = std::make_unique<TcpMesh>(rank, peers, address, options.timeout_s);
+    tell(mesh_key + std::to_string(rank), *wiring.mesh, peers);
     if (rank != leader) return;
     made = MakeSharedMemory(bytes);
     mine.fd = made.get();
-    listening = Listen(address, 0);
-    door.port = PortOf(listening);
-    if (rank == 0) door.secret = Secret();
+    door = std::make_unique<TcpDoor>(host, others, address, failed);
+    tell(door_key + std::to_string(host), *door, others);
   });
-  mine.words = door.ToString();
   const std::vector<Card> cards = ExchangeCards(store, key + "cards", what, group, mine);
 
   Card ready;
   ready.error = ErrorOf([&] {
-    std::vector<HostDoor> doors;
     for (int other = 0; other < placement.hosts(); ++other) {
-      const Door theirs = Door::Parse(cards[placement.LeaderOf(other)].words);
-      doors.push_back({theirs.address, theirs.port});
-      wiring.addresses.push_back(theirs.address);
+      wiring.addresses.push_back(cards[placement.LeaderOf(other)].words);
     }
     wiring.local = ReachMemory(group, locals, cards, made, bytes);
+    const FailureWatch watch(store, [&] {
+      failed = true;
+      wiring.mesh->Abort();
+    });
+    std::vector<Socket> sockets;
     if (rank == leader) {
-      const std::string secret = Door::Parse(cards[0].words).secret;
-      wiring.links = std::make_unique<HostLinks>(
-          host, ConnectHosts(store, host, listening, doors, secret, options.timeout_s));
-    } else {
-      wiring.links = std::make_unique<HostLinks>();
-    }
-    const FailureWatch watch(store, [&] { wiring.mesh->Abort(); });
-    for (const int peer : peers) {
-      std::istringstream lines(store.Get(mesh_key(peer)));
-      int whom;
-      std::string where;
-      while (lines >> whom >> where && whom != rank) {
+      sockets.resize(placement.hosts());
+      for (const int other : others) {
+        sockets[other] = door->Connect(other, LineFor(store, door_key, other, host),
+                                       options.timeout_s, "host " + wiring.addresses[other]);
       }
-      wiring.mesh->Connect(peer, where);
+    }
+    wiring.links = std::make_unique<HostLinks>(host, std::move(sockets));
+    for (const int peer : peers) {
+      wiring.mesh->Connect(peer, LineFor(store, mesh_key, peer, rank));
     }
   });
   ExchangeCards(store, key + "ready", what, group, ready);

@@ -1,4 +1,4 @@
-// Ranks that are processes of several hosts: shared memory inside a host, Gloo between hosts.
+// Ranks that are processes of several hosts: shared memory inside a host, TCP between hosts.
 // Tests: tests/trainer/comm/hosts_communicator_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_
 #define FSDP_TRAIN_TRAINER_COMM_HOSTS_HOSTS_COMMUNICATOR_H_
@@ -32,9 +32,10 @@ int64_t HostsBytesPerRank(int world, int local_world);
 //            ranks, those that are late with what they did last. All ranks fail with the first
 //            reason that reaches them.
 //   Memory   HostsBytes(), however large the tensors are.
-//   Errors   CommError: a rank is missing; Gloo or a library that it needs is (GlooLibrary());
-//            hosts cannot reach each other. DeviceError: no memory. On every rank.
-//   Trust    Gloo's connections carry no secret and no encryption: a network that is yours.
+//   Errors   CommError: a rank is missing; hosts cannot reach each other. DeviceError: no memory.
+//   On every rank. Trust    Only who has the connections' secrets from the store can join. Tensors
+//   are neither
+//            encrypted nor signed: a network that is yours.
 std::unique_ptr<Communicator> CreateHostsCommunicator(Store& store, const std::string& name,
                                                       const RankGroup& group,
                                                       const HostPlacement& world,

@@ -24,8 +24,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string Errno(int error) { return std::generic_category().message(error); }
-
 struct Addresses {
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> list{nullptr, freeaddrinfo};
   std::string error;  // Empty: there is at least one.
@@ -111,6 +109,8 @@ std::pair<Socket, int> Try(const addrinfo& address, const Deadline& deadline) {
 
 }  // namespace
 
+std::string Errno(int error) { return std::generic_category().message(error); }
+
 std::string HostPort(const std::string& host, int port) {
   const bool ipv6 = host.find(':') != std::string::npos;
   return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
@@ -134,6 +134,13 @@ Socket Listen(const std::string& host, int port) {
     }
   }
   throw CommError("the store cannot listen on " + HostPort(host, port) + ": " + Errno(error));
+}
+
+Socket ListenAt(const std::string& address) {
+  const Addresses numeric = Resolve(address.c_str(), 0, AI_NUMERICHOST);
+  auto [socket, error] = numeric.list ? Bind(*numeric.list) : std::pair(Socket(), EINVAL);
+  if (error != 0) throw CommError("cannot listen at " + address + ": " + Errno(error));
+  return std::move(socket);
 }
 
 int PortOf(const Socket& listening) {
@@ -169,6 +176,11 @@ Socket Connect(const std::string& host, int port, const Deadline& deadline) {
     }
     std::this_thread::sleep_for(pause);
   }
+}
+
+std::pair<Socket, int> TryConnect(const std::string& address, int port, const Deadline& deadline) {
+  const Addresses numeric = Resolve(address.c_str(), port, AI_NUMERICHOST);
+  return numeric.list ? Try(*numeric.list, deadline) : std::pair(Socket(), EINVAL);
 }
 
 void ConfigureConnection(int fd) {
