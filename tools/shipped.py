@@ -1,4 +1,4 @@
-"""What tools/wheel and tools/archive ship: the program, recipes, and licences of what is linked into it."""
+"""The content of a wheel and an archive: the program, recipes, and licences of all that is linked into it."""
 
 import os
 import pathlib

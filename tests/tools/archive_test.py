@@ -45,6 +45,11 @@ class Program(unittest.TestCase):
         self.assertLessEqual(set(re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", PROGRAM))), GLIBC)
         self.assertNotIn("RPATH", readelf("-d", PROGRAM))
 
+    def test_takes_malloc_from_glibc(self):
+        # Before glibc 2.32 or so the loader has one too, for one thread; who is named first is taken.
+        needed = re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", PROGRAM))
+        self.assertLess(needed.index("libc.so.6"), needed.index("ld-linux-x86-64.so.2"))
+
     def test_needs_no_symbol_above_2_28(self):
         versions = re.findall(r"(\w+)@GLIBC_(\d+)\.(\d+)", readelf("--dyn-syms", PROGRAM))
         self.assertGreater(len(versions), 100)
@@ -149,7 +154,7 @@ class Wheel(unittest.TestCase):
             self.assertEqual(recorded[name], (f"sha256={digest}", str(len(data))))
 
     def test_installed_as_pip_does_it_runs(self):
-        # What pip does with a wheel (PEP 427): .data/scripts/ to bin/, .data/data/ to the prefix.
+        # As pip puts it there (PEP 427): .data/scripts/ to bin/, .data/data/ to the prefix.
         prefix = self.scratch / "prefix"
         for name, (data, mode) in self.files.items():
             place = re.sub(r"^[^/]+\.data/data/|^[^/]+\.data/scripts/(?=)", lambda part: (

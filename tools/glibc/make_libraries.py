@@ -19,15 +19,19 @@ import sys
 NEWEST = (2, 28)
 # Name for the linker -> glibc's.
 LIBRARIES = {
-    "libc.so": "libc.so.6",
+    "libglibc.so": "libc.so.6",
     "libm.so": "libm.so.6",
     "libpthread.so": "libpthread.so.0",
     "libdl.so": "libdl.so.2",
     "librt.so": "librt.so.1",
     "libloader.so": "ld-linux-x86-64.so.2",
 }
-# gcc asks for the C++ library by this name.
-STATIC = {"libstdc++.so": "libstdc++.a"}
+# Name by which gcc asks for a library -> what it gets. The loader comes behind glibc, because an older loader
+# has a malloc() of its own, for one thread.
+SCRIPTS = {
+    "libc.so": "-l:libglibc.so -l:libc_nonshared.a -l:libloader.so",
+    "libstdc++.so": "-l:libstdc++.a",
+}
 
 
 def number(version):
@@ -90,8 +94,8 @@ def main():
                        check=True)
         source.unlink()
         script.unlink()
-    for name, archive in STATIC.items():
-        (out / name).write_text(f"INPUT(-l:{archive})\n")
+    for name, libraries in SCRIPTS.items():
+        (out / name).write_text(f"INPUT({libraries})\n")
 
 
 if __name__ == "__main__":

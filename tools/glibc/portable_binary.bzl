@@ -9,8 +9,7 @@ _LINKOPTS = [
     "-lpthread",
     "-ldl",
     "-lrt",
-    "-lloader",
-    # What a library that is loaded later has under the same name stays its own.
+    # A library that is loaded later keeps its own functions of the same names.
     "-Wl,--exclude-libs,ALL",
 ]
 

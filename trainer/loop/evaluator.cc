@@ -128,10 +128,13 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const May
   if (eot) options.eos = {*eot};
   bool stopped = false;
   options.ends = [&](size_t, std::span<const int32_t>) { return stopped; };
-  const std::vector<float> no_scores(static_cast<size_t>(vocab));
+  std::vector<float> no_scores;  // Of a sample that is cut off: a step allocates nothing.
   SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
     stopped = stopped || (may_begin && !may_begin());
-    if (stopped) return std::span<const float>(no_scores);
+    if (stopped) {
+      no_scores.resize(static_cast<size_t>(vocab));
+      return std::span<const float>(no_scores);
+    }
     const auto fill = [copy = std::vector<int32_t>(tokens.begin(), tokens.end()), vocab](
                           int, const Batch& batch) { FillPrompt(copy, vocab, batch); };
     return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);

@@ -230,8 +230,7 @@ class Trainer {
     checkpointer_->Finish();
     if (DataHasFailed(stop)) EndByData();
     const bool early = stopping_ && (step_ < last || evaluate_first_) && !NoBetter();
-    const bool saves =
-        recipe_.checkpoint.every.has_value() && NoBetter();  // As the last step would.
+    const bool saves = recipe_.checkpoint.every && NoBetter();  // As the last step would.
     if ((early || saving_ || saves || stop) && checkpointer_->saved_step() != step_) Save();
     if (early) {
       const std::string on = "the run can go on from " + start_.directory.checkpoints() + "/" +
