@@ -105,7 +105,7 @@ TcpMesh::Message TcpMesh::Receive(int rank, uint64_t tag, std::byte* data, int64
     return message;
   }
   if (!SameSize(peer, held->head, transfer.head)) throw Lost(rank, peer.receive_error);
-  std::memcpy(data, held->data, static_cast<size_t>(held->done));
+  if (held->done > 0) std::memcpy(data, held->data, static_cast<size_t>(held->done));
   transfer.done = held->done;
   if (peer.arriving == &*held) peer.arriving = &transfer;
   peer.held_bytes -= bytes;
