@@ -128,7 +128,7 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const May
   if (eot) options.eos = {*eot};
   bool stopped = false;
   options.ends = [&](size_t, std::span<const int32_t>) { return stopped; };
-  std::vector<float> no_scores;  // Of a sample that is cut off: a step allocates nothing.
+  std::vector<float> no_scores;  // Empty until a sample is cut off.
   SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
     stopped = stopped || (may_begin && !may_begin());
     if (stopped) {
