@@ -664,11 +664,11 @@ TEST(SupervisorTest, AfterAStopAFailureIsNotRestarted) {
 
 // Rank 0 has filled every pipe on the way and nobody reads: signals still come through.
 TEST(SupervisorTest, ASlowReaderDoesNotBlockTheSupervisor) {
-  const std::string caught = Directory();
-  const std::string written = Directory();
-  Launched it(kTwo, {"0:ignore=USR1", "0:lines=2000", "0:touch=" + written, "1:signals=USR1",
-                     "1:touch=" + caught});
+  const std::string begin = Directory(), caught = Directory(), written = Directory();
+  Launched it(kTwo, {"0:ignore=USR1", "0:await=" + begin, "0:lines=2000", "0:touch=" + written,
+                     "1:signals=USR1", "1:touch=" + caught});
   it.Await("[1] ready");
+  std::ofstream{begin};  // From here on nobody reads.
   usleep(100000);
   it.Signal(SIGUSR1);
   for (int i = 0; i < 60000 && access(caught.c_str(), F_OK) != 0; ++i) usleep(1000);
