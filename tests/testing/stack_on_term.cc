@@ -1,6 +1,7 @@
 // A program that SIGTERM ends says first where its main thread stands: the kit's tests may hang on
 // a machine without a debugger. addr2line -e bazel-bin/... names the addresses.
 #include <execinfo.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -10,8 +11,8 @@ namespace {
 constexpr int kMostFrames = 64;
 
 void SayWhereItStands(int signal) {
-  if (gettid() != getpid()) {  // Another thread has met it.
-    (void)tgkill(getpid(), getpid(), signal);
+  if (static_cast<pid_t>(syscall(SYS_gettid)) != getpid()) {  // Another thread has met it.
+    (void)syscall(SYS_tgkill, getpid(), getpid(), signal);
     return;
   }
   void* frames[kMostFrames];

@@ -1,6 +1,7 @@
 """The tests of all ops as one program, for a machine with a GPU."""
 
 load("//tools/cuda:defs.bzl", "if_cuda")
+load("//tools/glibc:portable_binary.bzl", "portable_binary")
 
 def gpu_op_tests(name, suites, rules, emulated_rules):
     """<name> is built under --config=cuda alone.
@@ -14,10 +15,9 @@ def gpu_op_tests(name, suites, rules, emulated_rules):
       rules: tests of the libraries that ops call.
       emulated_rules: the same of the emulator's.
     """
-    native.cc_binary(
+    portable_binary(
         name = name,
         testonly = True,
-        linkopts = ["-Wl,-rpath,'$$ORIGIN/../lib'"],  # The folder lib/ of the kit.
         tags = ["manual"],
         target_compatible_with = if_cuda([], ["//tools/bazel:incompatible"]),
         deps = suites + rules + [
