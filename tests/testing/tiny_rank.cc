@@ -234,7 +234,7 @@ class TinyRank {
         cpu().Park();
       }
       session_.Train(
-          step, Targets(step), {},
+          step, Targets(step), /*save=*/false,
           [this, step](int m, const Batch& batch) { Fill(step, m, batch); },
           step < run_.steps
               ? Session::Load([this, step](int m, const Batch& batch) { Fill(step + 1, m, batch); })

@@ -53,7 +53,7 @@ MemoryPlan PlanMemory(Model& model, const SessionOptions& options, int world, St
     }
     // As a run's: each step knows the next, so the host waits for no more than there.
     const auto train = [&](int64_t step) {
-      session.Train(step, session.FullTargets(), {}, no_load, no_load);
+      session.Train(step, session.FullTargets(), /*save=*/false, no_load, no_load);
     };
     if (options.train) train(1);
     device.Observe(nullptr);

@@ -39,23 +39,23 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
       executor_(std::make_unique<Executor>(device, allocator, model, ForExecutor(options),
                                            communicators)) {
   optimizer_.emplace(options.optimizer, *executor_, model);
-  state_.push_back({"master", {}});
+  on_device_.state.push_back({"master", {}});
   for (size_t f = 0; f < executor_->layout().flat_parameters.size(); ++f) {
-    state_[0].shards.push_back(executor_->master(static_cast<int>(f)));
+    on_device_.state[0].shards.push_back(executor_->master(static_cast<int>(f)));
   }
-  for (const ShardState& state : optimizer_->state()) state_.push_back(state);
-  if (options.optimizer.ema) ema_ = state_.back().shards;
+  for (const ShardState& state : optimizer_->state()) on_device_.state.push_back(state);
+  if (options.optimizer.ema) ema_ = on_device_.state.back().shards;
   FSDP_CHECK(!options.eval_ema || options.optimizer.ema) << "no averaged weights to evaluate";
-  PlaceOnHost();
+  PlaceStateOnHost();
   const ModelBuffers& buffers = executor_->buffers();
   for (size_t i = 0; i < buffers.values().size(); ++i) {
-    buffers_.push_back({buffers.buffers()[i]->name(), buffers.values()[i]});
+    on_device_.buffers.push_back({buffers.buffers()[i]->name(), buffers.values()[i]});
   }
-  PlaceOnHost(buffers_, host_buffers_, buffers_snapshot_);
+  PlaceOnHost(&Kept::buffers);
   if (const TableExchange* const tables = executor_->tables()) {
-    rows_ = {{"rows", tables->rows()}, {"sums of rows", tables->sums()}};
+    on_device_.rows = {{"rows", tables->rows()}, {"sums of rows", tables->sums()}};
   }
-  PlaceOnHost(rows_, host_rows_, rows_snapshot_);
+  PlaceOnHost(&Kept::rows);
   NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -89,9 +89,9 @@ int64_t Session::WaveTargets() const {
 
 const EvalMetric* Session::eval_metric() const { return model_.eval_metric(); }
 
-void Session::PlaceOnHost() {
-  host_state_ = state_;
-  for (ShardState& state : host_state_) {
+void Session::PlaceStateOnHost() {
+  on_host_.state = on_device_.state;
+  for (ShardState& state : on_host_.state) {
     for (size_t f = 0; f < state.shards.size(); ++f) {
       View& shard = state.shards[f];
       if (!IsOnHost(f)) {
@@ -102,9 +102,9 @@ void Session::PlaceOnHost() {
       }
     }
   }
-  snapshot_ = host_state_;
+  snapshot_.state = on_host_.state;
   if (!options_.snapshot) return;
-  for (ShardState& state : snapshot_) {
+  for (ShardState& state : snapshot_.state) {
     for (size_t f = 0; f < state.shards.size(); ++f) {
       // Shards that are copies already, and frozen ones, stay as they are.
       if (!IsOnHost(f) || executor_->layout().flat_parameters[f].frozen) continue;
@@ -117,10 +117,9 @@ void Session::PlaceOnHost() {
   }
 }
 
-void Session::PlaceOnHost(const std::vector<BufferState>& values, std::vector<BufferState>& host,
-                          std::vector<BufferState>& snapshot) {
+void Session::PlaceOnHost(std::vector<BufferState> Kept::*values) {
   const auto copies = [&](bool in_place) {
-    std::vector<BufferState> on_host = values;
+    std::vector<BufferState> on_host = on_device_.*values;
     for (auto& [name, value] : on_host) {
       const View copy = in_place
                             ? device_.OnHost(value).value_or(value)
@@ -131,8 +130,8 @@ void Session::PlaceOnHost(const std::vector<BufferState>& values, std::vector<Bu
     return on_host;
   };
   const bool shared = device_.kernel_type() == DeviceType::kCpu;
-  host = copies(shared);
-  snapshot = options_.snapshot && shared ? copies(false) : host;
+  on_host_.*values = copies(shared);
+  snapshot_.*values = options_.snapshot && shared ? copies(false) : on_host_.*values;
 }
 
 void Session::NameSpilled() const {
@@ -150,8 +149,8 @@ void Session::NameSpilled() const {
       }
     }
   };
-  name(snapshot_, "the copy to be saved of ");
-  name(state_, "");  // Where there is no copy, too.
+  name(snapshot_.state, "the copy to be saved of ");
+  name(on_device_.state, "");  // Where there is no copy, too.
   // Behind all that lives on.
   const int64_t rest = spill->data() + spill->bytes() - end;
   if (end > spill->data() && rest > 0) {
@@ -164,7 +163,7 @@ bool Session::IsOnHost(size_t flat) const {
          executor_->PlaceOf(static_cast<int>(flat)) != MemoryPlace::kDevice;
 }
 
-void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Load load_next) {
+void Session::Train(int64_t step, int64_t targets, bool save, Load load, Load load_next) {
   const double full = static_cast<double>(FullTargets());
   Executor::Step run;
   run.mode = Mode::kTrain;
@@ -173,8 +172,7 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Loa
   run.target_scale = static_cast<float>(1 / full);
   // Nothing to learn from: a gradient of zero and a loss of zero, not 0 x infinity.
   run.mean_scale = targets > 0 ? static_cast<float>(full / static_cast<double>(targets)) : 0.0f;
-  run.stop = wishes.stop ? 1.0f : 0.0f;
-  run.save = wishes.save ? 1.0f : 0.0f;
+  run.save = save ? 1.0f : 0.0f;
   run.load = std::move(load);
   run.begin_update = [this](Stream& stream, ConstView inputs, ConstView coefficient) {
     optimizer_->Begin(stream, inputs, coefficient);
@@ -189,13 +187,12 @@ void Session::Train(int64_t step, int64_t targets, Wishes wishes, Load load, Loa
   executor_->Run(run);
 }
 
-void Session::Eval(float scale, Load load, bool stop) {
+void Session::Eval(float scale, Load load) {
   Executor::Step run;
   run.mode = Mode::kEval;
   run.number = last_step_;
   run.target_scale = scale;
   run.second_sum = eval_metric() != nullptr && eval_metric()->has_sum;
-  run.stop = stop ? 1.0f : 0.0f;
   run.weights = EvalWeights();
   run.load = std::move(load);
   executor_->Run(run);
@@ -203,28 +200,27 @@ void Session::Eval(float scale, Load load, bool stop) {
 
 int64_t Session::predictions() const { return model_.predictions(); }
 
-std::span<const float> Session::Logits(int64_t column, Load load, bool stop) {
+std::span<const float> Session::Logits(int64_t column, Load load) {
   FSDP_CHECK(options_.generate);
   return Forward(
       [&](Tape& tape, const Batch& batch) {
         model_.autoregressive()->Logits(tape, batch.First(1), column, logits_);
       },
-      logits_, host_logits_, std::move(load), stop);
+      logits_, host_logits_, std::move(load));
 }
 
-std::span<const float> Session::Predict(Load load, bool stop) {
+std::span<const float> Session::Predict(Load load) {
   FSDP_CHECK(options_.predict);
   return Forward([&](Tape& tape, const Batch& batch) { model_.Predict(tape, batch, predicted_); },
-                 predicted_, host_predicted_, std::move(load), stop);
+                 predicted_, host_predicted_, std::move(load));
 }
 
 std::span<const float> Session::Forward(
     const std::function<void(Tape& tape, const Batch& batch)>& forward, const View& on_device,
-    const View& on_host, Load load, bool stop) {
+    const View& on_host, Load load) {
   Executor::Step run;
   run.mode = Mode::kEval;
   run.number = last_step_;
-  run.stop = stop ? 1.0f : 0.0f;
   run.weights = EvalWeights();
   run.load = std::move(load);
   run.forward = [&](Tape& tape, const Batch& batch) {
@@ -275,15 +271,15 @@ void Session::CopyOnCompute(const std::vector<ShardState>& from, const std::vect
 }
 
 void Session::ToHost() {
-  CopyOnCompute(state_, host_state_, !std::exchange(frozen_on_host_, true));
-  CopyBuffers(executor_->compute(), buffers_, host_buffers_);
-  CopyBuffers(executor_->compute(), rows_, host_rows_);
+  CopyOnCompute(on_device_.state, on_host_.state, !std::exchange(frozen_on_host_, true));
+  CopyBuffers(executor_->compute(), on_device_.buffers, on_host_.buffers);
+  CopyBuffers(executor_->compute(), on_device_.rows, on_host_.rows);
 }
 
 void Session::ToDevice() {
-  CopyOnCompute(host_state_, state_, /*frozen=*/true);
-  CopyBuffers(executor_->compute(), host_buffers_, buffers_);
-  CopyBuffers(executor_->compute(), host_rows_, rows_);
+  CopyOnCompute(on_host_.state, on_device_.state, /*frozen=*/true);
+  CopyBuffers(executor_->compute(), on_host_.buffers, on_device_.buffers);
+  CopyBuffers(executor_->compute(), on_host_.rows, on_device_.rows);
   frozen_on_host_ = true;
 }
 
@@ -293,21 +289,21 @@ Session::Snapshot Session::TakeSnapshot() {
   executor_->WaitUntilLanded(*snapshots_);
   if (host_snapshots_) executor_->WaitUntilLanded(of_host);
   const bool frozen = !std::exchange(frozen_on_host_, true);
-  CopyBuffers(*snapshots_, buffers_, buffers_snapshot_);
-  if (!buffers_.empty()) executor_->buffers().Hold(snapshots_->Record());
-  CopyBuffers(*snapshots_, rows_, rows_snapshot_);
+  CopyBuffers(*snapshots_, on_device_.buffers, snapshot_.buffers);
+  if (!on_device_.buffers.empty()) executor_->buffers().Hold(snapshots_->Record());
+  CopyBuffers(*snapshots_, on_device_.rows, snapshot_.rows);
   if (executor_->tables()) executor_->tables()->Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.
   for (const int u : executor_->layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;
-    CopyUnit(u, *snapshots_, of_host, state_, snapshot_, frozen);
+    CopyUnit(u, *snapshots_, of_host, on_device_.state, snapshot_.state, frozen);
     const bool on_host =
         std::ranges::any_of(executor_->layout().TrainableFlatParameters(u),
                             [&](int f) { return executor_->PlaceOf(f) != MemoryPlace::kDevice; });
     executor_->HoldUpdate(u, (on_host ? of_host : *snapshots_).Record());
   }
   if (host_snapshots_) snapshots_->Wait(of_host.Record());
-  return {snapshot_, buffers_snapshot_, rows_snapshot_, snapshots_->Record()};
+  return {snapshot_, snapshots_->Record()};
 }
 
 }  // namespace fsdp

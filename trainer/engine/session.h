@@ -58,27 +58,23 @@ class Session {
 
   using Load = std::function<void(int micro_batch, const Batch& batch)>;
 
-  // This rank's requests. All ranks act on the sums that they read from the step's result.
-  struct Wishes {
-    bool stop = false, save = false;
-  };
   // T0: the targets of a full global batch; and of a full micro-batch on all data ranks.
   int64_t FullTargets() const { return options_.global_batch_size * targets_; }
   int64_t WaveTargets() const;
   // Enqueues training step `step`, counted from 1, which has `targets` targets over all ranks.
+  // `save` is this rank's wish for a checkpoint: all ranks act on the sum in the step's result.
   // `load_next` loads the step behind it: a model with embedding tables reads ids a step ahead.
   // Without `load_next`, as in the last step, the step behind begins by reading its ids.
-  void Train(int64_t step, int64_t targets, Wishes wishes, Load load, Load load_next = nullptr);
+  void Train(int64_t step, int64_t targets, bool save, Load load, Load load_next = nullptr);
   // Enqueues the loss of one micro-batch a rank. Result().loss becomes the sum over ranks of
   // weights x cross-entropy, times `scale`; second_sum() becomes the unscaled sum of eval_metric().
-  // `stop` is this rank's wish, as in Train().
-  void Eval(float scale, Load load, bool stop = false);
+  void Eval(float scale, Load load);
   // Runs the model on row 0 of the batch that `load` fills. Returns its Autoregressive scores of
   // position `column`, valid on the host until the next call; empty on the sim device. Blocks.
-  std::span<const float> Logits(int64_t column, Load load, bool stop = false);
+  std::span<const float> Logits(int64_t column, Load load);
   // Runs Model::Predict() on the micro-batch that `load` fills, and returns its numbers as Logits()
   // does: [micro_batch_size, predictions()]. Blocks.
-  std::span<const float> Predict(Load load, bool stop = false);
+  std::span<const float> Predict(Load load);
   int64_t predictions() const;  // Numbers of a sample.
   const EvalMetric* eval_metric() const;
   int64_t outputs() const { return logits_.NumElements(); }  // Scores of a position.
@@ -92,11 +88,11 @@ class Session {
   // touch it between steps that are done. It is the device's memory where the host shares that,
   // elsewhere a copy as ToHost() and the host have left it. Spilled shards are on the disk, here
   // and in a snapshot (Executor::spilled()).
-  const std::vector<ShardState>& state() const { return host_state_; }
-  const std::vector<BufferState>& buffers() const { return host_buffers_; }
+  const std::vector<ShardState>& state() const { return on_host_.state; }
+  const std::vector<BufferState>& buffers() const { return on_host_.buffers; }
   // The rows of all embedding tables, one table behind the other, and the rows' optimizer sums
   // (fsdp/table_exchange.h). Empty where the model has no tables.
-  const std::vector<BufferState>& rows() const { return host_rows_; }
+  const std::vector<BufferState>& rows() const { return on_host_.rows; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where both are the same memory. Frozen parameters never change: they go to the host once.
   void ToHost();
@@ -104,9 +100,12 @@ class Session {
   // For options().snapshot: enqueues a copy of state(), buffers() and rows() into host memory, on a
   // stream of its own. Steps go on meanwhile; only updates of units that are not copied yet wait.
   // The copy stays until the next snapshot, or the next ToHost() where state() is a copy already.
+  struct Kept {
+    std::vector<ShardState> state;
+    std::vector<BufferState> buffers, rows;
+  };
   struct Snapshot {
-    const std::vector<ShardState>& state;
-    const std::vector<BufferState>&buffers, &rows;
+    const Kept& values;
     EventPtr taken;
   };
   Snapshot TakeSnapshot();
@@ -121,11 +120,9 @@ class Session {
   Device& device_;
   Model& model_;
   const int64_t targets_;  // Targets of a sample.
-  // Makes host_state_ and snapshot_, and those of buffers and rows.
-  void PlaceOnHost();
-  // Puts copies of `values` for the host, and for snapshots, where they belong.
-  void PlaceOnHost(const std::vector<BufferState>& values, std::vector<BufferState>& host,
-                   std::vector<BufferState>& snapshot);
+  // Puts copies of on_device_ for the host, and for snapshots, where they belong.
+  void PlaceStateOnHost();
+  void PlaceOnHost(std::vector<BufferState> Kept::*values);
   void NameSpilled() const;          // For messages about the disk.
   bool IsOnHost(size_t flat) const;  // Its master and state need not be copied for the host.
   // Copies a unit's shards: those on the device on `of_device`, the others on `of_host`.
@@ -135,14 +132,12 @@ class Session {
                      bool frozen);
   // Runs `forward`, which writes `on_device`, and returns what it wrote, on the host.
   std::span<const float> Forward(const std::function<void(Tape& tape, const Batch& batch)>& forward,
-                                 const View& on_device, const View& on_host, Load load, bool stop);
+                                 const View& on_device, const View& on_host, Load load);
   const std::vector<View>* EvalWeights() const { return options_.eval_ema ? &ema_ : nullptr; }
 
   std::vector<View> ema_;
-  std::vector<ShardState> state_, host_state_, snapshot_;
-  std::vector<BufferState> buffers_, host_buffers_, buffers_snapshot_;
-  std::vector<BufferState> rows_, host_rows_, rows_snapshot_;
-  bool frozen_on_host_ = false;  // In host_state_.
+  Kept on_device_, on_host_, snapshot_;
+  bool frozen_on_host_ = false;  // In on_host_.state.
   View logits_, host_logits_, predicted_, host_predicted_;
   int64_t last_step_ = 0;               // The last enqueued step.
   std::optional<Optimizer> optimizer_;  // Made behind the executor, and gone behind its streams.

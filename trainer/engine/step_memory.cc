@@ -73,7 +73,7 @@ StepMemory::StepMemory(Model& model, const SessionOptions& options, int world, D
     if (stream.name() == "compute") working.push_back(memory.working());
   });
   device.StartTrace();
-  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
+  session.Train(1, session.FullTargets(), /*save=*/false, [](int, const Batch&) {});
   executor.Synchronize();
   device.Observe(nullptr);
 

@@ -24,7 +24,7 @@ void ObserveStreams(Model& model, const SessionOptions& options, int world, Devi
                                         options.executor.communicators, ConnectSim);
   Session session(device, *memory, model, options, communicators);
   device.Observe(seen);
-  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
+  session.Train(1, session.FullTargets(), /*save=*/false, [](int, const Batch&) {});
   device.Observe(nullptr);
 }
 
@@ -49,7 +49,7 @@ std::set<ConvolutionCall> StepConvolutions(Model& model, const SessionOptions& o
   Session session(device, *memory, model, alone, communicators);
   const auto load = [](int, const Batch&) {};
   if (alone.train) {
-    session.Train(1, session.FullTargets(), {}, load);
+    session.Train(1, session.FullTargets(), /*save=*/false, load);
   } else {
     session.Eval(1, load);
   }

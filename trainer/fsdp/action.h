@@ -45,7 +45,7 @@ enum class ActionKind {
   kAccumulate,     // reduce    gradient shard += the staging buffer that kReduce has filled.
   kAllReduce,      // replicate Sums the gradient shard over its replicas, once a step.
   kSumSquares,     // compute   Adds the squares of the unit's gradient shard; with offload: leave.
-  kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, stop flag.
+  kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, wishes to save.
   kClip,           // compute   Gradient norm and coefficient.
   kOptimizer,      // compute   Updates the unit's shard; on the host: update, a host's stream.
   kTableTurn,      // reduce    Embedding tables, down to kTableUpdate: see table_actions.h.

@@ -88,6 +88,8 @@ Executor::Executor(Device& device, PhasedAllocator& allocator, Model& model,
   const auto create = [&](StreamId id, const char* name, int threads, StreamPriority priority) {
     streams_[static_cast<int>(id)] = device.CreateStream(name, threads, priority);
   };
+  // NCCL orders its kernels between streams of one priority alone (docs/contributing.md, GPU
+  // rules).
   create(StreamId::kCompute, "compute", options.threads, StreamPriority::kNormal);
   create(StreamId::kGather, "gather", 1, StreamPriority::kHigh);
   create(StreamId::kReduce, "reduce", 1, StreamPriority::kHigh);
@@ -262,7 +264,7 @@ void Executor::WriteInputs() {
   const View& staged = memory_.staged_inputs[steps_ % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("step inputs", {}, {staged});
   *staged.As<StepInputs>() = {
-      .lr = step_->lr, .mean_scale = step_->mean_scale, .stop = step_->stop, .save = step_->save};
+      .lr = step_->lr, .mean_scale = step_->mean_scale, .save = step_->save};
 }
 
 void Executor::Run(const Step& step) {

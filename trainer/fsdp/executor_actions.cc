@@ -75,7 +75,7 @@ void Executor::Execute(const Action& action) {
 void Executor::Begin(Stream& stream) {
   Fill(stream, 0, memory_.scalars);
   Copy(stream, memory_.staged_inputs[steps_ % 2], memory_.inputs);
-  UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kStop), scalar(kSave));
+  UnpackStepInputs(stream, memory_.inputs, scalar(kMeanScale), scalar(kSave));
   if (scales_loss()) Copy(stream, memory_.scaler.Slice(0, 1), scalar(kLossScale));
   if (memory_.divisor > 1) {
     Copy(stream, scalar(kLossScale), scalar(kDividedLossScale));

@@ -28,7 +28,6 @@ namespace fsdp {
 struct StepScalars {
   float loss = 0;         // Mean over targets, of this step alone.
   float sum_squares = 0;  // The gradient's, without its loss scale and before mean_scale.
-  float stop = 0;         // Ranks that were asked to stop.
   float save = 0;         // Ranks that were asked for a checkpoint.
   float found_inf = 0;    // Elements of the gradient that are not finite, if a scale is in use.
   float mean_scale = 0;   // T0 / T.
@@ -50,7 +49,6 @@ inline constexpr int kNumScalars = sizeof(StepScalars) / sizeof(float);
 enum Scalar {
   kLoss,
   kSumSquares,
-  kStop,
   kSave,
   kFound,
   kMeanScale,

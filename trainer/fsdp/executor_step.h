@@ -27,8 +27,7 @@ struct ExecutorStep {
   double lr = 0;           // kTrain: the learning rate.
   float target_scale = 1;  // Factor of each target's loss; kTrain: 1 / T0.
   float mean_scale = 1;    // T0 / T: exactly 1 when every target counts.
-  float stop = 0;          // This rank's wishes; all ranks see the sums.
-  float save = 0;
+  float save = 0;          // This rank's wish for a checkpoint; all ranks see the sum.
   // Writes a micro-batch into the host's memory. Called on a stream's thread.
   std::function<void(int micro_batch, const Batch& batch)> load;
   // kTrain, may be null: enqueues the work that all updates share, before them. `inputs`:

@@ -131,10 +131,10 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   saved_step_ = meta.step;
   last_wish_ = std::chrono::steady_clock::now();
   if (saver_ && !last) {
-    const auto [snapshot, buffers, rows, taken] = session_.TakeSnapshot();
-    saver_->Start([save, &state = snapshot, &buffers = buffers,
-                   &rows = rows] { return save(state, buffers, rows); },
-                  RangesOf(snapshot, buffers, rows), taken);
+    const Session::Snapshot taken = session_.TakeSnapshot();
+    const Session::Kept& kept = taken.values;
+    saver_->Start([save, &kept] { return save(kept.state, kept.buffers, kept.rows); },
+                  RangesOf(kept.state, kept.buffers, kept.rows), taken.taken);
   } else {
     FetchState("save");
     RecordSaved(save(session_.state(), session_.buffers(), session_.rows()));

@@ -275,9 +275,8 @@ class Trainer {
   }
 
   void IssueStep(int64_t step) {
-    Session::Wishes wishes;
     const bool asked = job_.take_save_request && job_.take_save_request();
-    wishes.save = (job_.rank == 0 && checkpointer_->WantsByTime()) || asked;
+    const bool save = (job_.rank == 0 && checkpointer_->WantsByTime()) || asked;
     if (job_.take_report_request && job_.take_report_request()) {
       recorder_.Report("rank " + std::to_string(job_.rank) + " is about to enqueue step " +
                        std::to_string(step) + ", " + std::to_string(pending_.size()) +
@@ -291,7 +290,7 @@ class Trainer {
       };
     };
     const bool last = step == recipe_.train.steps;
-    session().Train(step, targets, wishes, load(step),
+    session().Train(step, targets, save, load(step),
                     last ? Session::Load(nullptr) : load(step + 1));
     const int64_t tokens = job_.rank == 0 ? data_.train->InputTokensOfStep(step) : 0;  // Recorded.
     pending_.push_back({step, executor().steps() - 1, targets, tokens});

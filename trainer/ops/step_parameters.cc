@@ -11,10 +11,9 @@ namespace fsdp {
 namespace {
 
 void UnpackStepInputsCpu(ThreadPool&, const ConstView& inputs, const View& mean_scale,
-                         const View& stop, const View& save) {
+                         const View& save) {
   const StepInputs& in = *inputs.As<StepInputs>();
   *mean_scale.As<float>() = in.mean_scale;
-  *stop.As<float>() = in.stop;
   *save.As<float>() = in.save;
 }
 
@@ -41,17 +40,16 @@ void CheckBlock(const Arguments& args, const char* name, const ConstView& block)
 
 }  // namespace
 
-void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View stop, View save) {
+void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View save) {
   constexpr const char* kOp = "unpack_step_inputs";
   const Arguments args(kOp);
   CheckBlock<StepInputs>(args, "inputs", inputs);
   args.Check("mean_scale", mean_scale, DType::kFloat32, {1});
-  args.Check("stop", stop, DType::kFloat32, {1});
   args.Check("save", save, DType::kFloat32, {1});
-  const Cost cost{.bytes_read = 12, .bytes_written = 12};
-  DeviceKernels kernels{.cpu = OnCpu(UnpackStepInputsCpu, inputs, mean_scale, stop, save),
-                        .cuda = OnCuda(UnpackStepInputsCuda, inputs, mean_scale, stop, save)};
-  stream.Enqueue({kOp, {inputs}, {mean_scale, stop, save}, {cost}, std::move(kernels)});
+  const Cost cost{.bytes_read = 8, .bytes_written = 8};
+  DeviceKernels kernels{.cpu = OnCpu(UnpackStepInputsCpu, inputs, mean_scale, save),
+                        .cuda = OnCuda(UnpackStepInputsCuda, inputs, mean_scale, save)};
+  stream.Enqueue({kOp, {inputs}, {mean_scale, save}, {cost}, std::move(kernels)});
 }
 
 void DeriveUpdateFactors(Stream& stream, double beta1, double beta2, ConstView inputs,

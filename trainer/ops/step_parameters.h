@@ -13,9 +13,9 @@ namespace fsdp {
 
 // The blocks, as they lie in device memory.
 struct StepInputs {
-  double lr = 0;             // This step's, whether or not it lands.
-  float mean_scale = 1;      // T0 / T: see ClipCoefficient (reductions.h).
-  float stop = 0, save = 0;  // This rank's requests.
+  double lr = 0;         // This step's, whether or not it lands.
+  float mean_scale = 1;  // T0 / T: see ClipCoefficient (reductions.h).
+  float save = 0;        // This rank's request for a checkpoint.
 };
 
 struct StepState {
@@ -37,7 +37,7 @@ Shape BlockShape() {
 }
 
 // Copies each number of `inputs` (StepInputs) to a place of its own: [1], fp32.
-void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View stop, View save);
+void UnpackStepInputs(Stream& stream, ConstView inputs, View mean_scale, View save);
 
 // Called once a training step, when its coefficient ([1], fp32) is known and before the optimizer's
 // ops. Counts the step in `state` (StepState) and derives `factors` (UpdateFactors). Where the

@@ -60,7 +60,7 @@ inline constexpr int kRulesOfLaunch = 64;
 
 // step_parameters.h
 [[gnu::weak]] void UnpackStepInputsCuda(CudaStreamHandle stream, const ConstView& inputs,
-                                        const View& mean_scale, const View& stop, const View& save);
+                                        const View& mean_scale, const View& save);
 [[gnu::weak]] void DeriveUpdateFactorsCuda(CudaStreamHandle stream, double beta1, double beta2,
                                            const ConstView& inputs, const ConstView& coefficient,
                                            const View& state, const View& factors);

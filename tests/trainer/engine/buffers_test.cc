@@ -153,7 +153,7 @@ TEST(Buffers, ASnapshotIsOfItsStep) {
     FillInitial(p, 7, begin, values);
   });
   const auto train = [&](int64_t step) {
-    session.Train(step, 6, {}, [&, step](int m, const Batch& batch) {
+    session.Train(step, 6, /*save=*/false, [&, step](int m, const Batch& batch) {
       for (int64_t row = 0; row < 2; ++row)
         run.rows->Fill((step - 1) * 6 + 2 * m + row, row, batch);
       run.rows->Derive(batch);
@@ -168,11 +168,11 @@ TEST(Buffers, ASnapshotIsOfItsStep) {
   for (const int64_t step : {2, 3, 4}) train(step);
   session.executor().Synchronize();
   snapshot.taken->Synchronize();
-  EXPECT_EQ(count(snapshot.buffers), 3);
+  EXPECT_EQ(count(snapshot.values.buffers), 3);
   EXPECT_EQ(count(session.buffers()), 12);
   const Session::Snapshot next = session.TakeSnapshot();
   next.taken->Synchronize();
-  EXPECT_EQ(count(next.buffers), 12);
+  EXPECT_EQ(count(next.values.buffers), 12);
 }
 
 TEST(Buffers, AreInThePlanTwice) {

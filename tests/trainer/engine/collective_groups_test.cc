@@ -79,7 +79,7 @@ Found FindCollectives(Model& model, const SessionOptions& options, int rank, con
   const Layout& layout = session.executor().layout();
   found.units = std::ssize(layout.units);
   EXPECT_EQ(layout.units.size(), layout.flat_parameters.size());  // One each.
-  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
+  session.Train(1, session.FullTargets(), /*save=*/false, [](int, const Batch&) {});
   return found;
 }
 

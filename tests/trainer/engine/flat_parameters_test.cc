@@ -166,7 +166,7 @@ std::string TrainOnes(Rank& rank, Strategy strategy) {
   see("at the start");
   for (int64_t step = 1; step <= 2; ++step) {
     const float before = Host(executor.master(0)).As<float>()[0];
-    session.Train(step, session.FullTargets(), {}, load);
+    session.Train(step, session.FullTargets(), /*save=*/false, load);
     see("after step " + std::to_string(step));
     Require(Host(executor.master(0)).As<float>()[0] < before - 0.3f, "nothing was learnt");
   }

@@ -147,7 +147,7 @@ std::vector<Launched> LaunchedOnTheDevice(const Case& c) {
   session.executor().Synchronize();
 
   ProfileEmulatedRanges();
-  session.Train(1, session.FullTargets(), {},
+  session.Train(1, session.FullTargets(), /*save=*/false,
                 [&](int, const Batch& batch) { FillBatch(batch, VocabSize(shape)); });
   std::vector<Launched> launched;
   for (const EmulatedRange& range : TakeEmulatedRanges()) {

@@ -213,7 +213,7 @@ CachingStatistics OfTurns(const TinyRun& run, bool late) {
   session.executor().MastersWritten();
   const auto no_load = [](int, const Batch&) {};
   for (int step = 1; step <= 12; ++step) {
-    session.Train(step, session.FullTargets(), {}, no_load, no_load);
+    session.Train(step, session.FullTargets(), /*save=*/false, no_load, no_load);
     for (int i = 0; i < step % 4; ++i) session.Eval(1, no_load);
   }
   return *buffers.Used().caching;

@@ -59,7 +59,7 @@ Followed Follow(const TinyRun& run) {
   const auto no_load = [](int, const Batch&) {};
   for (int step = 1; step <= 3; ++step) {
     if (step == 3) device.StartTrace();
-    session.Train(step, session.FullTargets(), {}, no_load);
+    session.Train(step, session.FullTargets(), /*save=*/false, no_load);
   }
   session.executor().Synchronize();
   const StepMemory in_use(*model, run.options, run.world, DeviceType::kCpu);

@@ -281,12 +281,12 @@ std::string FirstRace(const SessionOptions& options, int world, Mode mode,
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     for (const int step : {1, 2, 3}) {
-      session.Train(step, session.FullTargets(), {}, load, load);
+      session.Train(step, session.FullTargets(), /*save=*/false, load, load);
       if (step > 1) session.TakeSnapshot();
     }
     session.Eval(1, load);
     session.Eval(1, load);
-    session.Train(4, session.FullTargets(), {}, load);
+    session.Train(4, session.FullTargets(), /*save=*/false, load);
     session.executor().Synchronize();
   } catch (const RaceFound& race) {
     return race.what();
@@ -344,7 +344,7 @@ TEST(Tables, ExchangesAreBetweenAllRanks) {
         return SimWork();
       }));
   Session session(device, memory, model, options, communicators);
-  session.Train(1, session.FullTargets(), {}, [](int, const Batch&) {});
+  session.Train(1, session.FullTargets(), /*save=*/false, [](int, const Batch&) {});
   EXPECT_EQ(exchanges, 4);
 }
 

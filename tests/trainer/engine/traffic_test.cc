@@ -60,7 +60,7 @@ Want WantOf(const TinyRun& run, const Setting& s, int micro_batches, int rank, b
       if (replicas > 1) want.all_reduce += AllReduced(shard, replicate_rank, replicas) * 4;
     }
   }
-  want.all_reduce += AllReduced(4, rank, s.world) * 4;  // The step's scalars.
+  want.all_reduce += AllReduced(3, rank, s.world) * 4;  // The step's scalars.
   return want;
 }
 

@@ -153,7 +153,7 @@ class Runner {
     session.executor().ReplaceSchedule(mode, schedule);
     const auto load = [](int, const Batch&) {};
     const auto train = [&](int64_t step) {
-      session.Train(step, session.FullTargets(), {}, load);
+      session.Train(step, session.FullTargets(), /*save=*/false, load);
       if (step > 1) session.executor().Result(session.executor().steps() - 2);
     };
     train(1);

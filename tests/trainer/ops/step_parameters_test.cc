@@ -28,11 +28,10 @@ class StepParametersTest : public OpTest {
 FSDP_INSTANTIATE_OP_TEST(StepParametersTest, kF32);
 
 TEST_P(StepParametersTest, InputsComeApart) {
-  const View inputs = InputBlock(StepInputs{.lr = 9, .mean_scale = 1.5f, .stop = 1, .save = 0.25f});
-  const View mean_scale = Output({1}), stop = Output({1}), save = Output({1});
-  Run([&](Stream& stream) { UnpackStepInputs(stream, inputs, mean_scale, stop, save); });
+  const View inputs = InputBlock(StepInputs{.lr = 9, .mean_scale = 1.5f, .save = 0.25f});
+  const View mean_scale = Output({1}), save = Output({1});
+  Run([&](Stream& stream) { UnpackStepInputs(stream, inputs, mean_scale, save); });
   EXPECT_EQ(Get(mean_scale), std::vector<double>{1.5});
-  EXPECT_EQ(Get(stop), std::vector<double>{1});
   EXPECT_EQ(Get(save), std::vector<double>{0.25});
 }
 
@@ -82,7 +81,7 @@ TEST_P(StepParametersTest, RefusesWrongArguments) {
   ExpectRefused(derive(0, inputs, c, state, state), "factors is uint8 [8]");
   ExpectRefused([&](Stream& s) { SetUpdates(s, -1, state); }, "[set_updates] updates");
   ExpectRefused([&](Stream& s) { SetUpdates(s, 1, inputs); }, "state is uint8");
-  ExpectRefused([&](Stream& s) { UnpackStepInputs(s, inputs, two, c, c); }, "mean_scale is fp32");
+  ExpectRefused([&](Stream& s) { UnpackStepInputs(s, inputs, two, c); }, "mean_scale is fp32");
 }
 
 }  // namespace

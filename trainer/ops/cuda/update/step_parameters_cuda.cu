@@ -8,10 +8,8 @@
 namespace fsdp {
 namespace {
 
-__global__ void UnpackStepInputsKernel(const StepInputs* inputs, float* mean_scale, float* stop,
-                                       float* save) {
+__global__ void UnpackStepInputsKernel(const StepInputs* inputs, float* mean_scale, float* save) {
   *mean_scale = inputs->mean_scale;
-  *stop = inputs->stop;
   *save = inputs->save;
 }
 
@@ -32,9 +30,9 @@ __global__ void SetUpdatesKernel(int64_t updates, StepState* state) { state->upd
 }  // namespace
 
 void UnpackStepInputsCuda(CudaStreamHandle stream, const ConstView& inputs, const View& mean_scale,
-                          const View& stop, const View& save) {
+                          const View& save) {
   Launch<UnpackStepInputsKernel>(stream, 1, 1, 0, inputs.As<StepInputs>(), mean_scale.As<float>(),
-                                 stop.As<float>(), save.As<float>());
+                                 save.As<float>());
 }
 
 void DeriveUpdateFactorsCuda(CudaStreamHandle stream, double beta1, double beta2,
