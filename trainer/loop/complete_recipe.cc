@@ -48,7 +48,7 @@ void PinInitialWeights(const Run& run, Recipe& recipe) {
     if (IsBelow(*run->recipe->model.init_from, from)) from = *run->recipe->model.init_from;
     return;
   }
-  std::string found = FindInitialWeights(from);
+  std::string found = FindInitialWeights(recipe.model);
   if (found == from) return;
   recipe.notes.push_back("model.init_from: " + found + ", the latest checkpoint of " + from);
   from = std::move(found);
@@ -69,7 +69,7 @@ std::vector<ShapeConflict> FillTokenizers(const Run& run, Recipe& recipe) {
   if (const std::string* recorded = run ? TokenizerOf(run->recipe->data) : nullptr)
     name = *recorded;
   if (name.empty()) {
-    name = InitialTokenizer(from).name;
+    name = InitialTokenizer(recipe.model).name;
     if (!name.empty()) recipe.notes.push_back("tokenizer: " + name + ", that of model.init_from");
   }
   std::vector<ShapeConflict> mistakes;
@@ -155,17 +155,18 @@ void FillVocabulary(const Run& run, Recipe& recipe) {
 void NoteFiles(const Run& run, Recipe& recipe) {
   if (run) return;
   const std::string& from = *recipe.model.init_from;
-  for (const std::string& note : InitialNotes(from)) recipe.notes.push_back(from + ": " + note);
+  for (const std::string& note : InitialNotes(recipe.model))
+    recipe.notes.push_back(from + ": " + note);
 }
 
 // The classes of a head that is drawn because the files have none.
 void FillClasses(const Run& run, Recipe& recipe) {
   if (run) return;
   const std::string& from = *recipe.model.init_from;
-  const ModelShape shape = ReadInitialShape(from);
+  const ModelShape shape = ReadInitialShape(recipe.model);
   const std::string field(shape.family().head().field);
   if (field.empty() || recipe.model.fields.contains(field)) return;
-  if (!FindHeadToDraw(shape, from).is_missing) return;
+  if (!FindHeadToDraw(shape, recipe.model).is_missing) return;
   for (const SourceRecipe& source : recipe.data.TrainSources()) {
     const DataSource& row = RowOf(source);
     const int64_t classes = row.classes != nullptr ? row.classes(source) : 0;
@@ -181,7 +182,7 @@ void FillClasses(const Run& run, Recipe& recipe) {
 const ModelFamily* FamilyFor(const ModelRecipe& model) {
   if (model.family) return FindFamily(*model.family);
   try {
-    return &ReadInitialShape(*model.init_from).family();
+    return &ReadInitialShape(model).family();
   } catch (const Error&) {
     return nullptr;
   }

@@ -126,7 +126,7 @@ class Evaluating {
     WeightSource opened =
         evaluation_.ours
             ? OpenStoredWeights(std::make_unique<CheckpointReader>(from), evaluation_.averaged)
-            : OpenInitialWeights(from);
+            : OpenInitialWeights(evaluation_.recipe.model);
     const WeightSource read = RequireFinite(std::move(opened), "--checkpoint: " + from, "told");
     rank_.executor().Initialize(read.parameters, read.buffers, read.rows);
     rank_.executor().Synchronize();
@@ -270,6 +270,7 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
         std::string("checkpoint.resume=none")}) {
     overrides.push_back(forced);
   }
+  if (evaluation.ours) overrides.emplace_back("model.base=null");  // Merged when the run began.
   if (!flags.config.empty()) {
     evaluation.recipe = LoadRecipe(flags.config, overrides, ModelMistakes, CompleteRecipe);
   } else if (!meta.recipe.empty()) {

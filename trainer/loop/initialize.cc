@@ -19,7 +19,7 @@ namespace {
 void DescribeFiles(const Recipe& recipe, const ModelShape& shape, Recorder& recorder) {
   const std::string& directory = *recipe.model.init_from;
   std::string keys, rates;
-  for (const std::string& key : IgnoredKeys(directory)) keys += (keys.empty() ? "" : ", ") + key;
+  for (const std::string& key : IgnoredKeys(recipe.model)) keys += (keys.empty() ? "" : ", ") + key;
   for (const Field& field : shape.family().fields()) {
     const std::string key = "model." + field.name;
     if (!field.is_dropout || recipe.places.count(key) > 0) continue;
@@ -29,13 +29,14 @@ void DescribeFiles(const Recipe& recipe, const ModelShape& shape, Recorder& reco
   }
   if (!rates.empty()) recorder.Line(Printable(directory + ": taken over: " + rates));
   if (!keys.empty()) {
-    const std::string base = FindBaseWeights(directory);
+    const std::string base = FindBaseWeights(recipe.model);
     recorder.Line(Printable(base + "/config.json: not looked at: " + keys));
   }
 }
 
-void DescribeHead(const HeadToDraw& to_draw, const ModelShape& shape, const std::string& from,
+void DescribeHead(const HeadToDraw& to_draw, const ModelShape& shape, const ModelRecipe& model,
                   Recorder& recorder) {
+  const std::string& from = *model.init_from;
   const ModelHead& head = to_draw.head;
   const auto classes = [&](const ModelShape& of) {
     return std::to_string(std::get<int64_t>(*of.Find(head.field)));
@@ -46,7 +47,7 @@ void DescribeHead(const HeadToDraw& to_draw, const ModelShape& shape, const std:
                             " is drawn"));
     return;
   }
-  recorder.Line(Printable(from + ": its head is for " + classes(ReadInitialShape(from)) +
+  recorder.Line(Printable(from + ": its head is for " + classes(ReadInitialShape(model)) +
                           " classes: one for " + classes(shape) + " is drawn anew"));
 }
 
@@ -65,12 +66,12 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
   if (recipe.model.init_from) {
     DescribeFiles(recipe, shape, recorder);
     const std::string& from = *recipe.model.init_from;
-    const HeadToDraw to_draw = FindHeadToDraw(shape, from);
+    const HeadToDraw to_draw = FindHeadToDraw(shape, recipe.model);
     const ModelHead& head = to_draw.head;
-    if (!head.tensors.empty()) DescribeHead(to_draw, shape, from, recorder);
+    if (!head.tensors.empty()) DescribeHead(to_draw, shape, recipe.model, recorder);
     EveryRank(job, "initial weights", [&] {
-      const WeightSource read =
-          RequireFinite(OpenInitialWeights(from, head), "model.init_from: " + from, "trained");
+      const WeightSource read = RequireFinite(OpenInitialWeights(recipe.model, head),
+                                              "model.init_from: " + from, "trained");
       const auto fill = [draw, head, stored = read.parameters](const Parameter& p, int64_t begin,
                                                                std::span<float> values) {
         p.is_adapter() || head.Has(p.name()) ? draw(p, begin, values) : stored(p, begin, values);

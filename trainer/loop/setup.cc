@@ -77,11 +77,11 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<
 // be gone.
 struct FoundShape {
   ModelShape shape;
-  std::string where;
+  WeightsPath where;
 };
 FoundShape FindShape(const Recipe& recipe) {
   if (const auto run = FindRunToResume(recipe)) return {run->shape, run->checkpoint};
-  return {ReadInitialShape(*recipe.model.init_from), *recipe.model.init_from};
+  return {ReadInitialShape(recipe.model), recipe.model};
 }
 
 // For a hybrid strategy without a shard_size.
@@ -145,7 +145,7 @@ ModelShape ShapeFor(const Recipe& recipe) {
   const auto shape_of = [&] {
     if (!recipe.model.init_from) return ShapeOf(recipe.model);
     const FoundShape found = FindShape(recipe);
-    return ShapeOf(recipe, found.shape, found.where);
+    return ShapeOf(recipe, found.shape, found.where.directory);
   };
   ModelShape shape = shape_of();
   shape.family().SetTargetLength(shape, recipe.data.TargetLength());
@@ -162,7 +162,7 @@ std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape)
 namespace {
 
 // `from`: the files that the weights come from.
-std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const std::string& from,
+std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const WeightsPath& from,
                                         const Model& model) {
   HeadToDraw to_draw;
   try {
@@ -204,7 +204,7 @@ std::vector<ShapeConflict> BatchNormConflicts(const Recipe& recipe, const Model&
 std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
   std::vector<ShapeConflict> mistakes;
   std::optional<ModelShape> shape;
-  std::string where;
+  WeightsPath where = "";
   if (recipe.model.init_from) {
     try {
       FoundShape found = FindShape(recipe);
@@ -213,7 +213,7 @@ std::vector<ShapeConflict> ModelMistakes(const Recipe& recipe) {
     } catch (const Error&) {
       return {};  // No mistake of the recipe: the run says it, with an exit code of its own.
     }
-    mistakes = Disagreements(recipe, *shape, where);
+    mistakes = Disagreements(recipe, *shape, where.directory);
     for (ShapeConflict& mistake : mistakes) {
       if (mistake.keys[0] != "model.tie_word_embeddings") continue;
       for (const std::string& note : InitialNotes(where)) mistake.message += "; " + note;

@@ -200,9 +200,12 @@ Type<ModelRecipe> ModelType() {
           .Then(&ForgetShape),
       Key("init_from", &R::init_from, Nullable(Path()),
           "Where shape and weights come from: a Hugging Face directory (config.json and "
-          "*.safetensors), a checkpoint, or a run directory (its latest checkpoint). Shape "
-          "fields given beside it must agree with it, except num_labels: a head with another "
-          "number of classes is initialised anew."),
+          "*.safetensors), a checkpoint, a run directory (its latest checkpoint), or a PEFT "
+          "adapter, which is merged into its base. Shape fields given beside it must agree with "
+          "it, except num_labels: a head with another number of classes is initialised anew."),
+      Key("base", &R::base, Nullable(Path()),
+          "The weights that a PEFT adapter in init_from is merged into. null: those beside it, or "
+          "else those that its adapter_config.json names."),
       Key("lora", &R::lora, Nullable(LoraType()),
           "Low-rank adapters: the adapters train, and all parameters of init_from are frozen. "
           "null: no adapters."),

@@ -343,6 +343,8 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   // data.train is required; nothing that follows from its absence is reported as well.
   if (reader.places().count("data.train") > 0) CheckSources(rules, recipe);
 
+  rules.Require(!model.base || model.init_from, {"model.base", "model.init_from"},
+                "is the base of a PEFT adapter, which model.init_from has to name");
   rules.Require(!model.lora || model.init_from, {"model.lora", "model.init_from"},
                 "model.lora adapts a model that is there: it needs model.init_from");
   rules.Require(!model.lora || !model.lora->targets.empty(), {"model.lora.targets", "model.lora"},

@@ -154,7 +154,7 @@ Origin OriginOf(std::string from, CheckpointMeta meta) {
     for (int i = 0; i < kMostRuns && !meta.recipe.empty(); ++i) {
       const Recipe recipe = ParseRecipe({{"the checkpoint's recipe", meta.recipe}});
       if (!recipe.model.init_from) return origin;
-      from = FindBaseWeights(*recipe.model.init_from);
+      from = FindBaseWeights(recipe.model);
       const bool ours = PathExists(from + "/manifest.json");
       meta = ours ? ReadCheckpointMeta(from) : CheckpointMeta();
       if (!ours) meta.classes = ReadHfClasses(from);

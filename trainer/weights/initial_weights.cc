@@ -63,19 +63,28 @@ Weights FindWithoutAdapter(const std::string& directory) {
 }
 
 // As transformers, an adapter is of the weights beside it, or else of the base that it names.
-Weights Find(const std::string& directory) {
-  if (!IsPeft(directory)) return FindWithoutAdapter(directory);
+Weights Find(const WeightsPath& from) {
+  const std::string& directory = from.directory;
+  if (!IsPeft(directory)) {
+    if (from.base.empty()) return FindWithoutAdapter(directory);
+    throw CheckpointError("model.base: " + from.base +
+                          " would be the base of a PEFT adapter, but " + "model.init_from, " +
+                          directory + ", is none: leave out one of them");
+  }
   Weights found{directory, false};
-  if (!PathExists(directory + "/config.json")) {
-    const std::string base = PeftBase(directory);
+  if (!from.base.empty() || !PathExists(directory + "/config.json")) {
+    const std::string base = from.base.empty() ? PeftBase(directory) : from.base;
     std::error_code ignored;
     if (base.empty() || !fs::is_directory(base, ignored) || IsPeft(base)) {
       throw CheckpointError(
-          directory + " is a PEFT adapter, and its base, base_model_name_or_path of its " +
-          "adapter_config.json, is " +
+          directory + " is a PEFT adapter, and its base, " +
+          (from.base.empty() ? "base_model_name_or_path of its adapter_config.json"
+                             : "model.base") +
+          ", is " +
           (base.empty() ? "not named" : "`" + base + "`, which is no directory of weights here") +
-          ": write the base's path there, or merge the adapter with peft (merge_and_unload(), "
-          "save_pretrained()) and take the merged weights" +
+          ": write the base's path there" + (from.base.empty() ? " or in model.base" : "") +
+          ", or merge the adapter with peft (merge_and_unload(), save_pretrained()) and take the "
+          "merged weights" +
           HowToDownload(base));
     }
     found = FindWithoutAdapter(base);
@@ -167,20 +176,23 @@ WeightSource FillFrom(const std::shared_ptr<OwnWeights>& own) {
 
 }  // namespace
 
-std::string FindInitialWeights(const std::string& directory) {
-  const Weights found = Find(directory);
+WeightsPath::WeightsPath(const ModelRecipe& model)
+    : directory(model.init_from.value()), base(model.base.value_or("")) {}
+
+std::string FindInitialWeights(const WeightsPath& from) {
+  const Weights found = Find(from);
   return found.adapter.empty() ? found.directory : found.adapter;
 }
 
-std::string FindBaseWeights(const std::string& directory) { return Find(directory).directory; }
+std::string FindBaseWeights(const WeightsPath& from) { return Find(from).directory; }
 
 bool IsOfHuggingFace(const std::string& path) {
   return !PathExists(path + "/manifest.json") &&
          (PathExists(path + "/config.json") || HoldsPeftAdapter(path));
 }
 
-ModelShape ReadInitialShape(const std::string& directory) {
-  const Weights found = Find(directory);
+ModelShape ReadInitialShape(const WeightsPath& from) {
+  const Weights found = Find(from);
   if (found.ours) {
     return ShapeFromJson(ReadCheckpointMeta(found.directory).config,
                          found.directory + "/manifest.json, config");
@@ -188,18 +200,17 @@ ModelShape ReadInitialShape(const std::string& directory) {
   return ReadHfConfig(found.directory).shape;
 }
 
-std::vector<int32_t> InitialEos(const std::string& directory) {
-  const Weights found = Find(directory);
+std::vector<int32_t> InitialEos(const WeightsPath& from) {
+  const Weights found = Find(from);
   const bool says = !found.ours || PathExists(found.directory + "/config.json");  // An import's.
   return says ? ReadHfEos(found.directory) : std::vector<int32_t>();
 }
 
-HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory) {
+HeadToDraw FindHeadToDraw(const ModelShape& shape, const WeightsPath& from) {
   const ModelHead& head = shape.family().head();
   if (head.tensors.empty()) return {};
-  const Weights found = Find(directory);
-  if (!head.field.empty() &&
-      ReadInitialShape(directory).Find(head.field) != shape.Find(head.field)) {
+  const Weights found = Find(from);
+  if (!head.field.empty() && ReadInitialShape(from).Find(head.field) != shape.Find(head.field)) {
     return {head, false};
   }
   const std::optional<FieldValue> tied = shape.Find("tie_word_embeddings");
@@ -210,13 +221,13 @@ HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory)
   return there ? HeadToDraw() : HeadToDraw{head, true};
 }
 
-std::vector<std::string> IgnoredKeys(const std::string& directory) {
-  const Weights found = Find(directory);
+std::vector<std::string> IgnoredKeys(const WeightsPath& from) {
+  const Weights found = Find(from);
   return found.ours ? std::vector<std::string>() : ReadHfConfig(found.directory).ignored;
 }
 
-std::vector<std::string> InitialNotes(const std::string& directory) {
-  const Weights found = Find(directory);
+std::vector<std::string> InitialNotes(const WeightsPath& from) {
+  const Weights found = Find(from);
   std::vector<std::string> notes;
   if (!found.ours) notes = ReadHfConfig(found.directory).notes;
   if (!found.adapter.empty()) {
@@ -225,8 +236,8 @@ std::vector<std::string> InitialNotes(const std::string& directory) {
   return notes;
 }
 
-RunTokenizer InitialTokenizer(const std::string& directory) {
-  const Weights found = Find(directory);
+RunTokenizer InitialTokenizer(const WeightsPath& from) {
+  const Weights found = Find(from);
   for (const std::string& folder : {found.adapter, found.directory}) {  // Or an import's.
     const auto file = folder.empty() ? std::nullopt : TokenizerFileIn(folder);
     if (!file) continue;
@@ -283,9 +294,9 @@ WeightSource OpenFiles(const std::string& directory, const ModelShape& shape,
 
 }  // namespace
 
-WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& head) {
-  const Weights found = Find(directory);
-  const ModelShape shape = ReadInitialShape(directory);
+WeightSource OpenInitialWeights(const WeightsPath& from, const ModelHead& head) {
+  const Weights found = Find(from);
+  const ModelShape shape = ReadInitialShape(from);
   WeightSource weights =
       found.ours ? OpenInitialWeights(std::make_unique<CheckpointReader>(found.directory))
                  : OpenFiles(found.directory, shape, head);

@@ -1,11 +1,12 @@
 // model.init_from: a Hugging Face directory (config.json, *.safetensors), one of our checkpoints,
-// or a run directory, whose latest checkpoint is meant. Or a PEFT adapter, beside such weights or
-// in a directory of its own that names its base: it is merged.
+// or a run directory, whose latest checkpoint is meant. Or a PEFT adapter, which is merged into
+// model.base, or else into the weights beside it, or else into the base that it names.
 #ifndef FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/family.h"
@@ -16,33 +17,44 @@
 namespace fsdp {
 
 class Model;
+struct ModelRecipe;
+
+// model.init_from and model.base. A directory alone stands for itself.
+struct WeightsPath {
+  WeightsPath(std::string of) : directory(std::move(of)) {}  // NOLINT(google-explicit-constructor)
+  WeightsPath(const char* of) : directory(of) {}             // NOLINT(google-explicit-constructor)
+  WeightsPath(const ModelRecipe& model);                     // NOLINT(google-explicit-constructor)
+
+  std::string directory;
+  std::string base;  // Empty: the adapter's own.
+};
 
 // All throw CheckpointError that names the directory and its fault.
 
 // The directory itself, or the latest checkpoint of a run directory.
-std::string FindInitialWeights(const std::string& directory);
+std::string FindInitialWeights(const WeightsPath& from);
 // The same, but for an adapter its base.
-std::string FindBaseWeights(const std::string& directory);
+std::string FindBaseWeights(const WeightsPath& from);
 // Whether the files are Hugging Face's, not a checkpoint or a run of ours.
 bool IsOfHuggingFace(const std::string& path);
-ModelShape ReadInitialShape(const std::string& directory);
+ModelShape ReadInitialShape(const WeightsPath& from);
 // The tokens that end a text, as ReadHfEos(); none for a checkpoint of ours.
-std::vector<int32_t> InitialEos(const std::string& directory);
+std::vector<int32_t> InitialEos(const WeightsPath& from);
 // The part of a model of this shape that is drawn anew because the directory has it for other
 // classes, or `is_missing`. All other weights come from the directory.
 struct HeadToDraw {
   ModelHead head = {};  // Without tensors: none is drawn.
   bool is_missing = false;
 };
-HeadToDraw FindHeadToDraw(const ModelShape& shape, const std::string& directory);
+HeadToDraw FindHeadToDraw(const ModelShape& shape, const WeightsPath& from);
 // Keys of a Hugging Face config.json that are ignored; none for a checkpoint of ours.
-std::vector<std::string> IgnoredKeys(const std::string& directory);
+std::vector<std::string> IgnoredKeys(const WeightsPath& from);
 // Where files are read otherwise than their config.json says (HfConfig::notes), and adapters
 // that are merged.
-std::vector<std::string> InitialNotes(const std::string& directory);
+std::vector<std::string> InitialNotes(const WeightsPath& from);
 // The tokenizer that the weights were trained with: tokenizer.json or tokenizer.model of a Hugging
 // Face directory, or that of a checkpoint's run. Its name is empty where none is known.
-RunTokenizer InitialTokenizer(const std::string& directory);
+RunTokenizer InitialTokenizer(const WeightsPath& from);
 // The model whose parameters a checkpoint of ours holds, with adapters if its run had them.
 std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // Arguments of Executor::Initialize(). They read byte ranges when they are called, on any thread,
@@ -54,7 +66,7 @@ struct WeightSource {
 };
 // Merges the adapters of a checkpoint. Parameters of `head` are drawn elsewhere and need not be
 // there.
-WeightSource OpenInitialWeights(const std::string& directory, const ModelHead& head = {});
+WeightSource OpenInitialWeights(const WeightsPath& from, const ModelHead& head = {});
 WeightSource OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint);
 // A checkpoint's weights as stored, adapters apart; with `averaged` the averaged weights. Throws
 // CheckpointError where the checkpoint has none.

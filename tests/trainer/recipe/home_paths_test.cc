@@ -65,7 +65,7 @@ TEST(HomePaths, ATildeInEveryKeyThatIsAPath) {
                        "checkpoint.resume", "data.cache", "data.train.labels", "data.train.paths",
                        "data.train.template", "data.train.tokenizer", "data.valid.labels",
                        "data.valid.paths", "data.valid.template", "data.valid.tokenizer",
-                       "fsdp.cpu_offload.spill", "model.init_from", "run.dir"}));
+                       "fsdp.cpu_offload.spill", "model.base", "model.init_from", "run.dir"}));
   for (const std::string& key : paths) {
     for (const auto& [home, value, want] :
          {std::tuple("/home/u v", "~/x.json", "\"/home/u v/x.json\""),

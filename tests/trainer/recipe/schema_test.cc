@@ -354,7 +354,7 @@ void Reconcile(Json& recipe) {
   model["vocab_size"] = 300;
   model["vocab_multiple"] = model["vocab_multiple"].get<int64_t>() % 2 == 0 ? 25 : 60;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
-  if (model["init_from"].is_null()) model["lora"] = nullptr;
+  if (model["init_from"].is_null()) model["lora"] = model["base"] = nullptr;
   if (model["lora"].is_object() && model["lora"]["targets"].empty()) {
     model["lora"]["targets"] = {"*"};
   }

@@ -18,6 +18,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"
 #include "trainer/weights/initial_weights.h"
@@ -50,9 +51,9 @@ std::string BaseOf(const std::string& name) {
 }
 
 // Slices of the model by name, as `weights` gives them, `piece` elements at a time.
-std::map<std::string, std::vector<float>> Read(const std::string& directory, int64_t piece) {
-  const auto model = MakeModel(ReadInitialShape(directory));
-  const WeightSource weights = OpenInitialWeights(directory);
+std::map<std::string, std::vector<float>> Read(const WeightsPath& from, int64_t piece) {
+  const auto model = MakeModel(ReadInitialShape(from));
+  const WeightSource weights = OpenInitialWeights(from);
   std::map<std::string, std::vector<float>> all;
   for (const ModelSegment& segment : model->segments()) {
     for (const Parameter* p : segment.parameters) {
@@ -113,6 +114,29 @@ TEST(PeftAdapter, BesideWeightsIsOfThese) {
               ImportHf(directory, testing::UnusedPath("imported"), nullptr);
             }).find("holds a PEFT adapter, which an import does not merge"),
             std::string::npos);
+}
+
+// model.base comes before the weights beside an adapter and before the base that it names.
+TEST(PeftAdapter, TheRecipeNamesItsBase) {
+  const std::string directory = Copy("rslora", {{"base_model_name_or_path", "owner/gone"}});
+  ModelRecipe model;
+  model.init_from = directory;
+  model.base = BaseOf("rslora");
+  EXPECT_EQ(Read(model, 1000), Read(kFixtures + "rslora", 1000));
+  EXPECT_EQ(FindInitialWeights(model), directory);
+  EXPECT_EQ(FindBaseWeights(model), BaseOf("rslora"));
+  model.base = "gone";
+  EXPECT_TRUE(ErrorOf([&] { ReadInitialShape(model); })
+                  .starts_with(directory +
+                               " is a PEFT adapter, and its base, model.base, is `gone`, "
+                               "which is no directory of weights here"));
+  model.base = directory;  // An adapter is no base.
+  EXPECT_NE(ErrorOf([&] { ReadInitialShape(model); }).find("which is no directory of weights here"),
+            std::string::npos);
+  model.init_from = BaseOf("rslora");
+  EXPECT_EQ(ErrorOf([&] { ReadInitialShape(model); }),
+            "model.base: " + directory + " would be the base of a PEFT adapter, but " +
+                "model.init_from, " + BaseOf("rslora") + ", is none: leave out one of them");
 }
 
 TEST(PeftAdapter, ItsBaseMustBeHere) {
