@@ -264,10 +264,11 @@ void Supervisor::PollOnce() {
       streams.emplace_back(rank.get(), &stream);
     }
   }
-  int timeout_ms = -1;
+  // A thread that a driver has made may take SIGCHLD: the ranks are looked at all the same.
+  int timeout_ms = 1000;
   if (deadline_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
-    timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, timeout_ms));
   }
   if (poll(polled.data(), polled.size(), timeout_ms) < 0) return;  // EINTR, after a SIGCONT.
 
@@ -278,6 +279,7 @@ void Supervisor::PollOnce() {
     if (polled[1 + sinks.size() + i].revents != 0) Read(*streams[i].first, *streams[i].second);
   }
   if (polled[0].revents != 0) ReadSignals();
+  Reap();
   if (deadline_ && AnyRunning() && Clock::now() >= *deadline_) OnDeadline();
 }
 
@@ -285,9 +287,8 @@ void Supervisor::ReadSignals() {
   signalfd_siginfo info;
   while (read(scope_.signals(), &info, sizeof(info)) == sizeof(info)) {
     const int number = static_cast<int>(info.ssi_signo);
-    if (number == SIGCHLD) {
-      Reap();
-    } else if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
+    if (number == SIGCHLD) continue;  // Reap() follows.
+    if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
       OnStop(number);
     } else {
       std::optional<Clock::time_point>& last = last_user_[number == SIGUSR1 ? 0 : 1];

@@ -3,7 +3,8 @@
 //   child launch [options of launch] -- ACTION ...
 // An ACTION is --RANK:VERB[=VALUE], RANK a number or `all`; a rank does its own in order, then
 // returns 0. LAUNCH_TEST_{GRACE,GRACE_AFTER_SIGTERM,REPEAT}_MS and LAUNCH_TEST_MEMORY_ROOT set what
-// has no flag or is too long for tests.
+// has no flag or is too long for tests. With LAUNCH_TEST_TAKES_SIGCHLD a thread of the supervisor
+// takes that signal, as one of a driver may.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "trainer/core/command_line.h"
@@ -271,6 +273,15 @@ int RunSupervisor(int argc, char** argv) {
     ReadMilliseconds("LAUNCH_TEST_REPEAT_MS", &command.options.repeat);
     if (const char* root = std::getenv("LAUNCH_TEST_MEMORY_ROOT")) {
       command.options.memory_root = root;
+    }
+    if (std::getenv("LAUNCH_TEST_TAKES_SIGCHLD") != nullptr) {
+      std::thread([] {
+        sigset_t ended;
+        sigemptyset(&ended);
+        sigaddset(&ended, SIGCHLD);
+        pthread_sigmask(SIG_UNBLOCK, &ended, nullptr);
+        SleepForEver();
+      }).detach();
     }
     return Launch(command.options, command.argv);
   } catch (const Error& error) {

@@ -342,6 +342,12 @@ TEST(SupervisorTest, ARankThatReturnsZeroIsNoFailure) {
   EXPECT_EQ(it.errors(), "");
 }
 
+// The signal is this process's: a thread that does not block it may have it, as a driver's may.
+TEST(SupervisorTest, RanksWhoseSignalAnotherThreadTakesAreReaped) {
+  Launched it(kTwo, {"all:print=done"}, {{"LAUNCH_TEST_TAKES_SIGCHLD", "1"}});
+  EXPECT_EQ(it.Wait(), 0) << it.All();
+}
+
 TEST(SupervisorTest, TheFirstThatFailedIsNamedAndItsCodeReturned) {
   for (const int code : {1, 2, 3, 4, 5, 7, 200}) {
     Launched it(kThree, {"1:exit=" + std::to_string(code), "0:sleep", "2:sleep"},
