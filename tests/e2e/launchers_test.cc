@@ -81,8 +81,9 @@ TEST(Launchers, TwoTrainAsOneDoes) {
   Hosts hosts(job, 2, 2);
   const std::string file = job.dir().Write("secret.txt", std::string(kSecret) + "\n");
   chmod(file.c_str(), 0600);
-  hosts.Start(1, {}, {"--rdzv-secret-file", file, "--log-dir", job.dir() / "logs"});
-  hosts.Start(0, {}, {}, {{"FSDP_TRAIN_SECRET", kSecret}});
+  hosts.Start(1, {}, {"--rdzv-secret-file", file, "--log-dir", job.dir() / "logs"},
+              {{"FSDP_TRAIN_HOST", "b"}});
+  hosts.Start(0, {}, {}, {{"FSDP_TRAIN_SECRET", kSecret}, {"FSDP_TRAIN_HOST", "a"}});
   for (const auto& launcher : hosts.started) {
     const Outcome outcome = launcher->Wait();
     EXPECT_EQ(outcome.code, 0) << outcome.Text();
@@ -90,6 +91,9 @@ TEST(Launchers, TwoTrainAsOneDoes) {
     EXPECT_FALSE(Holds(outcome.out, kSecret));
   }
   ExpectSameBits(Steps(job.run_dir()), want, 10);
+  // Of two names, this machine is two hosts: the same bits, over a wire.
+  EXPECT_EQ(want[0]["communication"]["network_bytes"], 0);
+  EXPECT_GT(Steps(job.run_dir())[0]["communication"]["network_bytes"], 0);
   EXPECT_TRUE(Exists(job.dir() / "logs/rank_2.log"));  // Numbers are those of the job.
   EXPECT_TRUE(Exists(job.dir() / "logs/rank_3.log"));
   EXPECT_FALSE(Exists(job.dir() / "logs/rank_0.log"));

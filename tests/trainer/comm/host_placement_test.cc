@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +106,18 @@ TEST(FindHostsTest, WhatCannotBeReachedIsAnotherHost) {
   }
 }
 
+// One machine stands for several: no name is a name, too.
+TEST(FindHostsTest, NamesMakeHosts) {
+  for (const Outcome& outcome : RunProcessRanks(4, [](Rank& rank) {
+         const char* const names[] = {"node a", "", "node a", "node b"};
+         setenv("FSDP_TRAIN_HOST", names[rank.rank], 1);
+         return HostsOf(rank);
+       })) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.result, "0102");
+  }
+}
+
 TEST(LocalAddressTest, IsTheOneTowardsTheMaster) {
   EXPECT_EQ(AddressTowards("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(AddressOfInterface("lo"), "127.0.0.1");
@@ -117,6 +130,23 @@ TEST(LocalAddressTest, IsTheOneTowardsTheMaster) {
     EXPECT_NE(text.find("there are: "), std::string::npos);
     EXPECT_NE(text.find("lo"), std::string::npos);
   }
+}
+
+TEST(LocalAddressTest, ItsInterfaceIsTold) {
+  EXPECT_EQ(InterfaceTowards("127.0.0.1"), "");
+  EXPECT_EQ(InterfaceTowards("no.such.host.invalid"), "");
+  setenv("FSDP_TRAIN_IFACE", "wire7", 1);
+  EXPECT_EQ(InterfaceTowards("127.0.0.1"), "wire7");
+  unsetenv("FSDP_TRAIN_IFACE");
+  struct if_nameindex* const all = ::if_nameindex();
+  for (const struct if_nameindex* i = all; i->if_index != 0; ++i) {
+    if (std::string(i->if_name) == "lo") continue;
+    try {
+      EXPECT_EQ(InterfaceTowards(AddressOfInterface(i->if_name)), i->if_name);
+    } catch (const ConfigError&) {  // It has no address.
+    }
+  }
+  if_freenameindex(all);
 }
 
 }  // namespace

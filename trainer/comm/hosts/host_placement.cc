@@ -34,14 +34,18 @@ std::string Nonce() {
   return out.str();
 }
 
-// The words of a card: where its process is to be found, and what its memory begins with.
+// The words of a card: where its process is to be found, what its memory begins with, and the name
+// of its host to the end.
 struct Proof {
-  std::string space, nonce;
+  std::string space, nonce, host;
 
-  std::string ToString() const { return space + " " + nonce; }
+  std::string ToString() const { return space + " " + nonce + " " + host; }
   static Proof Parse(const std::string& words) {
     Proof proof;
-    std::istringstream(words) >> proof.space >> proof.nonce;
+    std::istringstream in(words);
+    in >> proof.space >> proof.nonce;
+    in.get();
+    std::getline(in, proof.host);
     return proof;
   }
 };
@@ -157,8 +161,16 @@ std::string HostPlacement::NamesOf(int host) const {
   return text;
 }
 
-HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size) {
-  const Proof own{ProcessSpace(), Nonce()};
+std::string NamedHost() {
+  const char* const name = std::getenv("FSDP_TRAIN_HOST");
+  std::string host = name == nullptr ? "" : name;
+  std::replace(host.begin(), host.end(), '\n', ' ');  // A card has a line of words.
+  return host;
+}
+
+HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size,
+                        const std::string& host) {
+  const Proof own{ProcessSpace(), Nonce(), host};
   const UniqueFd memory = MakeSharedMemory(kProofBytes);
   std::memcpy(SharedMapping(memory.get(), kProofBytes).data(), own.nonce.data(), own.nonce.size());
   Card mine = MyCard();
@@ -170,7 +182,8 @@ HostPlacement FindHosts(Store& store, const std::string& name, int rank, int siz
   for (int r = 0; r < rank && lowest == rank; ++r) {
     const Card card = Card::Parse(cards[r]);
     const Proof proof = Proof::Parse(card.words);
-    if (proof.space == own.space && Reaches(card, proof.nonce)) lowest = r;
+    if (proof.host != own.host || proof.space != own.space) continue;
+    if (Reaches(card, proof.nonce)) lowest = r;
   }
   std::vector<int> key;
   for (const std::string& text :
@@ -237,6 +250,27 @@ std::string AddressOfInterface(const std::string& interface) {
   }
   throw ConfigError("FSDP_TRAIN_IFACE=" + interface +
                     ": no such network interface, or it has no address; there are: " + others);
+}
+
+std::string InterfaceTowards(const std::string& master) {
+  const char* const given = std::getenv("FSDP_TRAIN_IFACE");
+  if (given != nullptr && *given != 0) return given;
+  std::string address;
+  try {
+    address = AddressTowards(master);
+  } catch (const CommError&) {  // Joining the store says it.
+    return "";
+  }
+  ifaddrs* found = nullptr;
+  if (IsLoopbackText(address) || getifaddrs(&found) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(found, &freeifaddrs);
+  for (const ifaddrs* a = list.get(); a != nullptr; a = a->ifa_next) {
+    const int family = a->ifa_addr != nullptr ? a->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (Numeric(a->ifa_addr, size) == address) return a->ifa_name;
+  }
+  return "";
 }
 
 std::string AgreeOnAddress(Store& store, const std::string& name, int rank, int size,

@@ -50,11 +50,16 @@ class HostPlacement {
   std::vector<std::vector<int>> ranks_of_;
 };
 
+// $FSDP_TRAIN_HOST; empty without it.
+std::string NamedHost();
+
 // All ranks call this, with a `name` used once. Two ranks share a host where one can open the
-// other's memory and finds there what it was promised. No environment is asked, and machines cloned
+// other's memory and finds there what it was promised. No launcher is asked, and machines cloned
 // from one image are told apart. Ranks of different containers or users count as of different
-// hosts. Blocks. Throws CommError as Exchange does.
-HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size);
+// hosts, and so do ranks with another `host`: one machine can stand for several. Blocks. Throws
+// CommError as Exchange does.
+HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size,
+                        const std::string& host = NamedHost());
 
 // The address, numeric, from which this host sends to `host`. Nothing is sent. Throws CommError.
 std::string AddressTowards(const std::string& host);
@@ -62,6 +67,10 @@ std::string AddressTowards(const std::string& host);
 // The address of a network interface, IPv4 before IPv6. Throws ConfigError naming the interfaces
 // there are.
 std::string AddressOfInterface(const std::string& interface);
+
+// The interface that AddressTowards(`master`) is of, or $FSDP_TRAIN_IFACE; empty for a loopback
+// address, and where there is no way to `master`.
+std::string InterfaceTowards(const std::string& master);
 
 // Each rank's AddressTowards(`master`), the host of the store. On the master's own host that may be
 // the loopback device (a name in /etc/hosts); there it is the address by which other hosts know it.
