@@ -51,7 +51,7 @@ struct EmulatedGpus {
   // Numbers of a rank's collectives, counted from 1; 0: none.
   //   nccl_fails    the last rank of a communicator has an asynchronous error
   //   nccl_hangs    the last rank never comes, and does not know it
-  //   nccl_blocks   its host stays in the call until the call is aborted
+  //   nccl_blocks   its host stays in the call for seconds
   //   nccl_strands  is done for all others, and never ends on the last rank
   int64_t nccl_fails = 0, nccl_hangs = 0, nccl_blocks = 0, nccl_strands = 0;
 };

@@ -6,7 +6,8 @@
 //   Sums    From the last rank to the first, each partial sum rounded to the type: not the order
 //           of the CPU's transports, nor their roundings.
 //   Stuck   A call that waits for a rank that does not come waits until its own rank aborts: an
-//           abort ends nothing of others.
+//           abort ends nothing of others. A call whose driver does not return (nccl_blocks) ends by
+//           itself, late.
 //   Later   A call is ncclInProgress until it has been asked about three times, and not on the
 //           stream before: the real one of 2.28 has a thread launch it.
 //   Slow    The first call of a communicator that takes an algorithm makes connections: it waits
@@ -14,14 +15,20 @@
 //           each kind, one of its own for 8 MiB and more, and one from EmulatedGpus::nccl_middle
 //           on.
 //   Beside  Calls of two communicators of a GPU in flight on two streams end the program, unless
-//           NCCL_LAUNCH_ORDER_IMPLICIT is 1.
-//   Ends    An abort and a destroy return at once, and end what is in flight, give memory back and
-//           read the communicator's name for the last time a little later. A communicator that is
-//           finalized is in progress until nothing of it is in flight and it has been asked about
-//           three times more.
-//   Misuse  A call while one is in progress, two threads at once, a communicator that has been
-//           aborted, a call of one that is finalized, one that is destroyed before that is done:
-//           these end the program. Two ranks on one GPU are refused, as NCCL does.
+//           NCCL_LAUNCH_ORDER_IMPLICIT is 1 and the streams are of one priority: an event at a
+//           launch's completion orders no kernel of a higher one (driver_types.h of CUDA 13.0,
+//           cudaLaunchAttributeLaunchCompletionEvent). So does a call while one of another
+//           communicator of the GPU is in progress, which NCCL calls a race (src/strongstream.cc,
+//           NCCL_LAUNCH_RACE_FATAL).
+//   Ends    An abort and a destroy end what is in flight, and return when all ranks have begun to
+//           end the communicator, or are gone: each rank's proxy serves the others until then
+//           (src/init.cc, commFree; src/proxy.cc, npeers). Then they give memory back and read the
+//           communicator's name for the last time. A communicator that is finalized is in progress
+//           until nothing of it is in flight and it has been asked about three times more.
+//   Misuse  A call while one is in progress, two threads at once, an abort beside a call, a
+//           communicator that has been aborted, a call of one that is finalized, one that is
+//           destroyed before that is done: these end the program. Two ranks on one GPU are refused,
+//           as NCCL does, unless it is 2.30.3 and NCCL_MULTI_RANK_GPU_ENABLE is 1.
 #include <nccl.h>
 #include <unistd.h>
 
@@ -70,7 +77,7 @@ struct ncclComm {
   int64_t calls = 0;
   std::set<std::pair<Kind, int>> connected;  // By kind and algorithm.
   bool connecting = false;                   // The call in progress waits for the peers.
-  int polls_left = 0;                        // Until the call in progress is on its stream.
+  std::atomic<int> polls_left{0};            // Until the call in progress is on its stream.
   std::function<ncclResult_t()> launch;      // That.
   bool finalizing = false;
   int64_t taken = 0;           // Bytes of the GPU.
@@ -106,14 +113,27 @@ bool OrdersLaunches() {
   return text != nullptr && std::atoi(text) != 0;
 }
 
+int PriorityOf(cudaStream_t stream) {
+  int priority = 0;
+  (void)cudaStreamGetPriority(stream, &priority);
+  return priority;
+}
+
 // Kernels of two communicators may each hold what the other one's peer needs to begin.
 void CheckOrder(ncclComm_t comm, cudaStream_t stream) {
   std::lock_guard lock(live_mutex);
   for (const ncclComm_t other : Live()) {
-    if (other != comm && other->device == comm->device && other->member->in_flight > 0 &&
-        other->stream != stream && !OrdersLaunches()) {
+    if (other == comm || other->device != comm->device) continue;
+    if (other->polls_left > 0 && !other->finalizing) {
+      Die("calls of two communicators of one GPU at once");
+    }
+    if (other->member->in_flight == 0 || other->stream == stream) continue;
+    if (!OrdersLaunches()) {
       Die("two communicators in flight on two streams of one GPU, without "
           "NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    }
+    if (PriorityOf(other->stream) != PriorityOf(stream)) {
+      Die("two communicators in flight on streams of two priorities, which NCCL cannot order");
     }
   }
   comm->stream = stream;
@@ -131,7 +151,7 @@ bool OfTheGpu(const void* data) {
 constexpr int kPolls = 3;
 constexpr int64_t kLargeBytes = 8 << 20;
 constexpr const char* kStep = "a graph of cuDNN's";  // That is executed.
-constexpr std::chrono::milliseconds kEndsLater{5};
+constexpr std::chrono::seconds kDriverReturns{4};    // Behind all patience of the tests.
 constexpr int64_t kBytesOfACommunicator = 1 << 20, kBytesOfAKind = 2 << 20;
 
 bool Take(ncclComm_t comm, int64_t bytes) {
@@ -153,7 +173,7 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   const int64_t turn = comm->calls++;
   const std::shared_ptr<Member> blocked = comm->member;
   if (blocked->rank == blocked->size - 1 && turn + 1 == fsdp::TheEmulatedGpus().nccl_blocks) {
-    while (!blocked->aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(kDriverReturns);
     return ncclSystemError;
   }
   comm->member->Called(turn);
@@ -189,23 +209,19 @@ ncclResult_t Issue(ncclComm_t comm, Work work, cudaStream_t stream) {
   return ncclInProgress;
 }
 
-// The rest is for a thread, and later: what is in flight, the memory, the name that the user gave.
 void End(ncclComm_t comm) {
   {
     std::lock_guard lock(live_mutex);
     if (Live().erase(comm) == 0) Die("a communicator that has been aborted, or never was");
+    if (comm->inside > 0) Die("an abort beside a call of the same communicator");
   }
-  std::thread([comm] {
-    std::this_thread::sleep_for(kEndsLater);
-    comm->member->aborted = true;
-    while (comm->inside > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (comm->joining.joinable()) comm->joining.join();
-    if (comm->name != nullptr && comm->name_then != comm->name)
-      Die("a communicator's name is gone");
-    (void)fsdp::TakeEmulatedMemory(-comm->taken);
-    delete comm;
-    fsdp::CountEmulatedCall("NCCL's end of a communicator");
-  }).detach();
+  comm->member->aborted = true;
+  if (comm->joining.joinable()) comm->joining.join();
+  comm->member->EndWithPeers();
+  if (comm->name != nullptr && comm->name_then != comm->name) Die("a communicator's name is gone");
+  (void)fsdp::TakeEmulatedMemory(-comm->taken);
+  delete comm;
+  fsdp::CountEmulatedCall("NCCL's end of a communicator");
 }
 
 std::byte* Bytes(const void* data) {
@@ -377,7 +393,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Comes beside a call, which ends.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   fsdp::CountEmulatedCall("ncclCommAbort");
   End(comm);

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <type_traits>
 
 #include "tests/emulated/cudart.h"
 #include "trainer/comm/gate.h"
+#include "trainer/comm/shm/shared_memory.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/unique_fd.h"
 
@@ -19,7 +21,9 @@ namespace fsdp::fake_nccl {
 
 struct Member::Shared {
   struct Slot {
-    std::atomic<int> device;      // 1 + its GPU; 0: it has not joined.
+    std::atomic<int> device;  // 1 + its GPU; 0: it has not joined.
+    std::atomic<int> pid;
+    std::atomic<bool> ends;
     std::atomic<int64_t> called;  // Collectives, by its host.
     Call call;
   };
@@ -107,13 +111,18 @@ void Member::Join(int pid, int fd) {
   }
   memory_ = static_cast<std::byte*>(memory);
   Shared& shared = this->shared();
+  shared.slots[rank].pid = getpid();
   shared.slots[rank].device = device_ + 1;
   ++shared.joined;
   while (shared.joined < size && !aborted) Nap();
   if (aborted) return;
+  // From 2.30.3 on two ranks may have one GPU where the user says so (src/init.cc).
+  const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  const bool two = enabled != nullptr && std::atoi(enabled) == 1 && TheEmulatedGpus().nccl >= 23003;
   for (int a = 0; a < size; ++a) {
+    int same = 0;
     for (int b = 0; b < a; ++b) {
-      if (shared.slots[a].device != shared.slots[b].device) continue;
+      if (shared.slots[a].device != shared.slots[b].device || (two && ++same < 2)) continue;
       return Fail(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(b) +
                                         " and rank " + std::to_string(a) + " both on CUDA device " +
                                         std::to_string(shared.slots[a].device - 1));
@@ -121,6 +130,16 @@ void Member::Join(int pid, int fd) {
   }
   if (rank == 0 && pid == getpid()) close(fd);
   state = ncclSuccess;
+}
+
+void Member::EndWithPeers() {
+  if (memory_ == nullptr) return;
+  Shared& shared = this->shared();
+  shared.slots[rank].ends = true;
+  const auto over = [&](const Shared::Slot& slot) {
+    return slot.ends || slot.device == 0 || PeerProcess(slot.pid).HasEnded();
+  };
+  while (!std::all_of(shared.slots, shared.slots + size, over)) Nap();
 }
 
 void Member::Called(int64_t turn) { shared().slots[rank].called = turn + 1; }

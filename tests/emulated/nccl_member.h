@@ -55,6 +55,8 @@ class Member {
   // Runs on a thread of its own, until all have joined or it is aborted. The file belongs to
   // process `pid`.
   void Join(int pid, int fd);
+  // Blocks until all who have joined end the communicator, or their processes have ended.
+  void EndWithPeers();
   // Called(): this rank's host has made its call `turn`, from 0. AllHaveCalled(): all hosts have.
   void Called(int64_t turn);
   bool AllHaveCalled(int64_t turn);

@@ -15,7 +15,8 @@
 namespace fsdp {
 
 // Groups of the same ranks in the same order share one communicator; but with two queues gathers
-// have one of their own, so that they overtake reductions. A rank alone needs none.
+// have one of their own, so that none waits for the end of a reduction: on a CPU gathers overtake
+// reductions, and NCCL begins both in the order of the calls. A rank alone needs none.
 class MeshCommunicators {
  public:
   // All ranks of the group call it. `name` is new each time, and another for another group.

@@ -167,6 +167,12 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
                    const std::function<ExitCode(const Job&)>& work) {
   const auto stop_requested = [&] { return signals.stop_requested(); };
   const ChosenDevice device = DeviceFor(recipe, environment);
+  if (environment.world_size > 1 && device.type == DeviceType::kCuda) {
+    // Of several networks NCCL takes the first by its own order; the job's is known to connect.
+    const std::string interface = InterfaceTowards(environment.master_addr);
+    const std::string only = "=" + interface;
+    if (!interface.empty()) setenv("NCCL_SOCKET_IFNAME", only.c_str(), /*overwrite=*/0);
+  }
   std::unique_ptr<Store> store;
   Job job;
   job.rank = environment.rank;
@@ -307,7 +313,7 @@ std::string HowToGoOn(const Recipe& recipe) {
 void CheckInitialWeights(const Recipe& recipe) {
   if (!recipe.model.init_from || GoesOn(recipe)) return;
   const ModelShape shape = ShapeFor(recipe);  // Its words on config.json come first, as in a run.
-  OpenInitialWeights(*recipe.model.init_from, FindHeadToDraw(shape, *recipe.model.init_from).head);
+  OpenInitialWeights(recipe.model, FindHeadToDraw(shape, recipe.model).head);
 }
 
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,

@@ -32,6 +32,21 @@ class SignalsBlocked {
 
 }  // namespace
 
+std::string SetGpuEnvironment() {
+  constexpr int kFewest = 24;
+  constexpr const char* kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
+  static std::string said;
+  (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  const char* const given = std::getenv(kConnections);
+  if (given != nullptr && std::atoi(given) >= kFewest) return said;
+  if (given != nullptr) {
+    said = std::string(kConnections) + "=" + given + " is raised to 32: with fewer, streams that " +
+           "should work side by side wait for each other";
+  }
+  (void)setenv(kConnections, "32", /*overwrite=*/1);
+  return said;
+}
+
 // The driver starts a thread that stays. If it blocked no signals, it would take the SIGCHLD that
 // the supervisor of `launch` waits for.
 Gpus FindGpus() {
@@ -95,6 +110,9 @@ ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world, 
                   chosen.name;
     if (chosen.sharers > 1) {
       chosen.note += ", which " + std::to_string(chosen.sharers) + " ranks of this host share";
+    }
+    if (const std::string raised = SetGpuEnvironment(); !raised.empty()) {
+      chosen.note += "; " + raised;
     }
     return chosen;
   }

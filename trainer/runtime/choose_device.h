@@ -36,6 +36,19 @@ struct GpuMemory {
 [[gnu::weak]] Gpus FindCudaGpus();
 [[gnu::weak]] GpuMemory CudaMemoryOf(int gpu);
 
+// Variables that CUDA and NCCL read when they begin. main() calls it, before there are threads;
+// what makes a device calls it again, which changes nothing.
+//   CUDA_DEVICE_MAX_CONNECTIONS  32, its maximum, where it is unset or below 24. A stream beyond
+//   that
+//                                number shares a hardware queue with another stream and waits for
+//                                what that one waits for. A rank has 8 streams, NCCL two for each
+//                                of up to 4 communicators and one for their order, cuDNN its own.
+//   NCCL_LAUNCH_ORDER_IMPLICIT   1 where it is unset: communicators in flight together may wait for
+//                                each other for ever without it (NCCL 2.28, "Using multiple NCCL
+//                                communicators concurrently").
+// Returns a line where it has overruled the user, at any call; otherwise empty.
+std::string SetGpuEnvironment();
+
 // Asks the driver and takes no GPU memory. Everything is empty where the program was built without
 // CUDA.
 Gpus FindGpus();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <limits>
@@ -437,6 +438,8 @@ std::shared_ptr<const NcclLibrary> FindNccl() { return std::make_shared<const Nc
 
 std::string VersionText(const NcclLibrary& nccl) { return GpuLibraryVersionText(nccl.version); }
 
+int VersionOf(const NcclLibrary& nccl) { return nccl.version; }
+
 std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclLibrary> nccl,
                                                      Device& device, Store& store,
                                                      const std::string& name,
@@ -461,7 +464,12 @@ std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclL
     link->Connect([&] {
       if (patience.over()) {
         std::ostringstream why;
-        why << "not connected within " << options.comm.timeout_s << " s";
+        const char* const interface = std::getenv("NCCL_SOCKET_IFNAME");
+        why << "not connected within " << options.comm.timeout_s << " s, over "
+            << (interface != nullptr
+                    ? "NCCL_SOCKET_IFNAME=" + std::string(interface)
+                    : "an interface of NCCL's choice (NCCL_SOCKET_IFNAME names one)")
+            << "; InfiniBand's adapters are NCCL_IB_HCA's; NCCL_DEBUG=INFO says what it tries";
         throw CommError(why.str());
       }
       if (!ask.over()) return;

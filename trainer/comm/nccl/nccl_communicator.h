@@ -22,6 +22,7 @@ class NcclLibrary;  // nccl_link.h
 // DeviceError that says what is wrong and where it was looked for.
 [[gnu::weak]] std::shared_ptr<const NcclLibrary> FindNccl();
 [[gnu::weak]] std::string VersionText(const NcclLibrary& nccl);  // "2.28.9".
+[[gnu::weak]] int VersionOf(const NcclLibrary& nccl);            // 22809.
 
 // Memory of the GPU that a communicator takes for itself, however large the tensors are.
 inline constexpr int64_t kNcclStagingBytes = 32 << 20;

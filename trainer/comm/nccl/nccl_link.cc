@@ -1,8 +1,6 @@
 #include "trainer/comm/nccl/nccl_link.h"
 
 #include <chrono>
-#include <cstdlib>
-#include <future>
 #include <mutex>
 #include <set>
 #include <string>
@@ -11,6 +9,8 @@
 
 #include "trainer/comm/patience.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/left_behind.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpu_libraries.h"
 
 namespace fsdp {
@@ -35,10 +35,7 @@ void Resolve(const FoundGpuLibrary& library, const char* name, Function& functio
 }  // namespace
 
 NcclLibrary::NcclLibrary() {
-  // Communicators are in flight together, on streams of their own. Without this, which is off by
-  // default, NCCL's guide says (2.28, "Using multiple NCCL communicators concurrently"), they may
-  // wait for each other for ever. Read when NCCL is opened.
-  (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  (void)SetGpuEnvironment();
   const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kNccl, GpuLibraryPlaces());
   if (!found.function) {
     throw DeviceError("ranks with a GPU each need NCCL, " +
@@ -87,16 +84,6 @@ const char* KeepForEver(const std::string& name) {
   static auto* const names = new std::set<std::string>;
   const std::lock_guard lock(mutex);
   return names->insert(name).first->c_str();
-}
-
-// Calls end(), and leaves it behind after `patience_s`: it may wait for peers that do not come.
-void Leave(double patience_s, std::function<void()> end) {
-  std::packaged_task<void()> task(std::move(end));
-  const std::future<void> done = task.get_future();
-  std::thread thread(std::move(task));
-  const bool ended =
-      done.wait_for(std::chrono::duration<double>(patience_s)) == std::future_status::ready;
-  ended ? thread.join() : thread.detach();
 }
 
 }  // namespace
@@ -177,9 +164,13 @@ void NcclLink::Abort() {
     (void)lock.try_lock();
   }
   const ncclComm_t comm = comm_.exchange(nullptr);
-  if (lock.owns_lock()) lock.unlock();
+  if (!lock.owns_lock()) {  // An abort frees what the call that is inside uses.
+    CountLeftBehind();
+    return;
+  }
+  lock.unlock();
   if (comm == nullptr) return;
-  Leave(kAbortPatience_s, [nccl = nccl_, comm] { (void)nccl->CommAbort(comm); });
+  EndWithin(kAbortPatience_s, [nccl = nccl_, comm] { (void)nccl->CommAbort(comm); });
 }
 
 void NcclLink::Finish() {
@@ -187,7 +178,7 @@ void NcclLink::Finish() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   lock.unlock();
   if (comm == nullptr) return;
-  Leave(kFinishPatience_s + kAbortPatience_s, [nccl = nccl_, comm] {
+  EndWithin(kFinishPatience_s + kAbortPatience_s, [nccl = nccl_, comm] {
     ncclResult_t state = nccl->CommFinalize(comm);
     if (state == ncclSuccess) state = ncclInProgress;  // It has begun.
     Patience patience(std::chrono::duration_cast<Patience::Clock::duration>(

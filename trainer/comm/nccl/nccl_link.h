@@ -42,10 +42,10 @@ class NcclLibrary {
   decltype(&ncclRecv) Recv;
 };
 
-// Any thread may call any function: NCCL sees one call at a time, but for an abort. NCCL does not
-// wait for peers in a call (config.blocking = 0). But where a GPU's queue is full a launch waits
-// for the work in it, for ever if a peer has gone. Then the abort comes beside that call, and ends
-// it.
+// Any thread may call any function: NCCL sees one call at a time. NCCL does not wait for peers in a
+// call (config.blocking = 0). But where a driver does not return, neither does a launch. An abort
+// beside that call would free what it uses, so the communicator is left behind with its thread
+// (core/left_behind.h).
 class NcclLink {
  public:
   // Begins to connect this rank of the thread's GPU. Throws CommError.
@@ -74,9 +74,10 @@ class NcclLink {
   // an abort.
   void Finish();
 
-  // Ends this rank's work on the GPU; the peers' goes on waiting. To be called once. NCCL says that
-  // all ranks should abort, so a call of NCCL that does not return is left behind after
-  // kAbortPatience_s.
+  // Ends this rank's work on the GPU; the peers' goes on waiting. To be called once. NCCL's abort
+  // returns once all ranks have closed their connections, so it is left behind after
+  // kAbortPatience_s; and so is a communicator that another thread is inside for longer than
+  // kCallPatience.
   void Abort();
 
  private:

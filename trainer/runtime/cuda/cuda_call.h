@@ -1,6 +1,5 @@
-// Checked calls of the CUDA runtime, calls that only the driver has, the environment that CUDA
-// reads, and waits for the GPU without a call that waits in the driver. Included by this directory
-// alone.
+// Checked calls of the CUDA runtime, calls that only the driver has, and waits for the GPU without
+// a call that waits in the driver. Included by this directory alone.
 // Tests: tests/trainer/runtime/cuda/cuda_device_test.cc
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_CUDA_CUDA_CALL_H_
@@ -10,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -41,14 +39,6 @@ struct DriverCalls {
   StreamValueCall write_value = nullptr;
 };
 DriverCalls FindDriverCalls();  // Throws DeviceError.
-
-// Sets CUDA_DEVICE_MAX_CONNECTIONS to 32, its maximum, where it is unset. A stream beyond that
-// number shares a hardware queue with another stream and waits for what that one waits for. The
-// default is 8, and a rank has 8 streams beside those of NCCL and cuDNN. Call it before the first
-// CUDA call, which reads the variable. Any thread may call.
-inline void SetCudaEnvironment() {
-  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-}
 
 // Blocks until `passed()`: yields at first, then sleeps for a sixteenth of the time waited so far,
 // 20 us to 1 ms.

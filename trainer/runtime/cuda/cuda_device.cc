@@ -10,6 +10,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
 #include "trainer/runtime/cuda/cuda_stream.h"
@@ -153,7 +154,7 @@ void CudaDevice::DoFree(std::byte* data, int64_t bytes, MemoryPlace place) noexc
 }  // namespace
 
 std::unique_ptr<Device> CreateCudaDevice(const CudaOptions& options) {
-  SetCudaEnvironment();
+  SetGpuEnvironment();
   return std::make_unique<CudaDevice>(options);
 }
 

@@ -8,7 +8,7 @@
 namespace fsdp {
 
 Gpus FindCudaGpus() {
-  SetCudaEnvironment();
+  SetGpuEnvironment();
   Gpus gpus;
   gpus.built = true;
   // Without a driver the runtime's other calls speak of an insufficient one.

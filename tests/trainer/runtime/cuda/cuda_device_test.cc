@@ -687,11 +687,18 @@ TEST_F(CudaDeviceTest, EnvironmentMakesItWait) {
   EXPECT_TRUE(done);
 }
 
-TEST_F(CudaDeviceTest, ConnectionsThatTheUserSetsAreKept) {
+// Megatron-LM's scripts export 1: no stream would overlap another.
+TEST_F(CudaDeviceTest, ConnectionsThatAreEnoughAreKept) {
   const char* const name = "CUDA_DEVICE_MAX_CONNECTIONS";
-  ASSERT_EQ(setenv(name, "9", 1), 0);
+  ASSERT_EQ(setenv(name, "24", 1), 0);
+  EXPECT_EQ(ChooseDevice(WantedDevice::kCuda, 0, 1).note.find(name), std::string::npos);
+  EXPECT_STREQ(std::getenv(name), "24");
+  ASSERT_EQ(setenv(name, "1", 1), 0);
   (void)CreateCudaDevice({});
-  EXPECT_STREQ(std::getenv(name), "9");
+  EXPECT_STREQ(std::getenv(name), "32");
+  EXPECT_NE(ChooseDevice(WantedDevice::kCuda, 0, 1)
+                .note.find("; CUDA_DEVICE_MAX_CONNECTIONS=1 is raised to 32"),
+            std::string::npos);
   ASSERT_EQ(unsetenv(name), 0);
   (void)CreateCudaDevice({});
   EXPECT_STREQ(std::getenv(name), "32");
