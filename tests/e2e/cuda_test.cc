@@ -191,12 +191,14 @@ TEST(Cuda, RanksShareAGpuAndItsMemory) {
 }
 
 // WithText()'s run by so many ranks of an emulated machine.
-Outcome Launch(const Job& job, int ranks, const std::string& machine, const Strings& more) {
+Outcome Launch(const Job& job, int ranks, const std::string& machine, const Strings& more,
+               bool may_share = false) {
   Strings arguments = {"launch", "--nproc-per-node", std::to_string(ranks), "--"};
   Strings settings = {"log.every=1"};
   settings.insert(settings.end(), more.begin(), more.end());
   for (const std::string& flag : WithText(job, "cuda", settings)) arguments.push_back(flag);
-  return OnGpu(arguments, {{"FSDP_TRAIN_EMULATED_GPUS", machine}});
+  return OnGpu(arguments, {{"FSDP_TRAIN_EMULATED_GPUS", machine},
+                           {"NCCL_MULTI_RANK_GPU_ENABLE", may_share ? "1" : "0"}});
 }
 
 // Over the host's memory where they share one; with run.deterministic the same bits.
@@ -227,6 +229,20 @@ TEST(Cuda, RanksWithAGpuEachUseNccl) {
     EXPECT_EQ(LossesOf(deterministic), LossesOf(shared));
     EXPECT_EQ(LossesOf(native).size(), LossesOf(shared).size());
   }
+}
+
+// NCCL's half of the program, on a machine with one GPU; hosts may be named apart, too.
+TEST(Cuda, TwoRanksOfOneGpuMayUseNccl) {
+  Job shared, apart;
+  const Outcome pinned = Launch(shared, 2, "count=1 nccl=22809", {"run.deterministic=true"}, true);
+  EXPECT_EQ(pinned.code, 0) << pinned.Text();
+  EXPECT_NE(pinned.out.find("which NCCL refuses"), std::string::npos) << pinned.Text();
+  const Outcome nccl = Launch(apart, 2, "count=1 nccl=23003", {"run.deterministic=true"}, true);
+  EXPECT_EQ(nccl.code, 0) << nccl.Text();
+  EXPECT_NE(nccl.out.find("collectives over NCCL 2.30.3, with two ranks on a GPU"),
+            std::string::npos)
+      << nccl.Text();
+  EXPECT_EQ(LossesOf(apart), LossesOf(shared));
 }
 
 // Before a run takes memory or touches the disk; alone, and on a GPU that ranks share, it is not

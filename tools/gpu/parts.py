@@ -1,11 +1,15 @@
 """The parts of tools/gpu/kit: each gives the names of its rows, and what makes them."""
 
+import contextlib
 import functools
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
+import signal
+import socket
 import statistics
 import time
 
@@ -207,11 +211,72 @@ def ranks(kit):
         yield f"gathers in {form}, 2 ranks", quantized
 
 
-def one_gpu():
-    raise Refused("there is one GPU, and NCCL wants one for each rank")
+# NCCL from 2.30.3 on takes two ranks on one GPU, where it is told so; without MPS they take turns on it.
+SHARED_FROM = (2, 30, 3)
+SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
+STARTS, LONGEST_START_S = 20, 10
 
 
-def collectives(kit, ranks):
+def nccl_version(kit):
+    found = re.search(r"libnccl[^:]*:.*?([0-9]+)\.([0-9]+)\.([0-9]+)", kit.fsdp("devices"))
+    return tuple(map(int, found.groups())) if found else (0, 0, 0)
+
+
+def two_hosts(kit, recipe, environment, *settings):
+    """The losses of two ranks on hosts of different names, each with a launcher of its own."""
+    run = kit.scratch / f"hosts{kit.runs}"
+    kit.runs += 1
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    launchers = []
+    for node in (0, 1):
+        flags = ["launch", "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 1, "--rdzv-endpoint",
+                 f"localhost:{port}", "--", "--config", recipe, "--device", "cuda"]
+        for setting in (f"run.dir={run}", *settings):
+            flags += ["--set", setting]
+        launchers.append(kit.start(kit.program, *flags,
+                                   environment={**environment, "FSDP_TRAIN_HOST": f"host{node}"}))
+    for launcher in launchers:
+        kit.finish(launcher)
+    return losses_of(run)
+
+
+def start_and_end(kit, recipe, environment):
+    """The longest of so many starts and ends of a run of three steps."""
+    seconds = []
+    for _ in range(3 if kit.small else STARTS):
+        begin = time.monotonic()
+        kit.train(recipe, "cuda", ranks=2, environment=environment)
+        seconds.append(time.monotonic() - begin)
+    return row(max(seconds) < LONGEST_START_S, f"{len(seconds)} starts and ends of 3 steps: the longest "
+               f"took {max(seconds):.1f} s, the median {statistics.median(seconds):.1f} s", seconds=seconds)
+
+
+def killed(kit, recipe, environment):
+    """What the other rank says of one that is killed in step 5, and after how long it ends."""
+    run = kit.scratch / "killed"
+    flags = ["launch", "--nproc-per-node", 2, "--", "--config", recipe, "--device", "cuda", "--set",
+             f"run.dir={run}", "--set", "train.steps=1000000", "--set", "log.every=1"]
+    launcher = kit.start(kit.program, *flags, environment=environment)
+    victim = None
+    while victim is None:
+        time.sleep(0.05)
+        if launcher.poll() is not None or time.monotonic() > kit.row_deadline:
+            return row(False, "step 5 did not come: " + kit.words_of(launcher)[-1])
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if records(run)[-1]["step"] >= 5:
+                children = pathlib.Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+                victim = int(children.read_text().split()[-1])
+    begin = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    words = kit.words_of(launcher)
+    seconds = time.monotonic() - begin
+    return row(launcher.returncode == 137 and seconds < 60, f"all ended {seconds:.1f} s after kill -9, exit "
+               f"code {launcher.returncode}: {words[-1]}", seconds=seconds, said=words[-20:])
+
+
+def collectives(kit, ranks, environment=None):
     """All that a run asks of NCCL, timed; of one rank a copy each."""
     of_one = ", one rank" if ranks == 1 else ""
     sizes_of_it = ["--sizes", "4k", "--batches", 1] if kit.small else []
@@ -219,7 +284,7 @@ def collectives(kit, ranks):
         def make(flags=flags):
             found = json.loads(kit.fsdp("bench", "comm", "--device", "cuda", "--transport", "nccl",
                                         "--ranks", ranks, "--dtype", "bf16", "--json", *flags,
-                                        *sizes_of_it))["collectives"]
+                                        *sizes_of_it, environment=environment))["collectives"]
             best = {}
             for one in found:
                 rate = one["bytes"] / one["seconds"] * 1e-9
@@ -231,27 +296,58 @@ def collectives(kit, ranks):
 
 
 def nccl(kit):
-    """NCCL's calls, of one rank; of two with a GPU each its rates, and losses against one rank's"""
+    """NCCL: rates, losses against one rank's, two hosts, starts, a kill, memory; 2 ranks on 1 GPU, or all GPUs"""
     gpus = sum(line.strip().startswith("cuda ") and "none:" not in line
                for line in kit.fsdp("devices").splitlines())
     if gpus == 0:
         raise Refused("there is no GPU")
+    environment = {}
     if gpus == 1:
         yield from collectives(kit, ranks=1)
-        yield "two ranks", one_gpu
-        return
-    recipe = kit.recipe("gpt2")
+        if nccl_version(kit) < SHARED_FROM:
+            def older():
+                raise Refused("there is one GPU, and NCCL before 2.30.3 wants one for each rank")
+            yield "two ranks", older
+            return
+        environment = SHARED
+    ranks = max(2, gpus)
+    recipe, short = kit.recipe("gpt2"), kit.recipe("gpt2", 3)
     alone = functools.cache(lambda precision: kit.losses(
-        recipe, "cuda", "fsdp.mixed_precision=" + PRECISIONS[precision]))
+        kit.recipe("gpt2"), "cuda", "fsdp.mixed_precision=" + PRECISIONS[precision]))
+
+    def beside_one(precision, got):
+        return within(apart(got, alone(precision)), LIMITS[precision], "one rank's")
     for strategy, precision in (("full_shard", "fp32"), ("no_shard", "fp32"), ("full_shard", "bf16")):
         for how in ("false", "true"):
-            def make(strategy=strategy, precision=precision, how=how):
-                got = kit.losses(recipe, "cuda", "fsdp.sharding_strategy=" + strategy,
-                                 "fsdp.mixed_precision=" + PRECISIONS[precision],
-                                 "run.deterministic=" + how, ranks=2)
-                return within(apart(got, alone(precision)), LIMITS[precision], "one rank's")
-            yield f"{strategy} {precision}" + (", deterministic" if how == "true" else ""), make
-    yield from collectives(kit, ranks=2)
+            settings = ("fsdp.sharding_strategy=" + strategy, "run.deterministic=" + how,
+                        "fsdp.mixed_precision=" + PRECISIONS[precision])
+            yield (f"{strategy} {precision}" + (", deterministic" if how == "true" else ""),
+                   lambda settings=settings, precision=precision: beside_one(precision, kit.losses(
+                       recipe, "cuda", *settings, ranks=ranks, environment=environment)))
+    for name, precision, settings in (
+            ("two hosts", "fp32", ()),
+            ("two hosts, hybrid", "fp32", ("fsdp.sharding_strategy=hybrid_shard",)),
+            ("two hosts, bf16", "bf16", ("fsdp.mixed_precision=" + PRECISIONS["bf16"],))):
+        yield name, lambda precision=precision, settings=settings: beside_one(
+            precision, two_hosts(kit, recipe, environment, *settings))
+
+    def quantized():
+        settings = ("fsdp.mixed_precision=" + PRECISIONS["bf16"], "fsdp.quantize={gather: int8, min_size: 1}")
+        return within(apart(two_hosts(kit, recipe, environment, *settings),
+                            kit.losses(recipe, "cpu", *settings, ranks=2)), LIMITS["bf16"], "the CPU's")
+    yield "two hosts, gathers in int8", quantized
+    yield "starts", lambda: start_and_end(kit, short, environment)
+    yield "a rank is killed", lambda: killed(kit, recipe, environment)
+    yield from collectives(kit, ranks, environment)
+    for number in (1, 2):
+        def memory_and_time(number=number):
+            run = kit.train(recipe, "cuda", f"fsdp.communicators={number}", ranks=ranks,
+                            environment=environment)
+            gpu = json.loads((run / "provenance.json").read_text())["gpu_memory"]
+            took = statistics.median(record["step_time_s"] for record in records(run))
+            return row(True, f"{took * 1e3:.1f} ms a step; {gpu['taken']} bytes taken, and outside of the "
+                       f"allocator {gpu['outside']}", seconds=took, **gpu)
+        yield f"communicators {number}", memory_and_time
 
 
 def checkpoints(kit):

@@ -190,11 +190,19 @@ class Kit:
 
     def call(self, *command, text=None, environment=None):
         """stdout of a program, which is ended with all that it started when time is over."""
+        return self.finish(self.start(*command, text=text, environment=environment), text)
+
+    def start(self, *command, text=None, environment=None):
         process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, cwd=HERE,
                                    stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
                                    env={**os.environ, MARK: str(self.scratch), **(environment or {})},
                                    start_new_session=True, preexec_fn=end_with_kit)
+        process.name = os.path.basename(str(command[0]))
+        return process
+
+    def finish(self, process, text=None):
+        """stdout of what start() has started. Throws Ended unless it returns 0."""
         end = min(self.deadline, self.row_deadline)
         try:
             out, err = process.communicate(text, timeout=max(end - time.monotonic(), 0.1))
@@ -204,12 +212,20 @@ class Kit:
             if end == self.deadline:
                 raise OutOfTime from None
             said = f": {out.splitlines()[-1]}" if out else ""
-            at = re.findall(re.escape(os.path.basename(str(command[0]))) + r"\((\+0x\w+)\)", err)
+            at = re.findall(re.escape(process.name) + r"\((\+0x\w+)\)", err)
             stood = f"; it stood at {' '.join(at)}" if at else ""
             raise TooLong(f"took longer than {self.row_seconds:.0f} s{said}{stood}", threads) from None
         if process.returncode != 0:
             raise Ended(process.returncode, out, err)
         return out
+
+    def words_of(self, process):
+        """All lines of what start() has started, when it has ended, however that is."""
+        try:
+            text = self.finish(process)
+        except Ended as error:
+            text = error.out + error.err
+        return text.strip().splitlines() or ["(nothing)"]
 
     def end(self, process):
         """Ends it and all that it has started. Its last words: tests say on SIGTERM where they stand."""

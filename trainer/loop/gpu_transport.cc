@@ -1,8 +1,11 @@
 #include "trainer/loop/gpu_transport.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/comm/nccl/nccl_communicator.h"
@@ -30,8 +33,32 @@ bool HaveGpus(const std::vector<std::string>& gpus) {
   return std::find(gpus.begin(), gpus.end(), kNone) == gpus.end();
 }
 
+// A rank tells its GPU's uuid, and with this mark that its environment lets NCCL put several ranks
+// on a GPU: NCCL_MULTI_RANK_GPU_ENABLE (NCCL 2.30.3, environment variables, experimental).
+constexpr char kMayShare = '+';
+constexpr int kShares = 23003;     // The first version of NCCL that may.
+constexpr int64_t kMostRanks = 2;  // Of a GPU, by default.
+
+std::string Told(const std::string& uuid) {
+  const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  std::string text = Hex(uuid);
+  if (enabled != nullptr && std::atoi(enabled) == 1) text += kMayShare;
+  return text;
+}
+
+int64_t RanksOn(const std::vector<std::string>& gpus, const std::string& gpu) {
+  return std::count(gpus.begin(), gpus.end(), gpu);
+}
+
 bool AnyShare(const std::vector<std::string>& gpus) {
   return std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size();
+}
+
+// Whether NCCL may be asked although ranks share a GPU.
+bool MayShare(const std::vector<std::string>& gpus) {
+  return std::all_of(gpus.begin(), gpus.end(), [&](const std::string& gpu) {
+    return gpu.ends_with(kMayShare) && RanksOn(gpus, gpu) <= kMostRanks;
+  });
 }
 
 class Transport final : public Choice {
@@ -42,15 +69,17 @@ class Transport final : public Choice {
   // A GPU's uuid.
   std::string Tell(const Choosing& c) const override {
     const std::optional<ChosenDevice>& device = c.run.place.device;
-    return device && device->type == DeviceType::kCuda ? Hex(device->uuid) : kNone;
+    return device && device->type == DeviceType::kCuda ? Told(device->uuid) : kNone;
   }
 
   bool Asks(const Choosing& c) const override {
-    return c.told.size() > 1 && HaveGpus(c.told) && !AnyShare(c.told);
+    return c.told.size() > 1 && HaveGpus(c.told) && (!AnyShare(c.told) || MayShare(c.told));
   }
 
   std::string Ask(Choosing& c) const override {
-    c.run.nccl = FindNccl();
+    std::shared_ptr<const NcclLibrary> nccl = FindNccl();
+    if (AnyShare(c.told) && VersionOf(*nccl) < kShares) return "";
+    c.run.nccl = std::move(nccl);
     return VersionText(*c.run.nccl);
   }
 
@@ -63,9 +92,11 @@ class Transport final : public Choice {
     if (!version.empty()) {
       chosen.value = "NCCL " + version;
       chosen.line = "collectives over " + chosen.value;
+      if (AnyShare(c.told)) chosen.line += ", with two ranks on a GPU";
     } else if (HaveGpus(c.told) && AnyShare(c.told)) {
       chosen.line =
-          "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory";
+          "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory "
+          "(NCCL from 2.30.3 on takes two on a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1)";
     }
     return chosen;
   }
@@ -81,7 +112,7 @@ const Choice& TransportChoice() {
 int SharersOf(const Choosing& choosing) {
   const std::vector<std::string>& gpus = choosing.told;
   const std::string& mine = gpus[choosing.mine];
-  return mine == kNone ? 1 : static_cast<int>(std::count(gpus.begin(), gpus.end(), mine));
+  return mine == kNone ? 1 : static_cast<int>(RanksOn(gpus, mine));
 }
 
 MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, Device& device) {

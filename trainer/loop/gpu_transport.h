@@ -12,9 +12,11 @@ namespace fsdp {
 
 // ChoiceId::kTransport, into run.nccl: NCCL where every rank has a GPU of its own, otherwise the
 // host's memory. NCCL refuses ranks that share a GPU, so where any do, tensors of all ranks go
-// through pinned memory. A world of one looks for nothing. Ranks tell each other what they compute
-// on. run.sharers and run.target, the room on a GPU, are therefore known from here on, whichever of
-// their host's GPUs launchers and containers let ranks see.
+// through pinned memory; but NCCL from 2.30.3 on takes two on a GPU where every rank's environment
+// has NCCL_MULTI_RANK_GPU_ENABLE=1, which tries NCCL's half of this program on one GPU. A world of
+// one looks for nothing. Ranks tell each other what they compute on. run.sharers and run.target,
+// the room on a GPU, are therefore known from here on, whichever of their host's GPUs launchers and
+// containers let ranks see.
 const Choice& TransportChoice();
 
 // The number of ranks that compute on this rank's GPU, as ranks have told; 1 without a GPU.

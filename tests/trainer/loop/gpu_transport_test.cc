@@ -73,6 +73,20 @@ TEST(GpuTransport, SharersHaveTheSameGpu) {
   for (const Found& rank : Find({a, ""})) EXPECT_FALSE(rank.asks);
 }
 
+TEST(GpuTransport, TwoOnAGpuMayAskWhereTheUserSaysSo) {
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  const std::string a(16, 'a'), b(16, 'b');
+  for (const Found& rank : Find({a, b, b, a})) {
+    EXPECT_EQ(rank.sharers, 2);
+    EXPECT_TRUE(rank.asks);
+  }
+  for (const Found& rank : Find({a, a, a})) {
+    EXPECT_EQ(rank.sharers, 3);
+    EXPECT_FALSE(rank.asks);
+  }
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
 TEST(GpuTransport, SaysWhatCollectivesGoOver) {
   ResolvedRun run = Rank(nullptr, 0, 2, std::string(16, 'a'));
   Choosing choosing{run};
