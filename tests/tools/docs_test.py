@@ -100,9 +100,12 @@ class Docs(unittest.TestCase):
         for name, page in self.pages.items():
             for target in re.findall(r"\]\(([^)\s#]+)", page):
                 linked.add(os.path.normpath(os.path.join(os.path.dirname(name), target)))
+        listed = run("help")[1]
         for name in self.pages:
             if name.startswith("docs/"):
                 self.assertIn(name, linked, f"{name}: no page leads to it")
+                topic = name.removeprefix("docs/").removesuffix(".md")
+                self.assertRegex(listed, rf"(?m)^  {topic} ", f"{name}: not in the program")
 
     def test_keys_are_those_of_the_recipe(self):
         sections = {key.split(".")[0] for key in self.keys}
