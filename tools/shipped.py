@@ -15,6 +15,8 @@ GLIBC = {"ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpth
 HEADERS = ("libcli11-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev")
 # Built from Debian's source packages, which Bazel downloads (tools/bazel/debian_source.bzl).
 BUILT = ("sentencepiece",)
+# The targets of a wheel with kernels for GPUs: //tools/cuda:archs.
+KERNELS = ("sm_80", "sm_90a", "sm_100", "compute_100")
 # Where the archives are named that the program is linked with.
 LIBRARIES = "tools/bazel/system_libraries.bzl"
 
@@ -73,9 +75,13 @@ def check_needs(program):
                   "every system has: tools/glibc/compat.c defines what is missing there")
 
 
-def version_of(program):
-    """The version, as PyPI spells it: a program without CUDA's kernels has another."""
+def version_of(program, kernels=()):
+    """The version, as PyPI spells it: a program without CUDA's kernels has another. One that has some of them ends
+    the script if it lacks one of `kernels`."""
     version, rest = re.match(r"fsdp-train (\S+) \((.*)\)", run(program, "--version")).groups()
+    lacking = [target for target in kernels if "CUDA" in rest and target not in rest.split()]
+    if lacking:
+        leave(f"{program} has no kernels for {', '.join(lacking)}: build it with --config=cuda")
     return version if "CUDA" in rest else version + "+cpu"
 
 

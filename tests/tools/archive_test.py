@@ -141,6 +141,22 @@ class Wheel(unittest.TestCase):
         self.assertEqual(version.endswith("+cpu"), not cuda)
         self.assertEqual(metadata.get_all("Requires-Dist", []) != [], cuda)
 
+    def test_a_program_for_some_gpus_is_refused(self):
+        program = self.scratch / "program"
+        program.write_text("#!/bin/sh\necho 'fsdp-train 0.1.0 (abc, gcc 12, CUDA 13.0: sm_80 sm_90a)'\n")
+        program.chmod(0o755)
+        code = f"import sys; sys.path = ['tools'] + sys.path; import shipped; shipped.version_of('{program}', {{}})"
+        for kernels, said in (("['sm_90a']", ""), ("shipped.KERNELS", "has no kernels for sm_100, compute_100")):
+            result = subprocess.run([sys.executable, "-c", code.format(kernels)], cwd=ROOT, capture_output=True,
+                                    text=True)
+            self.assertIn(said, result.stderr)
+            self.assertEqual(result.returncode != 0, bool(said), result.stderr)
+
+    def test_the_readme_leads_to_pages_of_the_program(self):
+        text = self.file(".dist-info/METADATA").decode()
+        self.assertNotRegex(text, r"\]\((?!https:)")
+        self.assertIn("(docs/release.md)", text)
+
     def test_the_record_has_every_file(self):
         recorded = {}
         for line in self.file(".dist-info/RECORD").decode().splitlines():
