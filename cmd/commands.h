@@ -17,6 +17,7 @@ Command ConfigCommand();      // check, print, schema, docs.
 Command DataCommand();
 Command DevicesCommand();
 Command GenerateCommand();
+Command HelpCommand(const Command& program);  // Also shows the help of program's commands.
 Command ModelsCommand();
 Command PlanCommand();
 Command ReportCommand();

@@ -243,7 +243,8 @@ int Main(int argc, char** argv) {
                       SimulateCommand(),
                       CollectiveCommand(),
                       ModelsCommand(),
-                      DevicesCommand()};
+                      DevicesCommand(),
+                      HelpCommand(program)};
   program.run = [&] {
     const Recipe recipe = LoadRecipe(flags, PlaceConflictsHere);
     if (!signals) signals.emplace();

@@ -13,8 +13,10 @@ NEWEST_GLIBC = (2, 28)
 GLIBC = {"ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"}
 # Debian packages whose headers alone are compiled in.
 HEADERS = ("libcli11-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev")
-# Built from Debian's source; the package has the same licence.
-BUILT = ("libsentencepiece-dev",)
+# Built from Debian's source packages, which Bazel downloads (tools/bazel/debian_source.bzl).
+BUILT = ("sentencepiece",)
+# The targets of a wheel with kernels for GPUs: //tools/cuda:archs.
+KERNELS = ("sm_80", "sm_90a", "sm_100", "compute_100")
 # Where the archives are named that the program is linked with.
 LIBRARIES = "tools/bazel/system_libraries.bzl"
 
@@ -73,9 +75,13 @@ def check_needs(program):
                   "every system has: tools/glibc/compat.c defines what is missing there")
 
 
-def version_of(program):
-    """The version, as PyPI spells it: a program without CUDA's kernels has another."""
+def version_of(program, kernels=()):
+    """The version, as PyPI spells it: a program without CUDA's kernels has another. One that has some of them ends
+    the script if it lacks one of `kernels`."""
     version, rest = re.match(r"fsdp-train (\S+) \((.*)\)", run(program, "--version")).groups()
+    lacking = [target for target in kernels if "CUDA" in rest and target not in rest.split()]
+    if lacking:
+        leave(f"{program} has no kernels for {', '.join(lacking)}: build it with --config=cuda")
     return version if "CUDA" in rest else version + "+cpu"
 
 
@@ -93,8 +99,14 @@ def licences():
     names = re.findall(r'_archive\("([\w-]+)"\)', (ROOT / LIBRARIES).read_text())
     archives = [f"/usr/lib/x86_64-linux-gnu/lib{name}.a" for name in names]
     archives.append(os.path.realpath(run("gcc", "-print-file-name=libstdc++.a").strip()))
-    packages = {package_of(path) for path in archives} | set(HEADERS) | set(BUILT)
+    packages = {package_of(path) for path in archives} | set(HEADERS)
     found = {}
+    for package in BUILT:
+        name = f"external/{package}/debian/copyright"
+        found[package] = pathlib.Path(name).absolute()  # Where a test starts.
+        if not found[package].exists():
+            bazel("build", f"@{package}//:debian/copyright")
+            found[package] = pathlib.Path(bazel("info", "output_base").strip()) / name
     for package in sorted(packages):
         path = pathlib.Path("/usr/share/doc") / package / "copyright"
         if not path.exists():

@@ -154,6 +154,29 @@ TEST(Cli, ListsWhatThereIs) {
   EXPECT_NE(help.out.find("128 + n where signal n ended it"), std::string::npos);
 }
 
+TEST(Cli, HelpPrintsPages) {
+  const Result list = Call("help");
+  EXPECT_EQ(list.code, 0);
+  EXPECT_NE(list.out.find("\n  benchmarks/cpu         The CPU device, measured\n"),
+            std::string::npos)
+      << list.out;
+  // A page without links is as it is; its topic and its file are names of it.
+  const std::string metrics = Read("docs/metrics.md");
+  const std::string said = Call("help metrics").out;
+  EXPECT_EQ(said.substr(0, 250), metrics.substr(0, 250));
+  EXPECT_EQ(Call("help docs/metrics.md").out, said);
+  EXPECT_EQ(Call("help cpu.md").out, Call("help benchmarks/cpu").out);
+  // Links name files; what looks like a link in code is code.
+  EXPECT_NE(said.find("(docs/training.md)"), std::string::npos);
+  EXPECT_NE(said.find("(tests/e2e/metrics_doc_test.cc)"), std::string::npos);
+  EXPECT_EQ(said.find("](training.md"), std::string::npos);
+  EXPECT_NE(Call("help adding_a_model").out.find("[&](Tape& t, const Var&)"), std::string::npos);
+  EXPECT_EQ(Call("help plan").out, Call("plan --help").out);
+  EXPECT_EQ(Call("help plann").err,
+            "help: there is no page `plann`: did you mean `plan`? `fsdp-train help` lists them\n");
+  EXPECT_EQ(Call("help plann").code, 2);
+}
+
 // All flags whose value is any text, as "command --flag", and all commands below this one.
 void VisitHelp(const std::string& command, std::set<std::string>& texts, int& paths) {
   const Result help = Call(command + " --help");

@@ -96,8 +96,8 @@ class Archive(unittest.TestCase):
         packages = {pathlib.Path(name).parent.name for name in names if name.endswith("/copyright")}
         self.assertEqual(packages, {
             "libcli11-dev", "libfmt-dev", "libjpeg62-turbo-dev", "libpcre2-dev", "libpng-dev",
-            "libsentencepiece-dev", "libsodium-dev", "libspdlog-dev", "libstdc++-12-dev", "libutf8proc-dev",
-            "libxxhash-dev", "libyaml-cpp-dev", "libzstd-dev", "nlohmann-json3-dev", "zlib1g-dev"})
+            "libsodium-dev", "libspdlog-dev", "libstdc++-12-dev", "libutf8proc-dev",
+            "libxxhash-dev", "libyaml-cpp-dev", "libzstd-dev", "nlohmann-json3-dev", "sentencepiece", "zlib1g-dev"})
 
     def test_the_same_files_give_the_same_bytes(self):
         again = made("archive", self.scratch / "two")
@@ -140,6 +140,22 @@ class Wheel(unittest.TestCase):
         cuda = "CUDA" in subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
         self.assertEqual(version.endswith("+cpu"), not cuda)
         self.assertEqual(metadata.get_all("Requires-Dist", []) != [], cuda)
+
+    def test_a_program_for_some_gpus_is_refused(self):
+        program = self.scratch / "program"
+        program.write_text("#!/bin/sh\necho 'fsdp-train 0.1.0 (abc, gcc 12, CUDA 13.0: sm_80 sm_90a)'\n")
+        program.chmod(0o755)
+        code = f"import sys; sys.path = ['tools'] + sys.path; import shipped; shipped.version_of('{program}', {{}})"
+        for kernels, said in (("['sm_90a']", ""), ("shipped.KERNELS", "has no kernels for sm_100, compute_100")):
+            result = subprocess.run([sys.executable, "-c", code.format(kernels)], cwd=ROOT, capture_output=True,
+                                    text=True)
+            self.assertIn(said, result.stderr)
+            self.assertEqual(result.returncode != 0, bool(said), result.stderr)
+
+    def test_the_readme_leads_to_pages_of_the_program(self):
+        text = self.file(".dist-info/METADATA").decode()
+        self.assertNotRegex(text, r"\]\((?!https:)")
+        self.assertIn("(docs/release.md)", text)
 
     def test_the_record_has_every_file(self):
         recorded = {}

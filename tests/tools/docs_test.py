@@ -100,9 +100,12 @@ class Docs(unittest.TestCase):
         for name, page in self.pages.items():
             for target in re.findall(r"\]\(([^)\s#]+)", page):
                 linked.add(os.path.normpath(os.path.join(os.path.dirname(name), target)))
+        listed = run("help")[1]
         for name in self.pages:
             if name.startswith("docs/"):
                 self.assertIn(name, linked, f"{name}: no page leads to it")
+                topic = name.removeprefix("docs/").removesuffix(".md")
+                self.assertRegex(listed, rf"(?m)^  {topic} ", f"{name}: not in the program")
 
     def test_keys_are_those_of_the_recipe(self):
         sections = {key.split(".")[0] for key in self.keys}
@@ -210,6 +213,36 @@ class Docs(unittest.TestCase):
         # A checkpoint holds the bytes that a save copies.
         self.check(r"checkpoints of (\d\.\d) MiB",
                    f"{2 * plan['memory']['snapshot'] / 2**20:.1f}", "docs/benchmarks/cpu.md")
+
+    def test_quickstart_builds_for_the_gpu_that_is_here(self):
+        with tempfile.TemporaryDirectory() as directory:
+            top = pathlib.Path(directory)
+
+            def program(name, text):
+                path = top / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+                path.chmod(0o755)
+
+            program("tools/quickstart", (ROOT / "tools/quickstart").read_text())
+            program("tools/setup", "#!/bin/sh\necho setup $*\n")
+            program("bin/bazel", "#!/bin/sh\necho $*\n")
+            program("bazel-bin/cmd/fsdp-train", "#!/bin/sh\necho train $*\n")
+            environment = {"PATH": f"{top}/bin:/usr/bin:/bin", "HOME": directory}
+            for said, flags, setup, build in (
+                    ("", [], "", ""), ("", ["--cuda"], " --cuda", " --config=cuda"),
+                    ("8.0", [], "", ""), ("NVIDIA-SMI has failed", [], "", ""),
+                    ("9.0", ["--cuda"], " --cuda", " --config=cuda --//tools/cuda:archs=sm_90a"),
+                    ("8.9", ["--cuda"], " --cuda", " --config=cuda --//tools/cuda:archs=sm_89")):
+                program("bin/nvidia-smi", f"#!/bin/sh\necho {said}\n")
+                lines = subprocess.run([top / "tools/quickstart", *flags, "--set", "a=b"], env=environment,
+                                       capture_output=True, text=True, check=True).stdout.splitlines()
+                told = [line for line in lines if line.startswith("tools/quickstart: this host has a GPU")]
+                self.assertEqual(len(told), said == "8.0", lines)
+                self.assertEqual(lines[0], "setup" + setup)
+                self.assertRegex(lines[-2], f"--noshow_loading_progress{build} //cmd:fsdp-train$")
+                self.assertEqual(lines[-1], "train launch --nproc-per-node 2 -- --config "
+                                            "configs/quickstart.yaml --set a=b")
 
     def test_words_of_a_plan_are_those_of_the_help(self):
         page = self.pages["docs/fsdp.md"].split("### Words of a plan")[1].split("\n## ")[0]

@@ -10,7 +10,7 @@ std::string_view BuildVersion();   // "0.1.0".
 std::string_view BuildGitHash();   // 40 hex digits, "-dirty" behind them for a changed tree; or
                                    // "unknown" for a build outside a git checkout.
 std::string_view BuildCompiler();  // "gcc 12.2.0".
-std::string_view BuildCuda();      // "CUDA 13.0.88: sm_80 sm_90a compute_90", by and for what its
+std::string_view BuildCuda();      // "CUDA 13.0.88: sm_80 sm_90a", by and for what its
                                    // kernels were compiled; empty where it has none.
 
 }  // namespace fsdp
