@@ -66,8 +66,7 @@ Command TrainingCommand(const std::string& name, const std::string& about, Train
 Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   Command command{name, "Compute the loss of a checkpoint on the validation sets"};
   command.flags = {
-      {"--checkpoint", &flags->checkpoint, kWhichCheckpoint,
-       FlagRules{.value = "DIR", .required = true}},
+      CheckpointFlag(&flags->checkpoint),
       LatestFlag(&flags->latest),
       ConfigFlag(&flags->config),
       SetFlag(&flags->overrides),
@@ -80,7 +79,7 @@ Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   command.footer =
       "Without --config it evaluates by the recipe that the checkpoint was trained by; --set "
       "changes it.\n"
-      "On several ranks: fsdp-train launch --nproc-per-node 2 -- eval --checkpoint DIR";
+      "On several ranks: fsdp-train launch --nproc-per-node 2 -- eval RUN_DIR";
   return command;
 }
 

@@ -201,6 +201,13 @@ TEST(Cli, ATildeIsTheHomeDirectory) {
   EXPECT_NE(Call("checkpoint ls '~/none'").err.find(home + "/none"), std::string::npos);
   EXPECT_NE(Call("generate --prompt x --checkpoint='~/none'").err.find(home + "/none"),
             std::string::npos);
+  for (const char* command : {"generate --prompt x", "eval", "report", "checkpoint ls",
+                              "checkpoint verify", "checkpoint export --out o"}) {
+    for (const char* before : {" ", " --checkpoint "}) {  // Either way of naming a run.
+      const std::string err = Call(std::string(command) + before + "'~/none'").err;
+      EXPECT_NE(err.find(home + "/none"), std::string::npos) << command << before << err;
+    }
+  }
   EXPECT_NE(Call("plan --config '~/good.yaml' --world-size 1 --hardware='~/none.yaml'")
                 .err.find(home + "/none.yaml"),
             std::string::npos);

@@ -71,7 +71,7 @@ bool IsPath(const FlagRules& rules) {
   return value == "FILE" || value == "DIR" || value == "PATH";
 }
 
-void AddFlag(CLI::App& app, const Flag& flag) {
+CLI::Option* AddFlag(CLI::App& app, const Flag& flag) {
   CLI::Option* const option = Declare(app, flag);
   const FlagRules& rules = flag.rules;
   if (rules.value != nullptr) option->type_name(rules.value);
@@ -90,6 +90,7 @@ void AddFlag(CLI::App& app, const Flag& flag) {
   if (rules.required) option->required();
   if (rules.shows_default) option->capture_default_str();
   if (rules.default_text != nullptr) option->default_str(rules.default_text);
+  return option;
 }
 
 void AddCommand(CLI::App& app, const Command& command) {
@@ -98,11 +99,12 @@ void AddCommand(CLI::App& app, const Command& command) {
   if (!command.version.empty()) app.set_version_flag("--version", command.version);
   if (!command.commands.empty()) app.require_subcommand(command.run ? 0 : 1, 1);
   if (command.hidden) app.group("");
-  for (const Flag& flag : command.flags) AddFlag(app, flag);
-  for (const Flag& flag : command.flags) {
-    CLI::Option* const option = app.get_option(flag.name);
-    if (flag.rules.needs != nullptr) option->needs(app.get_option(flag.rules.needs));
-    if (flag.rules.excludes != nullptr) option->excludes(app.get_option(flag.rules.excludes));
+  std::vector<CLI::Option*> options;
+  for (const Flag& flag : command.flags) options.push_back(AddFlag(app, flag));
+  for (size_t i = 0; i < options.size(); ++i) {
+    const FlagRules& rules = command.flags[i].rules;
+    if (rules.needs != nullptr) options[i]->needs(app.get_option(rules.needs));
+    if (rules.excludes != nullptr) options[i]->excludes(app.get_option(rules.excludes));
   }
   if (command.take_strays) {
     app.allow_extras();

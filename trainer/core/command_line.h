@@ -50,7 +50,7 @@ struct FlagRules {
 inline constexpr FlagRules kShowsDefault{.shows_default = true};
 inline constexpr FlagRules kRequiredPath{.value = "PATH", .required = true};
 
-// Without dashes in its name, a positional argument.
+// Without dashes in its name, a positional argument; "--flag,argument" is both.
 struct Flag {
   const char* name;
   FlagTarget target;

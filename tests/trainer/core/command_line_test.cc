@@ -200,6 +200,21 @@ TEST(CommandLine, SaysWhichMistakesAreStrayWords) {
   EXPECT_FALSE(strays({"work"}));
 }
 
+TEST(CommandLine, AFlagMayBeAnArgumentToo) {
+  std::string path;
+  Strings paths;
+  Command program{"prog", "Does things."};
+  program.flags = {{"--one,place", &path, "One", FlagRules{.value = "DIR", .required = true}},
+                   {"--several", &paths, "More", FlagRules{.needs = "--one"}}};
+  program.run = [] {};
+  ReadCommandLine(program, {"a"});
+  EXPECT_EQ(path, "a");
+  ReadCommandLine(program, {"--one", "b", "--several", "c"});
+  EXPECT_EQ(path, "b");
+  EXPECT_THROW(ReadCommandLine(program, {"a", "--one", "b"}), UsageError);
+  EXPECT_THROW(ReadCommandLine(program, {}), UsageError);
+}
+
 TEST(CommandLine, FindsTheInnermostCommandAndRunsIt) {
   Example it;
   const Command program = it.Program();
