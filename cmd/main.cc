@@ -121,14 +121,16 @@ int RunLaunch(const LaunchCommand& launch) {
 std::string Cure(const UsageError& error, std::string_view front,
                  const std::vector<std::string>& words) {
   const bool launches = front == "launch";
-  if (error.has_stray_word) {
-    for (size_t i = 1; i < words.size(); ++i) {
-      const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
-      std::string meant = follows_its_flag
-                              ? ""
-                              : MeantBy(words[i], launches ? "fsdp-train launch --" : "fsdp-train");
-      if (!meant.empty()) return meant;
-    }
+  const std::string program = launches ? "fsdp-train launch --" : "fsdp-train";
+  for (size_t i = 1; i < words.size() && !error.strays.empty(); ++i) {
+    const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
+    std::string meant = follows_its_flag ? "" : MeantBy(words[i], program);
+    if (!meant.empty()) return meant;
+  }
+  if (!error.hint.empty()) return error.hint;
+  for (const std::string& stray : error.strays) {
+    const std::string key = KeyOfFlag(stray);
+    if (!key.empty()) return "a key is set by --set: " + program + " --set " + key + "=VALUE";
   }
   return "Run with --help for more information.";
 }

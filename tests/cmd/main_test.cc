@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/peers_typed.h"
+
 namespace {
 
 struct Result {
@@ -229,6 +231,19 @@ TEST(Cli, UsageErrorsExitWith2) {
   EXPECT_EQ(Call("config check --config " + Good() + " --set steps").err,
             "--set steps: want KEY=VALUE\n");
   EXPECT_EQ(Call("--config " + Good() + " config check").code, 2);
+}
+
+// Flags and commands of other trainers, by a table that was written by hand.
+TEST(Cli, OtherTrainersWordsAreKnown) {
+  int commands = 0;
+  for (const fsdp::testing::PeersTyped& peers : fsdp::testing::ReadPeersTyped()) {
+    if (!peers.is_command) continue;
+    ++commands;
+    const Result result = Call(peers.typed);
+    EXPECT_EQ(result.code, 2) << peers.typed;
+    EXPECT_TRUE(peers.IsIn(result.err)) << peers.typed << "\n" << result.err;
+  }
+  EXPECT_GE(commands, 25);
 }
 
 TEST(Cli, DeviceIsARecipeKey) {

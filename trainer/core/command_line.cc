@@ -1,12 +1,15 @@
 #include "trainer/core/command_line.h"
 
 #include <CLI/CLI.hpp>  // Costs seconds: no other source includes it.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
 #include <string_view>
 
+#include "trainer/core/nearest.h"
 #include "trainer/core/paths.h"
+#include "trainer/core/peers_words.h"
 #include "trainer/core/units.h"
 
 namespace fsdp {
@@ -130,7 +133,42 @@ const Command& Innermost(const CLI::App& app, const Command& command) {
   return command;
 }
 
+// "--a_b=5" -> "--a-b"
+std::string FlagName(std::string word) {
+  word.resize(std::min(word.find('='), word.size()));
+  std::ranges::replace(word, '_', '-');
+  return word;
+}
+
 }  // namespace
+
+std::string HintForStray(const Command& command, const std::string& word) {
+  const bool is_flag = word.starts_with("--");
+  const std::string name = is_flag ? FlagName(word) : word;
+  std::vector<std::string> known;
+  for (const Flag& flag : command.flags) {
+    const std::string names = flag.name;
+    if (is_flag && names.starts_with("--")) known.push_back(names.substr(0, names.find(',')));
+  }
+  for (const Command& sub : command.commands) {
+    if (!is_flag && !sub.hidden) known.push_back(sub.name);
+  }
+  const auto knows = [&](std::string_view one) {
+    return std::ranges::find(known, one) != known.end();
+  };
+  const auto did_you_mean = [](const std::string& ours) { return HintOf({"", ours, ""}); };
+  if (knows(name)) return did_you_mean(name);
+  // The table of commands is that of the program, whose flags stand in front of commands.
+  const PeersWord* const peers = is_flag                    ? FindPeersWord(PeersFlags(), name)
+                                 : command.commands.empty() ? nullptr
+                                                            : FindPeersWord(PeersCommands(), name);
+  const bool of_others = peers != nullptr && peers->ours.starts_with("--") && is_flag;
+  if (peers != nullptr && (!of_others || knows(peers->ours.substr(0, peers->ours.find(' '))))) {
+    return HintOf(*peers);
+  }
+  const std::string near = NearestSpelling(name, known);
+  return near.empty() ? "" : did_you_mean(near);
+}
 
 CommandLine ReadCommandLine(const Command& program, const std::vector<std::string>& words) {
   CLI::App app(program.about, program.name);
@@ -142,7 +180,14 @@ CommandLine ReadCommandLine(const Command& program, const std::vector<std::strin
     app.exit(asked, text);
     return {&program, text.str()};
   } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr);
+    // Also where a flag is missing, which may be the one that is misspelt.
+    const Command& innermost = Innermost(app, program);
+    const std::vector<std::string> strays = app.remaining(/*recurse=*/true);
+    std::string hint;
+    for (const std::string& word : strays) {
+      if (hint.empty()) hint = HintForStray(innermost, word);
+    }
+    throw UsageError(error.what(), strays, hint);
   }
   return {&Innermost(app, program), ""};
 }
