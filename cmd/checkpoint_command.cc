@@ -326,8 +326,8 @@ Command LsCommand() {
       "List a run's checkpoints, complete or not, with losses, the latest and the best of them; or "
       "the runs of a directory"};
   command.flags = {
-      {"directory", directory.get(), "A run directory, or a directory of checkpoints or of runs",
-       kRequiredPath},
+      {"--checkpoint,directory", directory.get(),
+       "A run directory, or a directory of checkpoints or of runs", kRequiredPath},
       {"--json", json.get(), "One JSON object"},
   };
   command.run = [=] { List(*directory, *json); };
@@ -337,7 +337,7 @@ Command LsCommand() {
 Command VerifyCommand() {
   const auto directory = std::make_shared<std::string>();
   Command command{"verify", "Read every byte of checkpoints and compare it with its checksum"};
-  command.flags = {{"directory", directory.get(),
+  command.flags = {{"--checkpoint,directory", directory.get(),
                     "A checkpoint, or a run directory: all of its checkpoints", kRequiredPath}};
   command.run = [=] { Verify(*directory); };
   return command;
@@ -349,7 +349,7 @@ Command ReshardCommand() {
   Command command{"reshard",
                   "Write a checkpoint as a job with another number of ranks would have saved it"};
   command.flags = {
-      {"directory", &flags->source, kOneCheckpoint, kRequiredPath},
+      {"--checkpoint,directory", &flags->source, kOneCheckpoint, kRequiredPath},
       {"--world-size", &flags->world, "Ranks of that job",
        FlagRules{.range = kWorlds, .required = true}},
       {"--shard-size", &flags->shards, "Ranks that share one copy of the model. Default: all",
@@ -364,7 +364,7 @@ Command ExportCommand() {
   const auto flags = std::make_shared<ExportFlags>();
   Command command{"export", "Write a Hugging Face directory that transformers loads"};
   command.flags = {
-      {"directory", &flags->source,
+      {"--checkpoint,directory", &flags->source,
        "A checkpoint, or a run directory: its latest one, or its best if it stopped early",
        kRequiredPath},
       {"--out", &flags->out, "The new directory; must not exist", kRequiredPath},

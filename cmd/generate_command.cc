@@ -446,8 +446,7 @@ Command GenerateCommand() {
   const auto flags = std::make_shared<GenerateFlags>();
   Command command{"generate", "Continue a text with a checkpoint's model, or talk to it"};
   command.flags = {
-      {"--checkpoint", &flags->checkpoint, kWhichCheckpoint,
-       FlagRules{.value = "DIR", .required = true}},
+      CheckpointFlag(&flags->checkpoint),
       LatestFlag(&flags->latest),
       {"--prompt", &flags->prompts, "A text to continue; may be given several times",
        FlagRules{.value = "TEXT", .one_each = true}},

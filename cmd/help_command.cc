@@ -27,15 +27,15 @@ std::string TopicOf(std::string word) {
 
 const Page* FindPage(const std::string& word) {
   for (const std::string& topic : {TopicOf(word), "benchmarks/" + TopicOf(word)}) {
-    const Page* const page = std::ranges::find(kPages, topic, [](const Page& p) {
-      return TopicOf(p.path);
-    });
+    const Page* const page =
+        std::ranges::find(kPages, topic, [](const Page& p) { return TopicOf(p.path); });
     if (page != std::end(kPages)) return page;
   }
   return nullptr;
 }
 
-// A link's text, and where it leads from a page: "docs/hosts.md" for [hosts.md](hosts.md#who-may-join).
+// A link's text, and where it leads from a page: "docs/hosts.md" for
+// [hosts.md](hosts.md#who-may-join).
 std::string PlainLink(std::string_view text, std::string_view target, const Page& page) {
   if (target.starts_with('#')) return std::string(text);
   std::string place(target);
@@ -76,7 +76,8 @@ std::string WithPlainLinks(const Page& page) {
 }
 
 void ListPages() {
-  std::printf("fsdp-train help TOPIC prints one of these pages, by its topic or its file's name:\n\n");
+  std::printf(
+      "fsdp-train help TOPIC prints one of these pages, by its topic or its file's name:\n\n");
   for (const Page& page : kPages) {
     const std::string_view text = page.text;  // Begins with "# " and the title.
     const std::string title(text.substr(2, text.find('\n') - 2));

@@ -68,8 +68,7 @@ Command TrainingCommand(const std::string& name, const std::string& about, Train
 Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   Command command{name, "Compute the loss of a checkpoint on the validation sets"};
   command.flags = {
-      {"--checkpoint", &flags->checkpoint, kWhichCheckpoint,
-       FlagRules{.value = "DIR", .required = true}},
+      CheckpointFlag(&flags->checkpoint),
       LatestFlag(&flags->latest),
       ConfigFlag(&flags->config),
       SetFlag(&flags->overrides),
@@ -82,7 +81,7 @@ Command EvalCommand(const std::string& name, EvaluationFlags* flags) {
   command.footer =
       "Without --config it evaluates by the recipe that the checkpoint was trained by; --set "
       "changes it.\n"
-      "On several ranks: fsdp-train launch --nproc-per-node 2 -- eval --checkpoint DIR";
+      "On several ranks: fsdp-train launch --nproc-per-node 2 -- eval RUN_DIR";
   return command;
 }
 
@@ -124,14 +123,16 @@ int RunLaunch(const LaunchCommand& launch) {
 std::string Cure(const UsageError& error, std::string_view front,
                  const std::vector<std::string>& words) {
   const bool launches = front == "launch";
-  if (error.has_stray_word) {
-    for (size_t i = 1; i < words.size(); ++i) {
-      const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
-      std::string meant = follows_its_flag
-                              ? ""
-                              : MeantBy(words[i], launches ? "fsdp-train launch --" : "fsdp-train");
-      if (!meant.empty()) return meant;
-    }
+  const std::string program = launches ? "fsdp-train launch --" : "fsdp-train";
+  for (size_t i = 1; i < words.size() && !error.strays.empty(); ++i) {
+    const bool follows_its_flag = words[i - 1] == "--config" || words[i - 1] == "--set";
+    std::string meant = follows_its_flag ? "" : MeantBy(words[i], program);
+    if (!meant.empty()) return meant;
+  }
+  if (!error.hint.empty()) return error.hint;
+  for (const std::string& stray : error.strays) {
+    const std::string key = KeyOfFlag(stray);
+    if (!key.empty()) return "a key is set by --set: " + program + " --set " + key + "=VALUE";
   }
   return "Run with --help for more information.";
 }

@@ -24,6 +24,13 @@ Flag SetFlag(std::vector<std::string>* overrides) {
           FlagRules{.value = "KEY=VALUE", .one_each = true}};
 }
 
+Flag CheckpointFlag(std::string* path) {
+  return {"--checkpoint,RUN_DIR", path,
+          "A checkpoint, a run directory (its latest one, or its best if it stopped early) or a "
+          "Hugging Face directory",
+          FlagRules{.value = "DIR", .required = true}};
+}
+
 Flag LatestFlag(bool* latest) {
   return {"--latest", latest, "Take a run's latest checkpoint, also if it stopped early"};
 }

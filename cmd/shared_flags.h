@@ -30,10 +30,8 @@ Recipe LoadRecipe(const RecipeFlags& flags, const RecipeCheck& more = nullptr);
 // be of model or data. Both throw ConfigError.
 std::function<Recipe(const std::vector<std::string>& more)> RecipeLoader(const RecipeFlags& flags);
 
-// Commands that read a checkpoint: --latest, and help about the path.
-inline constexpr char kWhichCheckpoint[] =
-    "A checkpoint, a run directory (its latest one, or its best if it stopped early) or a Hugging "
-    "Face directory";
+// Commands that read a checkpoint.
+Flag CheckpointFlag(std::string* path);  // --checkpoint DIR, or DIR alone.
 Flag LatestFlag(bool* latest);
 // ChooseCheckpoint()'s path. Its note goes to stderr.
 std::string CheckpointToRead(const std::string& path, bool latest);

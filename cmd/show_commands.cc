@@ -135,7 +135,7 @@ Command ReportCommand() {
   const auto flags = std::make_shared<ReportFlags>();
   Command command{"report", "Write runs, finished or not, as one HTML page that needs no network"};
   command.flags = {
-      {"RUN_DIR", &flags->directories,
+      {"--checkpoint,RUN_DIR", &flags->directories,
        "Run directories, or those of simulate --out; several are overlaid", kRequiredPath},
       {"--out", &flags->out, "The page. Default: report.html in the first run directory",
        FlagRules{.value = "FILE"}},

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/peers_typed.h"
+
 namespace {
 
 struct Result {
@@ -224,6 +226,13 @@ TEST(Cli, ATildeIsTheHomeDirectory) {
   EXPECT_NE(Call("checkpoint ls '~/none'").err.find(home + "/none"), std::string::npos);
   EXPECT_NE(Call("generate --prompt x --checkpoint='~/none'").err.find(home + "/none"),
             std::string::npos);
+  for (const char* command : {"generate --prompt x", "eval", "report", "checkpoint ls",
+                              "checkpoint verify", "checkpoint export --out o"}) {
+    for (const char* before : {" ", " --checkpoint "}) {  // Either way of naming a run.
+      const std::string err = Call(std::string(command) + before + "'~/none'").err;
+      EXPECT_NE(err.find(home + "/none"), std::string::npos) << command << before << err;
+    }
+  }
   EXPECT_NE(Call("plan --config '~/good.yaml' --world-size 1 --hardware='~/none.yaml'")
                 .err.find(home + "/none.yaml"),
             std::string::npos);
@@ -245,6 +254,19 @@ TEST(Cli, UsageErrorsExitWith2) {
   EXPECT_EQ(Call("config check --config " + Good() + " --set steps").err,
             "--set steps: want KEY=VALUE\n");
   EXPECT_EQ(Call("--config " + Good() + " config check").code, 2);
+}
+
+// Flags and commands of other trainers, by a table that was written by hand.
+TEST(Cli, OtherTrainersWordsAreKnown) {
+  int commands = 0;
+  for (const fsdp::testing::PeersTyped& peers : fsdp::testing::ReadPeersTyped()) {
+    if (!peers.is_command) continue;
+    ++commands;
+    const Result result = Call(peers.typed);
+    EXPECT_EQ(result.code, 2) << peers.typed;
+    EXPECT_TRUE(peers.IsIn(result.err)) << peers.typed << "\n" << result.err;
+  }
+  EXPECT_GE(commands, 25);
 }
 
 TEST(Cli, DeviceIsARecipeKey) {

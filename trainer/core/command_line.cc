@@ -1,12 +1,15 @@
 #include "trainer/core/command_line.h"
 
 #include <CLI/CLI.hpp>  // Costs seconds: no other source includes it.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
 #include <string_view>
 
+#include "trainer/core/nearest.h"
 #include "trainer/core/paths.h"
+#include "trainer/core/peers_words.h"
 #include "trainer/core/units.h"
 
 namespace fsdp {
@@ -71,7 +74,7 @@ bool IsPath(const FlagRules& rules) {
   return value == "FILE" || value == "DIR" || value == "PATH";
 }
 
-void AddFlag(CLI::App& app, const Flag& flag) {
+CLI::Option* AddFlag(CLI::App& app, const Flag& flag) {
   CLI::Option* const option = Declare(app, flag);
   const FlagRules& rules = flag.rules;
   if (rules.value != nullptr) option->type_name(rules.value);
@@ -90,6 +93,7 @@ void AddFlag(CLI::App& app, const Flag& flag) {
   if (rules.required) option->required();
   if (rules.shows_default) option->capture_default_str();
   if (rules.default_text != nullptr) option->default_str(rules.default_text);
+  return option;
 }
 
 void AddCommand(CLI::App& app, const Command& command) {
@@ -98,11 +102,12 @@ void AddCommand(CLI::App& app, const Command& command) {
   if (!command.version.empty()) app.set_version_flag("--version", command.version);
   if (!command.commands.empty()) app.require_subcommand(command.run ? 0 : 1, 1);
   if (command.hidden) app.group("");
-  for (const Flag& flag : command.flags) AddFlag(app, flag);
-  for (const Flag& flag : command.flags) {
-    CLI::Option* const option = app.get_option(flag.name);
-    if (flag.rules.needs != nullptr) option->needs(app.get_option(flag.rules.needs));
-    if (flag.rules.excludes != nullptr) option->excludes(app.get_option(flag.rules.excludes));
+  std::vector<CLI::Option*> options;
+  for (const Flag& flag : command.flags) options.push_back(AddFlag(app, flag));
+  for (size_t i = 0; i < options.size(); ++i) {
+    const FlagRules& rules = command.flags[i].rules;
+    if (rules.needs != nullptr) options[i]->needs(app.get_option(rules.needs));
+    if (rules.excludes != nullptr) options[i]->excludes(app.get_option(rules.excludes));
   }
   if (command.take_strays) {
     app.allow_extras();
@@ -128,7 +133,42 @@ const Command& Innermost(const CLI::App& app, const Command& command) {
   return command;
 }
 
+// "--a_b=5" -> "--a-b"
+std::string FlagName(std::string word) {
+  word.resize(std::min(word.find('='), word.size()));
+  std::ranges::replace(word, '_', '-');
+  return word;
+}
+
 }  // namespace
+
+std::string HintForStray(const Command& command, const std::string& word) {
+  const bool is_flag = word.starts_with("--");
+  const std::string name = is_flag ? FlagName(word) : word;
+  std::vector<std::string> known;
+  for (const Flag& flag : command.flags) {
+    const std::string names = flag.name;
+    if (is_flag && names.starts_with("--")) known.push_back(names.substr(0, names.find(',')));
+  }
+  for (const Command& sub : command.commands) {
+    if (!is_flag && !sub.hidden) known.push_back(sub.name);
+  }
+  const auto knows = [&](std::string_view one) {
+    return std::ranges::find(known, one) != known.end();
+  };
+  const auto did_you_mean = [](const std::string& ours) { return HintOf({"", ours, ""}); };
+  if (knows(name)) return did_you_mean(name);
+  // The table of commands is that of the program, whose flags stand in front of commands.
+  const PeersWord* const peers = is_flag                    ? FindPeersWord(PeersFlags(), name)
+                                 : command.commands.empty() ? nullptr
+                                                            : FindPeersWord(PeersCommands(), name);
+  const bool of_others = peers != nullptr && peers->ours.starts_with("--") && is_flag;
+  if (peers != nullptr && (!of_others || knows(peers->ours.substr(0, peers->ours.find(' '))))) {
+    return HintOf(*peers);
+  }
+  const std::string near = NearestSpelling(name, known);
+  return near.empty() ? "" : did_you_mean(near);
+}
 
 CommandLine ReadCommandLine(const Command& program, const std::vector<std::string>& words) {
   CLI::App app(program.about, program.name);
@@ -140,7 +180,14 @@ CommandLine ReadCommandLine(const Command& program, const std::vector<std::strin
     app.exit(asked, text);
     return {&program, text.str()};
   } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr);
+    // Also where a flag is missing, which may be the one that is misspelt.
+    const Command& innermost = Innermost(app, program);
+    const std::vector<std::string> strays = app.remaining(/*recurse=*/true);
+    std::string hint;
+    for (const std::string& word : strays) {
+      if (hint.empty()) hint = HintForStray(innermost, word);
+    }
+    throw UsageError(error.what(), strays, hint);
   }
   return {&Innermost(app, program), ""};
 }

@@ -50,7 +50,7 @@ struct FlagRules {
 inline constexpr FlagRules kShowsDefault{.shows_default = true};
 inline constexpr FlagRules kRequiredPath{.value = "PATH", .required = true};
 
-// Without dashes in its name, a positional argument.
+// Without dashes in its name, a positional argument; "--flag,argument" is both.
 struct Flag {
   const char* name;
   FlagTarget target;
@@ -99,10 +99,15 @@ struct CommandLine {
 
 // A line that the rows refuse.
 struct UsageError : ConfigError {
-  UsageError(const std::string& message, bool stray)
-      : ConfigError(message), has_stray_word(stray) {}
-  bool has_stray_word;  // No flag or command takes some word.
+  UsageError(const std::string& message, std::vector<std::string> words, std::string what_was_meant)
+      : ConfigError(message), strays(std::move(words)), hint(std::move(what_was_meant)) {}
+  std::vector<std::string> strays;  // Words that no flag or command takes.
+  std::string hint;                 // "did you mean `--max-tokens`?" for one of them; may be empty.
 };
+
+// Says what a word of a line for `command` was meant to be: another spelling of a flag or command,
+// or another program's word (peers_words.h). Empty where that is not known.
+std::string HintForStray(const Command& command, const std::string& word);
 
 // Sets the targets by the words behind the program's name. Throws UsageError, and what take_strays
 // throws.

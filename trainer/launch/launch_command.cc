@@ -106,7 +106,8 @@ std::chrono::milliseconds GraceOf(double seconds) {
 
 // Throws for a word before the `--` that nobody reads. `strays`: flags, and values of flags, that
 // are not launch's. Other words before the `--` are in `argv`.
-void RefuseStrays(const std::vector<std::string>& strays, const std::vector<std::string>& argv) {
+void RefuseStrays(const Command& launch, const std::vector<std::string>& strays,
+                  const std::vector<std::string>& argv) {
   std::string stray;
   if (!strays.empty()) {
     stray = strays[0];
@@ -115,6 +116,9 @@ void RefuseStrays(const std::vector<std::string>& strays, const std::vector<std:
   }
   if (const std::string meant = MeantBy(stray, "fsdp-train launch --"); !meant.empty()) {
     throw ConfigError("launch: " + stray + ": " + meant);
+  }
+  if (const std::string hint = HintForStray(launch, stray); !hint.empty()) {
+    throw ConfigError("launch: " + stray + ": " + hint);
   }
   if (!stray.empty()) {
     throw ConfigError("launch: " + stray +
@@ -159,10 +163,10 @@ Command MakeLaunchCommand(LaunchCommand* launch, std::function<int()> gpus) {
       "On each of two hosts, R being 0 on node-1 and 1 on the other:\n"
       "  fsdp-train launch --nnodes 2 --nproc-per-node 2 --node-rank R \\\n"
       "    --rdzv-endpoint node-1:29500 --rdzv-secret-file FILE -- --config FILE";
-  command.take_strays = [launch, flags,
+  command.take_strays = [launch, flags, known = command,
                          gpus = std::move(gpus)](const std::vector<std::string>& strays) {
     launch->options.grace = GraceOf(flags->grace_s);
-    RefuseStrays(strays, launch->argv);
+    RefuseStrays(known, strays, launch->argv);
     launch->options.nproc_per_node = RanksOf(flags->ranks, gpus);
     CheckLaunchOptions(launch->options);
   };

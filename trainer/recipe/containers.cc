@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
+
+#include "trainer/recipe/hints.h"
 
 namespace fsdp::recipe {
 namespace {
@@ -167,7 +170,8 @@ class MapType final : public ValueType {
             void* object) const override {
     if (section_.before) section_.before(node, object);
     if (node.kind != YamlNode::Kind::kMap) {
-      reader.Wrong(node, key, "a map");
+      const std::string like = node.kind == YamlNode::Kind::kNull ? "" : Like(node, key, object);
+      reader.Wrong(node, key, like.empty() ? "a map" : "a map as in `" + like + "`");
       return false;
     }
     const std::string prefix = key.empty() ? "" : key + ".";
@@ -209,6 +213,34 @@ class MapType final : public ValueType {
   static bool TakesMap(const Json& schema) {
     const std::vector<Json>& forms = schema.ElementsOf("anyOf");
     return schema.Contains("properties") || std::any_of(forms.begin(), forms.end(), TakesMap);
+  }
+  // The map that is meant by a node that is none: the first key that takes its value, which for a
+  // number is the first of all, otherwise the first that has a default. The object may change,
+  // whose recipe is refused.
+  std::string Like(const YamlNode& node, const std::string& key, void* object) const {
+    const bool is_scalar = node.kind == YamlNode::Kind::kScalar;
+    const std::string_view row = is_scalar ? FindPeersScalar(key, node.text) : "";
+    if (!row.empty()) return std::string(row);
+    const PlainType type = node.plain ? ResolvePlain(node.text) : PlainType::kText;
+    const bool is_word = is_scalar && node.text.size() <= 60 && type != PlainType::kBool &&
+                         node.text.find_first_of(",:#{}[]\"'\n") == std::string::npos;
+    for (const AnyField& field : section_.fields) {
+      if (!is_word) break;
+      if (type != PlainType::kText && &field != &section_.fields.front()) break;
+      RecipeReader scratch({});
+      void* const part = field.part ? field.change_part(object) : object;
+      if (field.type->Read(node, key, scratch, static_cast<std::byte*>(part) + field.offset)) {
+        const bool is_text = !node.plain && ResolvePlain(node.text) != PlainType::kText;
+        return "{" + field.name + ": " + (is_text ? "'" + node.text + "'" : node.text) + "}";
+      }
+    }
+    for (const AnyField& field : section_.fields) {
+      const Json value = field.type->Write(At(defaults_, field));
+      const std::string text = value.IsText() ? value.Text() : value.Dump();
+      if (value.IsNull() || text.empty() || text[0] == '{' || text[0] == '[') continue;
+      return "{" + field.name + ": " + text + "}";
+    }
+    return "";
   }
   static void ReadField(const AnyField& field, const YamlNode::Entry& entry,
                         const std::string& prefix, RecipeReader& reader, void* object) {

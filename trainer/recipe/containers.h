@@ -135,10 +135,6 @@ struct KeyOf : AnyField {
     required = true;
     return std::move(*this);
   }
-  KeyOf&& Elsewhere(std::initializer_list<const char*> names) && {
-    aliases.assign(names.begin(), names.end());
-    return std::move(*this);
-  }
   KeyOf&& Elsewhere(const std::vector<std::string>& names) && {
     aliases = names;
     return std::move(*this);

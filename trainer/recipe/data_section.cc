@@ -68,8 +68,7 @@ Type<DataRecipe> DataType() {
           "named sources that are evaluated one by one, or null for nothing. A source has the "
           "same keys as in data.train."),
       Key("seq_len", &R::seq_len, Integer(1, kMaxPositions),
-          "Tokens of a sequence; at most the model's max_position_embeddings.")
-          .Elsewhere({"sequence_length", "max_seq_len", "block_size"}),
+          "Tokens of a sequence; at most the model's max_position_embeddings."),
       Key("objective", &R::objective, OneOf<R::Objective>(),
           "causal: each token's target is the next token. The other two are for models with an "
           "encoder and a decoder. seq2seq: `pairs`, one field as input and the other as target, "

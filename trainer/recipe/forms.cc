@@ -123,7 +123,7 @@ class TrainSourcesType final : public TypeOf<TrainRecipeSources> {
       return good;
     }
     if (node.kind != YamlNode::Kind::kMap) {
-      reader.Wrong(node, key, "a map, or a list of maps");
+      reader.Wrong(node, key, "a map as in `{paths: FILES}`, or a list of maps");
       return false;
     }
     SourceRecipe read;

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/nearest.h"
 #include "trainer/recipe/containers.h"
-#include "trainer/recipe/hints.h"
 #include "trainer/recipe/print.h"
 
 namespace fsdp {
@@ -272,7 +272,7 @@ void CheckSources(const YamlNode& tree, RecipeReader& reader) {
   for (const YamlNode::Entry& entry : sources->value->entries) {
     const std::string name = Below(kSources, entry.key);
     if (std::find(keys.begin(), keys.end(), entry.key) == keys.end()) {
-      const std::string near = recipe::Nearest(entry.key, keys);
+      const std::string near = Nearest(entry.key, keys);
       reader.Mistake(
           entry.place, name,
           "this file has no such number" + (near.empty() ? "" : recipe::DidYouMean(near)));

@@ -12,6 +12,7 @@
 #include "models/family.h"
 #include "models/shape.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/peers_words.h"
 #include "trainer/core/round_up.h"
 #include "trainer/core/units.h"
 #include "trainer/fsdp/schedule.h"
@@ -400,6 +401,25 @@ void CheckWorld(const Recipe& recipe, int64_t world_size, int64_t local_world_si
 
 void CheckReshard(const Recipe& recipe, int64_t shard_size) {
   recipe.Refuse(ReshardConflicts(recipe, shard_size));
+}
+
+std::string KeyOfFlag(const std::string& flag) {
+  if (!flag.starts_with("--")) return "";
+  std::string word = flag.substr(2, flag.find('=') - 2);
+  std::ranges::replace(word, '-', '_');
+  const size_t dot = word.find('.');
+  const PeersWord* const section =
+      dot == std::string::npos ? nullptr : FindPeersWord(PeersKeys(), word.substr(0, dot + 1));
+  if (section != nullptr) word.replace(0, dot, section->ours);
+  std::vector<std::string> found;
+  for (const std::string& key : KnownKeys()) {
+    if (key == word) return key;
+    if (key.ends_with("." + word)) found.push_back(key);
+  }
+  if (found.size() == 1) return found[0];
+  const PeersWord* peers = FindPeersWord(PeersKeys(), word);
+  if (peers == nullptr) peers = FindPeersWord(PeersKeys(), word.substr(word.rfind('.') + 1));
+  return peers == nullptr || !peers->HasOurs() ? "" : std::string(peers->ours);
 }
 
 std::string DivisorsOf(int64_t n, int64_t least, int64_t most) {

@@ -56,6 +56,10 @@ std::string DivisorsOf(int64_t n, int64_t least = 1,
 // or it is at least 1 %; otherwise "". Samples are dealt as data/loader.h says.
 std::string WhatIsUnused(const TrainRecipe& train, int64_t world_size);
 
+// The key that a flag of another trainer's command line sets, such as `--learning_rate` or
+// `--training.steps=5`; empty where there is none.
+std::string KeyOfFlag(const std::string& flag);
+
 // Settings that are valid but hardly meant, a line each.
 std::vector<std::string> Advice(const Recipe& recipe, int64_t world_size);
 

@@ -211,8 +211,7 @@ Type<ModelRecipe> ModelType() {
           "null: no adapters."),
       Key("vocab_multiple", &R::vocab_multiple, Integer(1, kMaxVocabSize),
           "A vocabulary taken from a tokenizer is rounded up to a multiple of this number. A "
-          "vocab_size that is given must be a multiple of it.")
-          .Elsewhere({"pad_to_multiple_of", "make_vocab_size_divisible_by"}),
+          "vocab_size that is given must be a multiple of it."),
   });
   for (const ModelField& of : ModelFields()) {
     section.Add(Key(of.field.name.c_str(), &R::fields, EntryType(of.field), of.description.c_str())

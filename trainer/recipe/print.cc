@@ -263,7 +263,8 @@ This command runs it, with another learning rate:
 - An unknown key, a wrong type, a value out of range, a duplicate key or two settings that contradict
   each other is an error with exit code 2. All mistakes are listed at once, one a line, as
   `file:line:column: key: message` or `--set KEY=VALUE: key: message`. After 1,000 mistakes only
-  their number is given.
+  their number is given. The key of another trainer (transformers, axolotl, torchtitan, LitGPT,
+  DeepSpeed) is answered by ours, or by what serves in its place.
 - Values are those of YAML 1.2: `true` and `false` alone are booleans, `3e-4` and `3.0e-4` are
   numbers, `1e3` is not an integer. Text that looks like another type needs quotes (`name: "5"`).
   Anchors and aliases work; merge keys (`<<`), tags and several documents in a file are refused.

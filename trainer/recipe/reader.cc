@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/nearest.h"
+#include "trainer/core/peers_words.h"
 #include "trainer/core/read_file.h"
 #include "trainer/core/utf8.h"
-#include "trainer/recipe/hints.h"
 
 namespace fsdp::recipe {
 
@@ -54,6 +55,20 @@ std::string WithoutItems(std::string key) {
   return key;
 }
 
+// The row of a key that holds a map, where there is one of its own.
+const PeersWord* FindPeersKey(const std::string& key, bool is_map) {
+  const PeersWord* const of_map = is_map ? FindPeersWord(PeersKeys(), key + ".") : nullptr;
+  return of_map != nullptr ? of_map : FindPeersWord(PeersKeys(), key);
+}
+
+// Names of sections have little to do with what stands in them: spelling alone tells these.
+std::string NearSibling(const std::string& key, const std::string& section,
+                        const std::vector<std::string>& siblings) {
+  if (!section.empty()) return Nearest(key, siblings);
+  const std::string first = key.substr(0, key.find('.'));
+  return NearestSpelling(first, siblings);
+}
+
 }  // namespace
 
 bool RecipeReader::MayBeShown(const Place& place, const std::string& key) {
@@ -70,34 +85,32 @@ std::string RecipeReader::UnknownKey(const YamlNode::Entry& entry, const std::st
     Mistake(entry.place, prefix + entry.key, "unknown key");
     return "";
   }
-  std::string near;
-  if (const auto alias = aliases.find(entry.key); alias != aliases.end()) near = alias->second;
-  std::string elsewhere;
-  const PeersWord* peers = near.empty() ? FindPeersWord(WithoutItems(prefix + entry.key)) : nullptr;
-  if (near.empty() && peers == nullptr) {
-    // The only key of that name in another section.
-    if (const auto known = known_.find(entry.key); known != known_.end()) elsewhere = known->second;
-  }
-  if (near.empty() && peers == nullptr && elsewhere.empty()) peers = FindPeersWord(entry.key);
-  if (peers != nullptr) {
-    // A key of the same section is named without the section.
-    const std::string key(peers->key);
-    const std::string section = WithoutItems(prefix);
-    const bool sibling = !key.empty() && key.rfind('.') + 1 == section.size() &&
-                         key.compare(0, section.size(), section) == 0;
-    (sibling ? near : elsewhere) = sibling ? key.substr(section.size()) : key;
-  } else if (near.empty() && elsewhere.empty()) {
-    near = Nearest(entry.key, siblings);
+  const std::string section = WithoutItems(prefix);
+  const bool is_map = entry.value->kind == YamlNode::Kind::kMap;
+  std::string near, elsewhere;
+  const PeersWord* peers = nullptr;
+  const auto known = known_.find(entry.key);  // The only key of that name in another section.
+  if (const auto alias = aliases.find(entry.key); alias != aliases.end()) {
+    near = alias->second;
+  } else {
+    peers = FindPeersKey(section + entry.key, is_map);
+    if (peers == nullptr && known != known_.end()) elsewhere = known->second;
+    if (peers == nullptr && elsewhere.empty()) peers = FindPeersKey(entry.key, is_map);
+    if (peers == nullptr && elsewhere.empty()) near = NearSibling(entry.key, section, siblings);
   }
   std::string message = "unknown key";
-  if (peers != nullptr && peers->key.empty()) {
-    message += "; " + std::string(peers->remark);
+  if (peers != nullptr) {
+    PeersWord hint = *peers;
+    // A key of the same section is named without the section.
+    if (hint.HasOurs() && hint.ours.starts_with(section) &&
+        hint.ours.rfind('.') + 1 == section.size()) {
+      hint.ours.remove_prefix(section.size());
+      near = hint.ours;
+    }
+    message += "; " + HintOf(hint);
   } else if (!near.empty() || !elsewhere.empty()) {
     message += DidYouMean(near.empty() ? elsewhere : near);
-    if (peers != nullptr && !peers->remark.empty()) {
-      message += " (" + std::string(peers->remark) + ")";
-    }
-  } else if (listed_.insert(WithoutItems(prefix)).second) {
+  } else if (listed_.insert(section).second) {
     message += "; known here: " + Join(siblings, "and");
   }
   Mistake(entry.place, prefix + entry.key, message);

@@ -14,7 +14,6 @@
 
 namespace fsdp::recipe {
 
-inline constexpr const char* kNotInThisVersion = "not in this version";
 inline constexpr size_t kMostShown = 1000;  // Mistakes.
 
 class RecipeReader {

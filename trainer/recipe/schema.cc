@@ -70,39 +70,31 @@ Type<TrainRecipe> TrainType() {
   using R = TrainRecipe;
   const auto ema = Map<EmaRecipe>({
       Key("decay", &EmaRecipe::decay, Number({.at_least = 0, .below = 1}),
-          "The share of the average that a step keeps.")
-          .Elsewhere({"beta", "momentum"}),
+          "The share of the average that a step keeps."),
   });
   return Map<R>({
       Key("steps", &R::steps, StepsOrNull(),
-          "Optimizer steps of the whole run. null: as many as train.epochs takes.")
-          .Elsewhere({"max_steps", "num_steps", "iterations"}),
+          "Optimizer steps of the whole run. null: as many as train.epochs takes."),
       Key("epochs", &R::epochs, Nullable(Number({.above = 0, .at_most = 1e9})),
           "Passes over data.train without what data.valid holds out, instead of train.steps. "
           "With several sources a pass is as many samples as they have together. Rounded up to "
-          "whole steps; the run records their number.")
-          .Elsewhere({"num_epochs"}),
+          "whole steps; the run records their number."),
       Key("micro_batch_size", &R::micro_batch_size, Integer(1),
-          "Sequences per rank and forward pass.")
-          .Elsewhere({"batch_size"}),
+          "Sequences per rank and forward pass."),
       Key("global_batch_size", &R::global_batch_size, Integer(1),
           "Sequences per optimizer step, over all ranks; any number at any world size. A batch "
-          "larger than one forward pass of all ranks is accumulated over several.")
-          .Elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"}),
+          "larger than one forward pass of all ranks is accumulated over several."),
       Key("grad_clip", &R::grad_clip, Number({.at_least = 0, .fp32 = true}),
-          "Largest norm of all gradients together. 0: no clipping.")
-          .Elsewhere({"max_grad_norm", "clip_grad_norm", "max_norm"}),
+          "Largest norm of all gradients together. 0: no clipping."),
       Key("attention", &R::attention, OneOf<R::Attention>(),
           "flash: attention in tiles; its memory grows with the sequence length. math: the "
           "probabilities of all queries and keys, [heads, T, T], are computed and kept for "
-          "backward.")
-          .Elsewhere({"attn_implementation"}),
+          "backward."),
       Key("batch_norm", &R::batch_norm, OneOf<R::BatchNorm>(),
           "The samples that a batch norm's mean and variance are taken over, while training. "
           "local: the rank's micro-batch, so results depend on the number of ranks. sync: the "
           "micro-batches of all ranks, which costs each norm one sum over the ranks in forward "
-          "and one in backward.")
-          .Elsewhere({"sync_bn", "sync_batchnorm"}),
+          "and one in backward."),
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "Which activations backward recomputes instead of keeping them. selective: norms, "
           "activation functions and attention. full: everything except the blocks' inputs."),
@@ -147,9 +139,8 @@ Type<EvalRecipe> EvalType() {
 Type<OptimizerRecipe> OptimizerType() {
   using R = OptimizerRecipe;
   return Map<R>({
-      Key("name", &R::name, OneOf<R::Kind>(), "The update rule.").Elsewhere({"type", "kind"}),
-      Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Highest learning rate.")
-          .Elsewhere({"learning_rate", "max_lr"}),
+      Key("name", &R::name, OneOf<R::Kind>(), "The update rule."),
+      Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Highest learning rate."),
       Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1, .fp32 = true})),
           "adamw: decay of the first and of the second moment. sgd does not read it."),
       Key("eps", &R::eps, Number({.at_least = 0, .fp32 = true}),

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <utility>
 
+#include "trainer/core/nearest.h"
 #include "trainer/core/paths.h"
+#include "trainer/core/peers_words.h"
 #include "trainer/core/units.h"
 #include "trainer/recipe/hints.h"
 
@@ -294,20 +296,23 @@ struct Names {
       const auto found = std::find(names.begin(), names.end(), node.text);
       if (found != names.end()) return found - names.begin();
       if (std::count(later.names.begin(), later.names.end(), node.text) > 0) {
-        reader.Mistake(node.place, key,
-                       Quoted(node.text) + ": " + kNotInThisVersion + " (want " + want + ")");
+        reader.Mistake(
+            node.place, key,
+            Quoted(node.text) + ": " + std::string(kNotInThisVersion) + " (want " + want + ")");
         return std::nullopt;
       }
     }
-    std::string message = "want " + want + ", got " + Describe(node);
-    std::string near(scalar ? FindPeersValue(key, node.text) : "");
+    constexpr size_t kFew = 12;
+    const std::string got = "got " + Describe(node);
+    std::string near(scalar ? FindPeersValue(key, node.text) : ""), hint;
     if (key == "model.family" && !near.empty()) {
-      message += ": " + Quoted(near) + " is what trains it";
+      hint = ": " + Quoted(near) + " is what trains it";
     } else {
       if (near.empty() && scalar) near = Nearest(node.text, names);
-      if (!near.empty()) message += DidYouMean(near);
+      if (!near.empty()) hint = DidYouMean(near);
     }
-    reader.Mistake(node.place, key, message);
+    const bool says_all = hint.empty() || names.size() <= kFew;
+    reader.Mistake(node.place, key, (says_all ? "want " + want + ", " : "") + got + hint);
     return std::nullopt;
   }
 };

@@ -220,6 +220,34 @@ std::optional<YAML::Mark> FindTab(const std::string& text, int line) {
   return std::nullopt;
 }
 
+// The place where a text begins as TOML does, with `[table]` or `key = value`.
+std::optional<YAML::Mark> FindToml(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 0; std::getline(lines, line); ++number) {
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    const auto is_key = [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+    };
+    size_t at = line.find_first_not_of('[', begin);
+    const size_t brackets = std::min(at, line.size()) - begin;
+    while (at < line.size() && is_key(static_cast<unsigned char>(line[at]))) ++at;
+    const std::string end = at < line.size() ? line.substr(at) : "";
+    const bool is_table =
+        (brackets == 1 && end.starts_with("]")) || (brackets == 2 && end.starts_with("]]"));
+    const size_t equals = end.find_first_not_of(' ');
+    const bool is_pair =
+        brackets == 0 && at > begin && equals != std::string::npos && end[equals] == '=';
+    if (!is_table && !is_pair) return std::nullopt;
+    YAML::Mark mark;
+    mark.line = number;
+    mark.column = static_cast<int>(begin);
+    return mark;
+  }
+  return std::nullopt;
+}
+
 // The unit of UTF-16 that text[at] escapes, as JSON does; 0: none.
 uint32_t EscapedUnit(const std::string& text, size_t at) {
   if (at + 6 > text.size() || text.compare(at, 2, "\\u") != 0) return 0;
@@ -262,6 +290,12 @@ std::shared_ptr<const YamlNode> ParseYaml(const std::string& text, int source, b
     mark.line = static_cast<int>(std::count(text.begin(), text.begin() + *bad, '\n'));
     mark.column = static_cast<int>(line_start == std::string::npos ? *bad : *bad - line_start - 1);
     mistakes.push_back({builder.PlaceOf(mark), "", "not UTF-8 text"});
+    return nullptr;
+  }
+  if (const auto toml = place_lines ? FindToml(text) : std::nullopt) {
+    mistakes.push_back({builder.PlaceOf(*toml), "",
+                        "TOML, and a recipe is YAML: `steps = 10` below `[train]` is "
+                        "`train: {steps: 10}`"});
     return nullptr;
   }
   // yaml-cpp 0.7 takes a quote that nobody closed for closed at the end of the text, and with it

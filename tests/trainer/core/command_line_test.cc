@@ -183,21 +183,44 @@ TEST(CommandLine, RefusesWhatTheRowsForbid) {
   }
 }
 
-TEST(CommandLine, SaysWhichMistakesAreStrayWords) {
-  const auto strays = [](const Strings& words) {
+TEST(CommandLine, SaysWhichWordsAreStrayAndWhatWasMeant) {
+  const auto strays = [](const Strings& words, const std::string& hint) {
     Example it;
     const Command program = it.Program();
     try {
       ReadCommandLine(program, words);
     } catch (const UsageError& error) {
-      return error.has_stray_word;
+      EXPECT_EQ(error.hint, hint);
+      return error.strays;
     }
     ADD_FAILURE() << "not refused";
-    return false;
+    return Strings();
   };
-  EXPECT_TRUE(strays({"nonsense"}));
-  EXPECT_TRUE(strays({"work", "a", "--nonsense"}));
-  EXPECT_FALSE(strays({"work"}));
+  EXPECT_EQ(strays({"nonsense"}, ""), Strings{"nonsense"});
+  EXPECT_EQ(strays({"work", "a", "--nonsense"}, ""), Strings{"--nonsense"});
+  EXPECT_EQ(strays({"work"}, ""), Strings());
+  EXPECT_EQ(strays({"work", "a", "--si_zes=1"}, "did you mean `--sizes`?"), Strings{"--si_zes=1"});
+  EXPECT_EQ(strays({"work", "--cuont", "1"}, "did you mean `--count`?"), Strings{"--cuont"});
+  EXPECT_EQ(strays({"wrok"}, "did you mean `work`?"), Strings{"wrok"});
+  EXPECT_EQ(strays({"secrte"}, ""), Strings{"secrte"});
+  EXPECT_EQ(strays({"chat"}, "did you mean `generate RUN_DIR`? (on a terminal it talks)"),
+            Strings{"chat"});
+  EXPECT_EQ(strays({"work", "a", "--temp"}, ""), Strings{"--temp"});  // It has no --temperature.
+}
+
+TEST(CommandLine, AFlagMayBeAnArgumentToo) {
+  std::string path;
+  Strings paths;
+  Command program{"prog", "Does things."};
+  program.flags = {{"--one,place", &path, "One", FlagRules{.value = "DIR", .required = true}},
+                   {"--several", &paths, "More", FlagRules{.needs = "--one"}}};
+  program.run = [] {};
+  ReadCommandLine(program, {"a"});
+  EXPECT_EQ(path, "a");
+  ReadCommandLine(program, {"--one", "b", "--several", "c"});
+  EXPECT_EQ(path, "b");
+  EXPECT_THROW(ReadCommandLine(program, {"a", "--one", "b"}), UsageError);
+  EXPECT_THROW(ReadCommandLine(program, {}), UsageError);
 }
 
 TEST(CommandLine, FindsTheInnermostCommandAndRunsIt) {

@@ -763,6 +763,7 @@ TEST(SupervisorTest, WrongOptionsAreNamedBeforeAnythingRuns) {
        "launch: a.yaml: a recipe is named by --config: fsdp-train launch -- --config a.yaml"},
       {{"--nproc-per-node", "2", "run.seed=3"}, "fsdp-train launch -- --set run.seed=3"},
       {{"--nproc-per-node", "2", "train"}, "launch: train is not an option of launch"},
+      {{"--nproc_per_node=2"}, "launch: --nproc_per_node=2: did you mean `--nproc-per-node`?"},
   };
   for (const auto& [options, message] : mistakes) {
     Launched it(options, {"0:print=ran"});

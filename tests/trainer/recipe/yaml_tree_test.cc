@@ -89,6 +89,17 @@ TEST(YamlTree, RefusesWhatARecipeHasNoUseFor) {
   EXPECT_EQ(Parse("a: &x b\n*x : c\n"), "2:1 : an alias cannot be a key\n");
 }
 
+TEST(YamlTree, TomlIsCalledToml) {
+  const std::string toml =
+      "TOML, and a recipe is YAML: `steps = 10` below `[train]` is `train: {steps: 10}`\n";
+  EXPECT_EQ(Parse("# torchtitan\n\n[job]\ndump_folder = \"./outputs\"\n"), "3:1 : " + toml);
+  EXPECT_EQ(Parse("  title = \"x\"\n[job]\n"), "1:3 : " + toml);
+  EXPECT_EQ(Parse("[[override.a-b]]\n"), "1:1 : " + toml);
+  EXPECT_EQ(Parse("a: b\n[job]\n").find("TOML"), std::string::npos);
+  EXPECT_EQ(Parse("[a, b]\n"), "[a b ]");
+  EXPECT_EQ(Parse("a: x = 1\n"), "{a:x = 1 }");
+}
+
 TEST(YamlTree, SyntaxErrorsHaveAPlace) {
   EXPECT_EQ(Parse("a: 1\nb: [1, 2\n"), "2:4 : `[` is not closed\n");
   EXPECT_EQ(Parse("a:\n  b: {c: [1, 2], d: 3\n\n"), "2:6 : `{` is not closed\n");
