@@ -12,7 +12,7 @@
 #include "cmd/commands.h"
 #include "cmd/pages.h"
 #include "trainer/core/errors.h"
-#include "trainer/recipe/hints.h"
+#include "trainer/core/nearest.h"
 
 namespace fsdp {
 namespace {
@@ -102,7 +102,7 @@ Command HelpCommand(const Command& program) {
     } else if (std::ranges::count(known, *topic) > 0) {
       std::fputs(ReadCommandLine(program, {*topic, "--help"}).text.c_str(), stdout);
     } else {
-      const std::string near = recipe::Nearest(*topic, known);
+      const std::string near = Nearest(*topic, known);
       throw ConfigError("help: there is no page `" + *topic + "`" +
                         (near.empty() ? "" : ": did you mean `" + near + "`?") +
                         " `fsdp-train help` lists them");

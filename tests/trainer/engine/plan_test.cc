@@ -187,7 +187,7 @@ TEST_F(PlanTest, BytesOfAStepAreThoseOfTheStrategy) {
           const int64_t slice = n / size;
           return 4 * (n - slice + (size - 1) * slice);
         };
-        int64_t summed = all_reduced(4, world);  // The scalars.
+        int64_t summed = all_reduced(3, world);  // The scalars.
         for (const FlatParameter& flat : layout.flat_parameters) {
           summed += all_reduced(flat.shard_size, world / shards);
         }
