@@ -53,6 +53,7 @@ Tape::Tape(const Tape& outer, bool record, bool again)
   documents_ = outer.documents_;
   convolution_ = outer.convolution_;
   tables_ = outer.tables_;
+  adapter_keys_ = outer.adapter_keys_;
   loss_scale_ = outer.loss_scale_;
 }
 

@@ -69,6 +69,10 @@ class Tape {
     return convolution_ == nullptr ? ConvolutionBackend() : *convolution_;
   }
 
+  // Batch::sample_keys, for the dropout of adapters (nn/lora.h), whose layers see no batch.
+  void DropAdaptersBy(const View& sample_keys) { adapter_keys_ = sample_keys; }
+  const View& adapter_keys() const { return adapter_keys_; }
+
   // Looks up the micro-batch's ids in these tables. Null: the model has no tables.
   void LookUpIn(TableVectors* tables) { tables_ = tables; }
   TableVectors* tables() const { return tables_; }
@@ -163,6 +167,7 @@ class Tape {
   bool documents_ = true;
   const ConvolutionBackend* convolution_ = nullptr;
   TableVectors* tables_ = nullptr;
+  View adapter_keys_ = {};
   std::optional<ConstView> loss_scale_;
   std::vector<std::function<void()>> nodes_;
   using Made = std::deque<TensorPtr>;  // Results of Once(), in order, for the segment's recompute.

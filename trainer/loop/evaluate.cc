@@ -45,10 +45,13 @@
 namespace fsdp {
 namespace {
 
-std::string LoraText(const std::optional<LoraRecipe>& lora) {
+std::string LoraText(const std::optional<LoraOptions>& lora) {
   if (!lora) return "null";
-  return recipe::YamlValue(
-      JsonTree::Object({{"rank", lora->rank}, {"alpha", lora->alpha}, {"targets", lora->targets}}));
+  return recipe::YamlValue(JsonTree::Object({{"rank", lora->rank},
+                                             {"alpha", lora->alpha},
+                                             {"targets", lora->targets},
+                                             {"dropout", lora->dropout},
+                                             {"full", lora->full}}));
 }
 
 // No step is trained: state of training alone is neither planned nor read.

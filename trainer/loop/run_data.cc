@@ -160,6 +160,9 @@ class Opener {
     options.allow_invalid_text = recipe_.data.allow_invalid_text;
     options.keep = {progress_.say, progress_.stop, recipe_.run.timeout_s};
     auto samples = OpenLineSamples(open.TokenCache(), *lines.encoder, options);
+    if (!samples->read_as().empty() && progress_.remark) {
+      progress_.remark(samples->Describe() + ": " + samples->read_as());
+    }
     for (const DataFile& file : samples->inputs()) files.push_back(file);
     DescribeTokenizer(source, files);
     if (lines.file) files.push_back(*lines.file);

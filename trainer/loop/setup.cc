@@ -42,7 +42,7 @@ std::string ExampleOfTargets(const std::string& target, std::string weight) {
 std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<Model>& model) {
   std::vector<ShapeConflict> mistakes;
   if (const auto& lora = recipe.model.lora) {
-    LoraOptions options{lora->rank, lora->alpha, lora->targets};
+    LoraOptions options = *lora;
     std::string example;
     const std::vector<size_t> unmatched = UnmatchedTargets(*model, options.targets, &example);
     for (auto i = unmatched.rbegin(); i != unmatched.rend(); ++i) {
@@ -54,8 +54,18 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<
       options.targets.erase(options.targets.begin() + static_cast<int64_t>(*i));
     }
     std::reverse(mistakes.begin(), mistakes.end());
+    for (const FullMistake& mistake : FullMistakes(*model, options.full)) {
+      const std::string key = "model.lora.full";
+      mistakes.push_back({{key + "[" + std::to_string(mistake.entry) + "]", key}, mistake.message});
+      options.full.clear();
+    }
     if (options.targets.empty()) return mistakes;  // Nothing trains, which is no mistake of groups.
-    model = std::make_unique<LoraModel>(std::move(model), options);
+    auto adapted = std::make_unique<LoraModel>(std::move(model), options);
+    if (!adapted->has_adapters()) {
+      mistakes.push_back({{"model.lora.full", "model.lora"},
+                          "leaves no weight for an adapter: without model.lora all train"});
+    }
+    model = std::move(adapted);
   }
   for (const GroupMistake& mistake : FreezeParameters(*model, GroupsOf(recipe))) {
     const std::string list = "optimizer.groups";
@@ -182,7 +192,7 @@ std::optional<ShapeConflict> FrozenHead(const Recipe& recipe, const WeightsPath&
           why + p->name() + "` is drawn anew, and " +
               (lora ? "model.lora trains adapters alone" : "optimizer.groups freezes it") +
               (to_draw.is_missing ? ": " : ": keep that of the weights, or ") +
-              (lora ? "train without model.lora" : "leave the head out of what is frozen")};
+              (lora ? "name it in model.lora.full" : "leave the head out of what is frozen")};
     }
   }
   return std::nullopt;

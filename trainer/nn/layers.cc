@@ -147,14 +147,31 @@ Var RmsNorm(Tape& tape, const Var& x, const Parameter& weight, float eps) {
 
 namespace {
 
+// Whether an adapter drops a part of x here.
+bool Drops(const Tape& tape, const Adapter& adapter) {
+  return adapter.dropout > 0 && tape.training();
+}
+
+void DropForAdapter(Tape& tape, const Adapter& adapter, const View& from, const View& to) {
+  const View& keys = tape.adapter_keys();
+  const Shape samples{keys.shape[0], from.shape.NumElements() / keys.shape[0]};
+  Dropout(tape.stream(), from.Reshape(samples), keys, adapter.site, adapter.dropout,
+          to.Reshape(samples));
+}
+
 // Adds what the adapters of `weight` make of x to y; returns u of each, for the way back.
 std::vector<TensorPtr> AdaptersForward(Tape& tape, const View& x, const Parameter& weight,
                                        const View& y) {
   std::vector<TensorPtr> inner;
   for (const Adapter& adapter : weight.adapters()) {
     inner.push_back(tape.New(Shape{x.shape[0], adapter.a->shape()[0]}, x.dtype));
-    LoraForward(tape.stream(), x, adapter.a->value(), adapter.b->value(), adapter.scale,
-                adapter.column, inner.back()->view(), y);
+    TensorPtr dropped;
+    if (Drops(tape, adapter)) {
+      dropped = tape.New(x.shape, x.dtype);
+      DropForAdapter(tape, adapter, x, dropped->view());
+    }
+    LoraForward(tape.stream(), dropped ? dropped->view() : x, adapter.a->value(),
+                adapter.b->value(), adapter.scale, adapter.column, inner.back()->view(), y);
   }
   return inner;
 }
@@ -189,9 +206,22 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
     const View u = inner[i]->view();
     const Workspace workspace(
         tape, LoraBackwardWorkspaceBytes(u.shape[0], u.shape[1], u.dtype, KernelsOf(tape)));
-    LoraBackward(tape.stream(), rows(x.view()), u, adapter.a->value(), adapter.b->value(),
-                 adapter.scale, dy, adapter.column, rows(dx->view()), GradOf(*adapter.a),
-                 GradOf(*adapter.b), workspace.view());
+    const auto backward = [&](const View& read, const View& grad) {
+      LoraBackward(tape.stream(), rows(read), u, adapter.a->value(), adapter.b->value(),
+                   adapter.scale, dy, adapter.column, rows(grad), GradOf(*adapter.a),
+                   GradOf(*adapter.b), workspace.view());
+    };
+    if (!Drops(tape, adapter)) {
+      backward(x.view(), dx->view());
+      continue;
+    }
+    // The part that forward kept, drawn again, and the gradient of it alone.
+    const TensorPtr kept = tape.New(x.shape, x.dtype), grad = tape.New(x.shape, x.dtype);
+    DropForAdapter(tape, adapter, x.view(), kept->view());
+    Fill(tape.stream(), 0, grad->view());
+    backward(kept->view(), grad->view());
+    DropForAdapter(tape, adapter, grad->view(), grad->view());
+    Accumulate(tape.stream(), grad->view(), dx->view());
   }
   if (x.grad) tape.Add(x.grad, std::move(dx));
 }

@@ -7,15 +7,26 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/autograd/tape.h"
+
 namespace fsdp {
 namespace {
 
 constexpr std::string_view kSuffix = ".weight";
 
+bool Matches(const std::string& pattern, const std::string& name, const std::string& module) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0 || module == pattern ||
+         module.ends_with("." + pattern);
+}
+
 bool IsTarget(const std::string& name, const std::string& target) {
-  const std::string module = ModuleOf(name);
-  return fnmatch(target.c_str(), name.c_str(), 0) == 0 || module == target ||
-         module.ends_with("." + target);
+  return Matches(target, name, ModuleOf(name));
+}
+
+bool IsFull(const std::string& name, const std::vector<std::string>& full) {
+  const std::string module = name.substr(0, std::min(name.rfind('.'), name.size()));
+  return std::ranges::any_of(
+      full, [&](const std::string& entry) { return Matches(entry, name, module); });
 }
 
 // Weights of linear layers, by their names; a matrix that mixes heads is not one.
@@ -35,7 +46,7 @@ std::string ModuleOf(const std::string& weight) {
 }
 
 std::string LoraName(const std::string& weight, char part) {
-  return "base_model.model." + ModuleOf(weight) + ".lora_" + part + ".weight";
+  return kPeftPrefix + ModuleOf(weight) + ".lora_" + part + ".weight";
 }
 
 std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::string>& targets,
@@ -58,6 +69,32 @@ std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::s
   return unmatched;
 }
 
+std::vector<FullMistake> FullMistakes(const Model& base, const std::vector<std::string>& full) {
+  std::vector<FullMistake> mistakes;
+  std::string example;
+  for (size_t i = 0; i < full.size(); ++i) {
+    bool used = false;
+    std::string apart;
+    for (const ModelSegment& segment : base.segments()) {
+      for (const Parameter* parameter : segment.parameters) {
+        const ParameterSlice *in = nullptr, *out = nullptr;
+        for (const ParameterSlice& slice : parameter->slices()) {
+          if (IsFull(slice.name, {full[i]})) in = &slice;
+          if (out == nullptr && !IsFull(slice.name, full)) out = &slice;
+        }
+        example = parameter->slices()[0].name;
+        used |= in != nullptr;
+        if (in != nullptr && out != nullptr && apart.empty()) {
+          apart = in->name + " is one matrix with " + out->name + ": name all of it, or none";
+        }
+      }
+    }
+    if (!used) apart = "`" + full[i] + "` matches no parameter: a name is " + example;
+    if (!apart.empty()) mistakes.push_back({i, apart});
+  }
+  return mistakes;
+}
+
 LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
     : base_(std::move(base)), segments_(base_->segments()) {
   if (options.rank < 1) throw std::invalid_argument("[LoraModel] rank, want >= 1");
@@ -65,8 +102,12 @@ LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
   for (const size_t i : UnmatchedTargets(*base_, options.targets, &example)) {
     throw std::invalid_argument("[LoraModel] `" + options.targets[i] + "` matches no weight");
   }
+  for (const FullMistake& mistake : FullMistakes(*base_, options.full)) {
+    throw std::invalid_argument("[LoraModel] " + mistake.message);
+  }
   for (ModelSegment& segment : segments_) {
     for (Parameter* parameter : std::vector<Parameter*>(segment.parameters)) {
+      if (IsFull(parameter->slices()[0].name, options.full)) continue;
       parameter->Freeze();
       for (const ParameterSlice& slice : LinearSlices(segment, *parameter)) {
         const bool adapted =
@@ -76,6 +117,11 @@ LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
       }
     }
   }
+}
+
+void LoraModel::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
+  tape.DropAdaptersBy(batch.sample_keys);
+  base_->Loss(tape, batch, scale, loss);
 }
 
 void LoraModel::Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,
@@ -94,8 +140,13 @@ void LoraModel::Adapt(Parameter& weight, const ParameterSlice& slice, const Lora
   };
   Parameter* const a = add('A', Shape{options.rank, in}, noise);
   Parameter* const b = add('B', Shape{out, options.rank}, {});
-  weight.AddAdapter(
-      {a, b, static_cast<float>(options.alpha / static_cast<double>(options.rank)), column});
+  constexpr uint32_t kFirstSite = uint32_t{1} << 28;  // Models count theirs from 0.
+  weight.AddAdapter({.a = a,
+                     .b = b,
+                     .scale = static_cast<float>(options.alpha / static_cast<double>(options.rank)),
+                     .column = column,
+                     .dropout = options.dropout,
+                     .site = kFirstSite + static_cast<uint32_t>(adapters_.size())});
 }
 
 }  // namespace fsdp

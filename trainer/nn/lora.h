@@ -1,6 +1,6 @@
 // Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): the model's linear layers are frozen and
 // get adapters, which train. For a weight W of y = x W (as a matrix [in, out]):
-//   y += alpha / rank x A^T B^T        A: [rank, in], B: [out, rank]
+//   y += alpha / rank d(x) A^T B^T     A: [rank, in], B: [out, rank], d: dropout in training
 // A starts as noise with the variance that torch.nn.Linear gives it, 1 / (3 in), and B as zero, so
 // the model starts unchanged. Adapters belong to the weight, and the linear layer adds them: no
 // model knows of adapters, so every family has them.
@@ -21,6 +21,8 @@ namespace fsdp {
 // A weight's name without .weight.
 std::string ModuleOf(const std::string& weight);
 
+inline constexpr const char* kPeftPrefix = "base_model.model.";
+
 // Names of an adapter's two parameters, as PEFT (github.com/huggingface/peft) writes them:
 // base_model.model.<the weight's name without .weight>.lora_A.weight, and lora_B.
 std::string LoraName(const std::string& weight, char part);
@@ -30,16 +32,22 @@ std::string LoraName(const std::string& weight, char part);
 std::vector<size_t> UnmatchedTargets(const Model& base, const std::vector<std::string>& targets,
                                      std::string* example);
 
+// An entry of LoraOptions::full that matches nothing, or not all of a matrix.
+struct FullMistake {
+  size_t entry;
+  std::string message;
+};
+std::vector<FullMistake> FullMistakes(const Model& base, const std::vector<std::string>& full);
+
 class LoraModel final : public Model {
  public:
-  // Freezes all parameters of `base`. Throws std::invalid_argument for a rank < 1, and for a target
-  // that matches no weight; the message names the target and a name that one could match.
+  // Freezes all parameters of `base` but those of options.full. Throws std::invalid_argument for a
+  // rank < 1, for a target that matches no weight and for FullMistakes(); the message names the
+  // entry.
   LoraModel(std::shared_ptr<Model> base, const LoraOptions& options);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
-  void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override {
-    base_->Loss(tape, batch, scale, loss);
-  }
+  void Loss(Tape& tape, const Batch& batch, float scale, View loss) const override;
   BatchSpec Inputs(int64_t length) const override { return base_->Inputs(length); }
   const EvalMetric* eval_metric() const override { return base_->eval_metric(); }
   int64_t predictions() const override { return base_->predictions(); }
@@ -50,6 +58,8 @@ class LoraModel final : public Model {
   int64_t fewest_normed_pixels() const override { return base_->fewest_normed_pixels(); }
   std::vector<EmbeddingTable> tables() const override { return base_->tables(); }
   WeightLayout linear_layout() const override { return base_->linear_layout(); }
+
+  bool has_adapters() const { return !adapters_.empty(); }
 
  private:
   void Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,

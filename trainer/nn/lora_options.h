@@ -1,4 +1,4 @@
-// The weights that get adapters (lora.h), and the size of these.
+// The weights that get adapters (lora.h), the size of these, and what trains beside them.
 // Tests: tests/trainer/nn/lora_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_LORA_OPTIONS_H_
 #define FSDP_TRAIN_TRAINER_NN_LORA_OPTIONS_H_
@@ -16,6 +16,10 @@ struct LoraOptions {
   // or, as in PEFT's target_modules, a module's name or its last parts in any layer (`q_proj`,
   // `self_attn.q_proj`). Each slice that a target matches gets an adapter of its own.
   std::vector<std::string> targets = {"*"};
+  double dropout = 0;  // Of what an adapter reads, in training.
+  // Parameters that train whole, by globs or modules as above, of any kind and in any segment. A
+  // weight among them gets no adapter.
+  std::vector<std::string> full = {};
 
   bool operator==(const LoraOptions&) const = default;
 };

@@ -40,6 +40,8 @@ struct Adapter {
   Parameter *a, *b;
   float scale;
   int64_t column;
+  double dropout = 0;  // Of x, before A (nn/layers.h, Dropout()), at a site of its own.
+  uint32_t site = 0;
 };
 
 class Parameter {

@@ -165,8 +165,8 @@ void ForgetShape(const YamlNode& preset, ModelRecipe& model) {
   }
 }
 
-Type<LoraRecipe> LoraType() {
-  using R = LoraRecipe;
+Type<LoraOptions> LoraType() {
+  using R = LoraOptions;
   return Map<R>({
       Key("rank", &R::rank, Integer(1, kMaxHiddenSize), "Rank of an adapter's two matrices."),
       Key("alpha", &R::alpha, Number({.above = 0, .at_most = std::numeric_limits<float>::max()}),
@@ -175,6 +175,12 @@ Type<LoraRecipe> LoraType() {
           "The linear layers in blocks that get an adapter, by their Hugging Face names. Each "
           "entry is the last part of a name, as in PEFT's target_modules (`q_proj`, "
           "`self_attn.q_proj`: in any layer), or a glob over the whole name of a weight."),
+      Key("dropout", &R::dropout, Number({.at_least = 0, .below = 1}),
+          "Share of the elements of a layer's input that its adapter does not see, drawn anew in "
+          "each training step, as PEFT's lora_dropout."),
+      Key("full", &R::full, ListOf(Text()),
+          "Parameters that train whole beside the adapters, as PEFT's modules_to_save: modules "
+          "(`lm_head`), or globs over whole names. A weight among them gets no adapter."),
   });
 }
 
@@ -207,7 +213,7 @@ Type<ModelRecipe> ModelType() {
           "The weights that a PEFT adapter in init_from is merged into. null: those beside it, or "
           "else those that its adapter_config.json names."),
       Key("lora", &R::lora, Nullable(LoraType()),
-          "Low-rank adapters: the adapters train, and all parameters of init_from are frozen. "
+          "Low-rank adapters: the adapters train, and the parameters of init_from are frozen. "
           "null: no adapters."),
       Key("vocab_multiple", &R::vocab_multiple, Integer(1, kMaxVocabSize),
           "A vocabulary taken from a tokenizer is rounded up to a multiple of this number. A "

@@ -25,6 +25,7 @@
 #include "trainer/data/pairs/span_corruption.h"
 #include "trainer/data/samples/packing.h"
 #include "trainer/fsdp/options.h"
+#include "trainer/nn/lora_options.h"
 #include "trainer/optim/kind.h"
 #include "trainer/optim/lr_schedule.h"
 
@@ -51,21 +52,18 @@ struct RunRecipe {
   bool operator==(const RunRecipe&) const = default;
 };
 
-struct LoraRecipe {
-  int64_t rank = 8;
-  double alpha = 16;
-  std::vector<std::string> targets = {"*"};  // Globs over names of weights.
-
-  bool operator==(const LoraRecipe&) const = default;
-};
-
 struct ModelRecipe {
   std::optional<std::string> family;  // Empty only under init_from without preset.
   std::optional<std::string> preset;
   std::optional<std::string> init_from;
+<<<<<<< HEAD
   std::optional<std::string> base;  // Only with init_from: that of a PEFT adapter.
   std::optional<LoraRecipe> lora;   // Only with init_from.
   int64_t vocab_multiple = 1;       // Divides vocab_size.
+=======
+  std::optional<LoraOptions> lora;  // Only with init_from.
+  int64_t vocab_multiple = 1;      // Divides vocab_size.
+>>>>>>> names
   // The family's fields (models/family.h) by name. Under init_from without preset, fields of the
   // shape may be absent: the files there decide. Otherwise LoadRecipe has filled them. Dropouts may
   // be absent only under init_from, whose files then decide.

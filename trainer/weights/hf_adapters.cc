@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <set>
 
 #include "trainer/checkpoint/new_directory.h"
@@ -19,7 +20,8 @@ std::string LastPart(const std::string& module) { return module.substr(module.rf
 
 struct Adapters {
   std::vector<HfTensors::Tensor> tensors;
-  std::vector<std::string> adapted, all;  // Modules.
+  std::vector<std::string> adapted, all, whole;  // Modules.
+  std::deque<ParameterSlice> renamed;            // Those of `whole`, by PEFT's names.
   int64_t rank = 0;
 };
 
@@ -31,10 +33,22 @@ const ParameterSlice& SliceOf(const Parameter& weight, const Adapter& adapter) {
   FSDP_CHECK(false) << adapter.a->name() << " is of no slice of " << weight.name();
 }
 
+// Parameters that train whole.
+void AddWhole(const Parameter& parameter, Adapters& found) {
+  for (const ParameterSlice& slice : parameter.slices()) {
+    const std::string module = slice.name.substr(0, slice.name.rfind('.'));
+    if (std::ranges::find(found.whole, module) == found.whole.end()) found.whole.push_back(module);
+    found.renamed.push_back(slice);
+    found.renamed.back().name = kPeftPrefix + slice.name;
+    found.tensors.push_back({&parameter, &found.renamed.back()});
+  }
+}
+
 Adapters AdaptersOf(const Model& model) {
   Adapters found;
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* parameter : segment.parameters) {
+      if (parameter->trainable() && !parameter->is_adapter()) AddWhole(*parameter, found);
       if (!segment.is_block || parameter->shape().rank() != 2 || parameter->is_adapter()) continue;
       for (const ParameterSlice& slice : parameter->slices()) {
         found.all.push_back(ModuleOf(slice.name));
@@ -65,11 +79,11 @@ std::string ConfigJson(const Adapters& adapters, const Model& model,
               {"inference_mode", true},
               {"r", adapters.rank},
               {"lora_alpha", alpha},
-              {"lora_dropout", 0.0},
+              {"lora_dropout", options.dropout},
               {"target_modules", TargetModules(adapters.adapted, adapters.all)},
               {"fan_in_fan_out", model.linear_layout() == WeightLayout::kInOut},
               {"bias", "none"},
-              {"modules_to_save", nullptr},
+              {"modules_to_save", adapters.whole.empty() ? JsonTree() : JsonTree(adapters.whole)},
               {"init_lora_weights", true},
               {"use_rslora", false},
               {"use_dora", false}})

@@ -19,6 +19,7 @@ struct HfAdapterOptions {
   DType dtype = DType::kFloat32;  // All tensors': fp32, bf16 or fp16.
   std::string state = "master";   // "ema": the averaged weights.
   double alpha = 0;               // The adapters' sum is scaled by alpha / rank.
+  double dropout = 0;             // LoraOptions::dropout, for the record.
   std::string base = {};          // The directory of the adapted weights.
   std::string task = {};          // PEFT's name of the model's; "": none.
 };
@@ -29,7 +30,8 @@ struct HfAdaptersExported {
 };
 
 // Makes the directory `out`, whole or not at all, and replaces nothing (new_directory.h). `model`
-// is the checkpoint's, with the adapters that it was trained with: at least one. Values are rounded
+// is the checkpoint's, with the adapters that it was trained with: at least one. Parameters that
+// trained whole (LoraOptions::full) are PEFT's modules_to_save. Values are rounded
 // as by ExportHf(). `progress` (bytes of tensors) may be null. Throws CheckpointError.
 HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& model,
                                     const std::string& out, const HfAdapterOptions& options,

@@ -300,6 +300,25 @@ std::vector<int32_t> EndsOfOrigin(const std::string& checkpoint, const Checkpoin
   }
 }
 
+namespace {
+
+// PEFT keeps a copy of each module that trains whole, so that a head tied to a table would not be.
+void RequireUntied(const ModelShape& shape, const Model& model, const std::string& checkpoint) {
+  const std::optional<FieldValue> tied = shape.Find("tie_word_embeddings");
+  if (!tied || !std::get<bool>(*tied)) return;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (segment.is_block || p->shape().rank() != 2 || p->is_adapter() || !p->trainable())
+        continue;
+      throw CheckpointError(checkpoint + ": " + p->name() +
+                            " has trained whole and is the model's table and its head: peft would "
+                            "keep two. Without --adapters they are merged");
+    }
+  }
+}
+
+}  // namespace
+
 AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
                                 HfAdapterOptions options, const ByteProgress& progress) {
   namespace fs = std::filesystem;
@@ -315,6 +334,7 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
                           "the weights are exported");
   }
   options.alpha = model.lora->alpha;
+  options.dropout = model.lora->dropout;
   options.base = fs::absolute(*model.init_from).lexically_normal().string();
   AdaptersExported exported;
   const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
@@ -327,7 +347,9 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
         "the adapters have the names of the weights' files, and the modules of transformers 5 have "
         "others: peft does not find them there. Without --adapters they are merged");
   }
-  exported.adapters = ExportHfAdapters(reader, *ModelOfCheckpoint(reader), out, options, progress);
+  const std::shared_ptr<Model> trained = ModelOfCheckpoint(reader);
+  RequireUntied(shape, *trained, checkpoint);
+  exported.adapters = ExportHfAdapters(reader, *trained, out, options, progress);
   std::error_code ignored;
   if (!fs::exists(options.base + "/config.json", ignored) || HoldsPeftAdapter(options.base)) {
     exported.warnings.push_back(

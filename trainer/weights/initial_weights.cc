@@ -260,8 +260,7 @@ std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   if (meta.recipe.empty()) return model;  // It was imported.
   const Recipe recipe = ParseRecipe({{reader.directory() + "/manifest.json, recipe", meta.recipe}});
   if (const auto& lora = recipe.model.lora) {
-    model = std::make_unique<LoraModel>(std::move(model),
-                                        LoraOptions{lora->rank, lora->alpha, lora->targets});
+    model = std::make_unique<LoraModel>(std::move(model), *lora);
   }
   return model;
 }

@@ -47,7 +47,7 @@ constexpr std::string_view kHarmless[] = {"alpha_pattern",
                                           "target_modules",
                                           "task_type",
                                           "use_rslora"};
-const std::string kPrefix = "base_model.model.";
+const std::string kPrefix = kPeftPrefix;
 // Initial values of A and B alone; others change the base as well, or are a quantised base's.
 constexpr const char* kInits[] = {"true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\""};
 

@@ -288,7 +288,7 @@ TEST(Images, SettingsAreJudgedWithTheRecipe) {
 TEST(Images, AModelWithoutLinearLayersTakesNoAdapters) {
   Recipe recipe = Load("labels: []", {"data.train={source: synthetic}",
                                       "model={family: regnet, preset: regnet-y-400mf}"});
-  recipe.model.lora = LoraRecipe();
+  recipe.model.lora = LoraOptions();
   const std::vector<ShapeConflict> found = ModelMistakes(recipe);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].message,

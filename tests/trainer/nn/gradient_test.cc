@@ -106,6 +106,14 @@ TEST(Gradient, OfDropoutIsWhatDifferencesSay) {
   ExpectGradientOfDifferences(run);
 }
 
+// Adapters that see a part of what their layers read, and parameters that train whole beside them.
+TEST(Gradient, OfAdaptersIsWhatDifferencesSay) {
+  TinyRun run = OneStep();
+  run.lora = LoraOptions{
+      .rank = 2, .alpha = 6, .targets = {"c_attn"}, .dropout = 0.3, .full = {"*ln_f*", "wte"}};
+  ExpectGradientOfDifferences(run);
+}
+
 TEST(Gradient, OfLlamaIsWhatDifferencesSay) {
   TinyRun run = OneStep();
   run.llama = TinyRun::TinyLlama();

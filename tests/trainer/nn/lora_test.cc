@@ -128,6 +128,50 @@ TEST(Lora, MergedAfterTrainingItIsTheSameModel) {
   }
 }
 
+TEST(Lora, FullParametersTrainBesideAdapters) {
+  const std::vector<std::string> full = {"wte", "*h.2.mlp.c_proj.*", "*h.1.ln_1*"};
+  for (const int world : {1, 3}) {
+    TinyRun run = Adapted();
+    run.world = world;
+    run.lora->full = full;
+    const TinyResult adapted = Train(run);
+    int changed = 0;
+    for (const auto& [name, values] : adapted.parameters) {
+      const bool trains = name.find("lora_") != std::string::npos ||
+                          name.find("wte.") != std::string::npos ||
+                          name.find("h.2.mlp.c_proj.") != std::string::npos ||
+                          name.find("h.1.ln_1.") != std::string::npos;
+      EXPECT_EQ(values != adapted.initial.at(name), trains) << name;
+      changed += trains;
+    }
+    EXPECT_EQ(changed, 14 + 5);
+    TinyRun plain = Plain(Merge(adapted.parameters));
+    plain.options.lr.lr = 0;
+    EXPECT_NEAR(Train(plain).eval_loss, adapted.eval_loss, kTolerance);
+  }
+}
+
+TEST(Lora, DropoutIsOfWhatAdaptersRead) {
+  TinyRun run = Adapted();
+  run.options.lr.lr = 0;
+  TinyRun dropping = run;
+  dropping.lora->dropout = 0.4;
+  const TinyResult all = Train(run), dropped = Train(dropping);
+  EXPECT_NE(dropped.losses[0], all.losses[0]);
+  EXPECT_EQ(dropped.eval_loss, all.eval_loss);  // In training alone.
+  for (const int world : {2, 4}) {              // The same elements on any number of ranks.
+    dropping.world = world;
+    EXPECT_NEAR(Train(dropping).losses[0], dropped.losses[0], kTolerance) << world;
+  }
+  // Layers themselves read all: where B is zero, nothing is missing.
+  run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
+    FillInitial(p, 3, begin, values);
+  };
+  dropping.world = 1;
+  dropping.initial = run.initial;
+  EXPECT_EQ(Train(dropping).losses[0], Train(run).losses[0]);
+}
+
 TEST(Lora, StartsAsTheModelItAdapts) {
   TinyRun run = Adapted();
   const auto zero_b = [](const Parameter& p, int64_t begin, std::span<float> values) {
@@ -154,6 +198,8 @@ TEST(Lora, StrategyAndRecomputationChangeNoBit) {
   for (const int world : {1, 2, 4}) {
     TinyRun run = Adapted();
     run.world = world;
+    run.lora->dropout = 0.25;
+    run.lora->full = {"wte"};
     const TinyResult want = Train(run);
     for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp}) {
       for (const Recompute recompute :
@@ -227,6 +273,26 @@ TEST(Lora, RefusesTargetsThatMatchNothing) {
   EXPECT_THROW(make({4, 1, {"q*", "*q_proj*"}}), std::invalid_argument);
   EXPECT_THROW(make({4, 1, {"*wte*"}}), std::invalid_argument);  // Not a linear layer of a block.
   EXPECT_THROW(make({4, 1, {"weight"}}), std::invalid_argument);
+}
+
+TEST(Lora, FullParametersAreWholeMatrices) {
+  const LoraModel model(std::make_unique<Sliced>(), {.rank = 2, .full = {"wte", "q", "[kv].*"}});
+  EXPECT_FALSE(model.has_adapters());  // A weight that trains gets none.
+  EXPECT_TRUE(model.segments()[0].parameters[0]->trainable());
+  EXPECT_TRUE(model.segments()[1].parameters[0]->trainable());
+  const auto mistakes = [](const std::vector<std::string>& full) {
+    std::string all;
+    for (const FullMistake& m : FullMistakes(Sliced(), full)) {
+      all += std::to_string(m.entry) + ": " + m.message + "\n";
+    }
+    return all;
+  };
+  EXPECT_EQ(mistakes({"wte", "q.weight", "k", "v"}), "");
+  EXPECT_EQ(mistakes({"wte", "q", "nothing"}),
+            "1: q.weight is one matrix with k.weight: name all of it, or none\n"
+            "2: `nothing` matches no parameter: a name is q.weight\n");
+  EXPECT_THROW(LoraModel(std::make_unique<Sliced>(), {.rank = 2, .full = {"q"}}),
+               std::invalid_argument);
 }
 
 // As in peft/tuners/tuners_utils.py, check_target_module_exists: the whole name, or its end behind

@@ -146,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
          "`global_batch_size`? (micro_batch_size x ranks x accumulated steps)"},
         {"KeyOfAnotherSection", "train: {weight_decay: 0}",
          "r.yaml:3:9: train.weight_decay: unknown key; did you mean `optimizer.weight_decay`?"},
-        {"NothingNear", "log: {dropout: 0}",
-         "r.yaml:3:7: log.dropout: unknown key; known here: every, tensorboard, trace_steps and "
+        {"NothingNear", "log: {nothing: 0}",
+         "r.yaml:3:7: log.nothing: unknown key; known here: every, tensorboard, trace_steps and "
          "spike_z"},
         {"DuplicateKey", "log:\n  every: 1\n  every: 2",
          "r.yaml:5:3: log.every: duplicate key, first on line 4"},
@@ -211,8 +211,8 @@ INSTANTIATE_TEST_SUITE_P(
          "true"},
         {"ListForSection", "fsdp: [full_shard, auto_wrap]",
          "r.yaml:3:7: fsdp: want a map as in `{sharding_strategy: full_shard}`, got a list of 2"},
-        {"NothingNearAgain", "log: {dropout: 0, z: 0}\nstuff: 1",
-         "r.yaml:3:7: log.dropout: unknown key; known here: every, tensorboard, trace_steps and "
+        {"NothingNearAgain", "log: {nothing: 0, z: 0}\nstuff: 1",
+         "r.yaml:3:7: log.nothing: unknown key; known here: every, tensorboard, trace_steps and "
          "spike_z\nr.yaml:3:19: log.z: unknown key\nr.yaml:4:1: stuff: unknown key; known here: "
          "run, model, data, train, eval, optimizer, schedule, fsdp, checkpoint and log"},
         {"NameOfASectionInIt", "my_data_checkpoint: 1",

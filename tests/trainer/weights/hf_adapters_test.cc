@@ -8,13 +8,17 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "models/shape.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/saved_checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
+#include "trainer/nn/model.h"
 #include "trainer/weights/hf_export.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {
@@ -126,6 +130,55 @@ TEST(ExportAdapters, WritesWhatPeftReads) {
                   ": has no adapters: model.lora of its run is null. Without --adapters the "
                   "weights are exported");
   }
+}
+
+// Parameters that train whole are PEFT's modules_to_save, under their modules' names. What reads
+// adapters of PEFT (peft_adapter_test.cc) makes of the directory what a merged export holds.
+TEST(ExportAdapters, WritesWhatTrainsWhole) {
+  const std::string base = UnusedPath("base");
+  const std::string plain = SavedCheckpoint("plain");
+  ExportCheckpoint(CheckpointHold(plain), base, "", std::nullopt, {}, nullptr);
+  const std::string tuned = SavedCheckpoint(
+      "whole", {"model.init_from=" + base,
+                "model.lora={rank: 2, targets: [q_proj], dropout: 0.25, full: [lm_head, "
+                "'*layers.0.input_layernorm*']}",
+                "optimizer.lr=0.5", "schedule={name: constant}"});
+  const std::string out = UnusedPath("adapters"), merged = UnusedPath("merged");
+  ExportAdapters(CheckpointHold(tuned), out, {}, nullptr);
+  const Json config = Json::parse(ReadWholeFile(out + "/adapter_config.json"));
+  EXPECT_EQ(config["lora_dropout"], 0.25);
+  EXPECT_EQ(config["modules_to_save"], (Json{"model.layers.0.input_layernorm", "lm_head"}));
+  const SafetensorsReader file(out + "/adapter_model.safetensors");
+  EXPECT_TRUE(file.Contains("base_model.model.lm_head.weight"));
+  EXPECT_TRUE(file.Contains("base_model.model.model.layers.0.input_layernorm.weight"));
+  ExportCheckpoint(CheckpointHold(tuned), merged, "", std::nullopt, {}, nullptr);
+  const WeightSource of_peft = OpenInitialWeights(out), of_merged = OpenInitialWeights(merged),
+                     of_base = OpenInitialWeights(base);
+  const std::shared_ptr<Model> model = MakeModel(ReadInitialShape(merged));
+  int changed = 0;
+  for (const ModelSegment& segment : model->segments()) {
+    for (const Parameter* p : segment.parameters) {
+      std::vector<float> want(static_cast<size_t>(p->shape().NumElements())), got(want.size());
+      std::vector<float> old(want.size());
+      of_merged.parameters(*p, 0, want);
+      of_peft.parameters(*p, 0, got);
+      of_base.parameters(*p, 0, old);
+      EXPECT_EQ(got, want) << p->name();
+      changed += want != old;
+    }
+  }
+  EXPECT_GE(changed, 3);
+}
+
+TEST(ExportAdapters, RefusesATiedTableThatTrains) {
+  const std::string base = SavedCheckpoint("tied", {"model.tie_word_embeddings=true"});
+  const std::string tuned =
+      SavedCheckpoint("tied_tuned", {"model.init_from=" + base, "model.tie_word_embeddings=true",
+                                     "model.lora={rank: 2, full: [embed_tokens]}"});
+  EXPECT_NE(testing::ErrorOf([&] {
+              ExportAdapters(CheckpointHold(tuned), UnusedPath("none"), {}, nullptr);
+            }).find("has trained whole and is the model's table and its head"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -78,7 +78,11 @@ struct Message {
 // only we look at.
 std::pair<Json, std::vector<Message>> ReadMessages(const Json& line) {
   const auto given = line.find("messages");
-  if (given == line.end() || !given->is_array()) throw DataError("has no list of `messages`");
+  if (given == line.end() || !given->is_array()) {
+    throw DataError(
+        std::string("has no list of `messages`") +
+        (line.contains("instruction") ? "; `instruction` is read by source `pairs`" : ""));
+  }
   if (given->empty()) throw DataError("`messages` is empty");
   Json messages = Json::array();
   std::vector<Message> read;

@@ -13,6 +13,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/core/process_limits.h"
 #include "trainer/core/start_thread.h"
+#include "trainer/core/units.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/text/text_format.h"
 #include "trainer/data/text/text_source.h"
@@ -27,6 +28,66 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kSamples = "samples.bin";
 
+// --- Other programs' forms ---
+
+constexpr std::string_view kShareGpt =
+    "ShareGPT's `conversations`: human is the user, gpt the assistant";
+constexpr std::string_view kAlpaca =
+    "Alpaca's `instruction`, `input` and `output`, in the prompt of stanford_alpaca";
+
+std::string_view RoleOf(std::string_view from) {
+  if (from == "human") return "user";
+  if (from == "gpt") return "assistant";
+  const bool known = from == "user" || from == "assistant" || from == "system" || from == "tool";
+  return known ? from : "";
+}
+
+Json MessageOf(const Json& turn, const std::string& place) {
+  if (!turn.is_object()) throw DataError(place + " is no object");
+  const bool own = turn.contains("role");
+  const auto text = [&](const char* name) {
+    const auto found = turn.find(name);
+    if (found == turn.end() || !found->is_string()) {
+      throw DataError(place + " has no text `" + name + "`");
+    }
+    return found->get<std::string>();
+  };
+  const std::string from = text(own ? "role" : "from");
+  const std::string_view role = RoleOf(from);
+  if (role.empty()) {
+    throw DataError(place + (own ? ".role" : ".from") + " is `" + from +
+                    "`: want human, user, gpt, assistant, system or tool");
+  }
+  Json message = {{"role", role}};
+  if (!own) message["content"] = text("value");
+  for (const auto& [key, value] : turn.items()) {
+    if (key != "role" && key != "from" && key != "value") message[key] = value;
+  }
+  return message;
+}
+
+// The line with `messages` in place of ShareGPT's `conversations`; none: it has none.
+std::optional<Json> FromShareGpt(const Json& line) {
+  if (!line.is_object() || line.contains("messages")) return std::nullopt;
+  const auto turns = line.find("conversations");
+  if (turns == line.end() || !turns->is_array()) return std::nullopt;
+  if (turns->empty()) throw DataError("`conversations` is empty");
+  Json messages = Json::array();
+  for (const Json& turn : *turns) {
+    messages.push_back(MessageOf(turn, "conversations[" + std::to_string(messages.size()) + "]"));
+  }
+  Json made = line;
+  made.erase("conversations");
+  const auto system = line.find("system");
+  if (system != line.end() && system->is_string() && *system != "" &&
+      messages[0]["role"] != "system") {
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *system}});
+    made.erase("system");
+  }
+  made["messages"] = std::move(messages);
+  return made;
+}
+
 // --- Encoders ---
 
 class ChatEncoder : public LineEncoder {
@@ -35,8 +96,9 @@ class ChatEncoder : public LineEncoder {
               const ChatOptions& options)
       : LineEncoder(std::move(tokenizer)), template_(std::move(chat_template)), options_(options) {}
 
-  void Encode(const Json& line, std::vector<uint32_t>& out) const override {
-    const ChatText chat = Render(line);
+  std::string_view Encode(const Json& line, std::vector<uint32_t>& out) const override {
+    const std::optional<Json> made = FromShareGpt(line);
+    const ChatText chat = Render(made ? *made : line);
     const PlacedIds placed = tokenizer().EncodePlaced(chat.text);
     auto target = chat.targets.begin();
     for (size_t i = 0; i < placed.ids.size(); ++i) {
@@ -45,8 +107,11 @@ class ChatEncoder : public LineEncoder {
       const bool trained = target != chat.targets.end() && target->first <= begin;
       out.push_back(static_cast<uint32_t>(placed.ids[i]) | (trained ? kTargetBit : 0));
     }
+    return made ? kShareGpt : "";
   }
-  bool Reads(const std::string& member) const override { return template_.Reads(member); }
+  bool Reads(const std::string& member) const override {
+    return template_.Reads(member) || member == "conversations" || member == "system";
+  }
   std::string Noun() const override { return "conversation"; }
   uint64_t hash() const override {
     std::string text = "chat 1 " + std::to_string(template_.hash()) + " " +
@@ -73,63 +138,103 @@ class ChatEncoder : public LineEncoder {
   ChatOptions options_;
 };
 
+// The source that reads a line which is no pair.
+std::string OtherSource(const Json& line) {
+  if (!line.contains("messages") && !line.contains("conversations")) return "";
+  return "; a line of messages is read by source `chat`";
+}
+
 // A field of text. `key`: what names it in a recipe.
 const std::string& Field(const Json& line, const std::string& name, const char* key) {
   if (!line.is_object()) throw DataError("is no JSON object");
   const auto field = line.find(name);
   if (field == line.end()) {
-    throw DataError("has no field `" + name + "`: `" + key + "` of the recipe's source names it");
+    throw DataError("has no field `" + name + "`: `" + key + "` of the recipe's source names it" +
+                    OtherSource(line));
   }
   if (!field->is_string()) throw DataError("its field `" + name + "` is no text");
   return field->get_ref<const std::string&>();
 }
 
-class PairEncoder : public LineEncoder {
+struct PairTexts {
+  std::string prompt, completion;
+  std::string_view form = {};
+};
+
+// Two texts of a line, for the next two.
+class PairReader : public LineEncoder {
  public:
-  PairEncoder(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
+  PairReader(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
       : LineEncoder(std::move(tokenizer)), fields_(std::move(fields)), eot_(eot) {}
 
   bool Reads(const std::string& member) const override {
-    return member == fields_.prompt || member == fields_.completion;
-  }
-  void Encode(const Json& line, std::vector<uint32_t>& out) const override {
-    const std::string& prompt = Field(line, fields_.prompt, "prompt");
-    const std::string text = prompt + Field(line, fields_.completion, "completion");
-    if (tokenizer().bos()) out.push_back(static_cast<uint32_t>(*tokenizer().bos()));
-    const PlacedIds placed = tokenizer().EncodePlaced(text);
-    for (size_t i = 0; i < placed.ids.size(); ++i) {
-      const bool trained = placed.begins[i] >= prompt.size();
-      out.push_back(static_cast<uint32_t>(placed.ids[i]) | (trained ? kTargetBit : 0));
-    }
-    out.push_back(static_cast<uint32_t>(eot_) | kTargetBit);
+    const bool alpaca = member == "instruction" || member == "input" || member == "output";
+    return member == fields_.prompt || member == fields_.completion ||
+           (fields_.or_alpaca && alpaca);
   }
   std::string Noun() const override { return "pair"; }
-  uint64_t hash() const override {
-    // A field's name may hold anything.
-    return HashBytes(Json{"pairs 1", fields_.prompt, fields_.completion, eot_}.dump(
-        -1, ' ', false, Json::error_handler_t::replace));
+
+ protected:
+  PairTexts Read(const Json& line) const {
+    const bool own = line.contains(fields_.prompt) && line.contains(fields_.completion);
+    if (!fields_.or_alpaca || own || !line.contains("instruction") || !line.contains("output")) {
+      return {Field(line, fields_.prompt, "prompt"), Field(line, fields_.completion, "completion")};
+    }
+    const bool has_input = line.contains("input") && !line["input"].is_null();
+    const std::string input = has_input ? Field(line, "input", "prompt") : "";
+    const std::string does = "Below is an instruction that describes a task";
+    const std::string asks =
+        "Write a response that appropriately completes the request.\n\n### Instruction:\n" +
+        Field(line, "instruction", "prompt");
+    const std::string prompt =
+        input.empty() ? does + ". " + asks
+                      : does + ", paired with an input that provides further context. " + asks +
+                            "\n\n### Input:\n" + input;
+    return {prompt + "\n\n### Response:", Field(line, "output", "completion"), kAlpaca};
   }
+  const PairFields& fields() const { return fields_; }
+  int32_t eot() const { return eot_; }
 
  private:
   PairFields fields_;
   int32_t eot_;
 };
 
-class ApartEncoder : public LineEncoder {
+class PairEncoder : public PairReader {
  public:
-  ApartEncoder(std::shared_ptr<const Tokenizer> tokenizer, PairFields fields, int32_t eot)
-      : LineEncoder(std::move(tokenizer)), fields_(std::move(fields)), eot_(eot) {}
+  using PairReader::PairReader;
 
-  bool Reads(const std::string& member) const override {
-    return member == fields_.prompt || member == fields_.completion;
+  std::string_view Encode(const Json& line, std::vector<uint32_t>& out) const override {
+    const auto [prompt, completion, form] = Read(line);
+    const std::string text = prompt + completion;
+    if (tokenizer().bos()) out.push_back(static_cast<uint32_t>(*tokenizer().bos()));
+    const PlacedIds placed = tokenizer().EncodePlaced(text);
+    for (size_t i = 0; i < placed.ids.size(); ++i) {
+      const bool trained = placed.begins[i] >= prompt.size();
+      out.push_back(static_cast<uint32_t>(placed.ids[i]) | (trained ? kTargetBit : 0));
+    }
+    out.push_back(static_cast<uint32_t>(eot()) | kTargetBit);
+    return form;
   }
-  void Encode(const Json& line, std::vector<uint32_t>& out) const override {
-    Append(Field(line, fields_.prompt, "prompt"), 0, out);
-    Append(Field(line, fields_.completion, "completion"), kTargetBit, out);
-  }
-  std::string Noun() const override { return "pair"; }
   uint64_t hash() const override {
-    return HashBytes(Json{"pairs apart 1", fields_.prompt, fields_.completion, eot_}.dump(
+    // A field's name may hold anything.
+    return HashBytes(Json{"pairs 1", fields().prompt, fields().completion, eot()}.dump(
+        -1, ' ', false, Json::error_handler_t::replace));
+  }
+};
+
+class ApartEncoder : public PairReader {
+ public:
+  using PairReader::PairReader;
+
+  std::string_view Encode(const Json& line, std::vector<uint32_t>& out) const override {
+    const auto [prompt, completion, form] = Read(line);
+    Append(prompt, 0, out);
+    Append(completion, kTargetBit, out);
+    return form;
+  }
+  uint64_t hash() const override {
+    return HashBytes(Json{"pairs apart 1", fields().prompt, fields().completion, eot()}.dump(
         -1, ' ', false, Json::error_handler_t::replace));
   }
 
@@ -137,11 +242,8 @@ class ApartEncoder : public LineEncoder {
   void Append(const std::string& text, uint32_t bit, std::vector<uint32_t>& out) const {
     for (const int32_t id : tokenizer().Encode(text))
       out.push_back(static_cast<uint32_t>(id) | bit);
-    out.push_back(static_cast<uint32_t>(eot_) | bit);
+    out.push_back(static_cast<uint32_t>(eot()) | bit);
   }
-
-  PairFields fields_;
-  int32_t eot_;
 };
 
 // --- Lines ---
@@ -152,6 +254,7 @@ struct Line {
   int64_t number;   // From 1, like the next.
   int64_t element;  // 0: the file has a record a line.
   std::vector<uint32_t> tokens = {};
+  std::string_view form = {};
   std::exception_ptr error = nullptr;
 };
 
@@ -159,7 +262,8 @@ void EncodeLine(const LineEncoder& encoder, const std::string& path, Line& line)
   try {
     std::string buffer;
     const auto reads = [&](const std::string& member) { return encoder.Reads(member); };
-    encoder.Encode(ParseConversation(WellFormed(line.text, buffer), reads), line.tokens);
+    line.form =
+        encoder.Encode(ParseConversation(WellFormed(line.text, buffer), reads), line.tokens);
   } catch (const DataError& error) {
     const std::string element = line.element > 0 ? ", element " + std::to_string(line.element) : "";
     line.error = std::make_exception_ptr(DataError(
@@ -275,6 +379,8 @@ TokenManifest Make(const LineEncoder& encoder, const LineOptions& options,
   LineReader reader(paths);
   const int threads = options.threads > 0 ? options.threads : AvailableCores();
   TokenManifest manifest;
+  int64_t of_others = 0;
+  std::string form;
   for (std::vector<Line> lines = reader.Next(kBytes); !lines.empty(); lines = reader.Next(kBytes)) {
     if (!options.allow_invalid_text && !reader.too_invalid().empty()) {
       throw DataError(reader.too_invalid());
@@ -282,6 +388,7 @@ TokenManifest Make(const LineEncoder& encoder, const LineOptions& options,
     EncodeAll(encoder, paths, threads, lines);
     for (const Line& line : lines) {
       if (line.error) std::rethrow_exception(line.error);
+      if (!line.form.empty()) ++of_others, form = line.form;
       if (line.tokens.empty()) {
         ++manifest.empty_documents;
       } else {
@@ -301,6 +408,7 @@ TokenManifest Make(const LineEncoder& encoder, const LineOptions& options,
   manifest.documents = writer.samples();
   manifest.tokens = writer.tokens();
   manifest.too_invalid_utf8 = reader.too_invalid();
+  if (of_others > 0) manifest.read_as = Counted(of_others, encoder.Noun()) + " read as " + form;
   manifest.shards = {{kSamples, manifest.tokens, DescribeFile(FileContents(path)).hash}};
   return manifest;
 }
@@ -378,7 +486,7 @@ std::shared_ptr<const SampleFile> OpenLineSamples(const std::string& cache,
     const bool whole = manifest && manifest->shards.size() == 1 &&
                        manifest->shards[0].hash == DescribeFile(FileContents(path)).hash;
     if (!whole) throw DataError("data: " + path + ": is not as it was written");
-    return std::make_shared<const SampleFile>(path, encoder.Noun(), inputs);
+    return std::make_shared<const SampleFile>(path, encoder.Noun(), inputs, manifest->read_as);
   });
 }
 

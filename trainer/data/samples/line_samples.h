@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/data/build_once.h"
@@ -27,8 +28,10 @@ class LineEncoder {
   virtual ~LineEncoder() = default;
 
   // Appends the line's tokens. A token has kTargetBit, is a target, if its first character is
-  // trained on. Throws DataError, without the place.
-  virtual void Encode(const nlohmann::ordered_json& line, std::vector<uint32_t>& out) const = 0;
+  // trained on. Returns in words the form of another program that the line has, or "". Throws
+  // DataError, without the place.
+  virtual std::string_view Encode(const nlohmann::ordered_json& line,
+                                  std::vector<uint32_t>& out) const = 0;
   virtual bool Reads(const std::string& member) const = 0;  // A member of the line.
   virtual std::string Noun() const = 0;                     // "conversation".
   virtual uint64_t hash() const = 0;                        // Equal hashes: equal samples.
@@ -39,16 +42,21 @@ class LineEncoder {
 };
 
 // An object with `messages`, as ChatTemplate::Render() takes it. The template writes what a
-// conversation begins and ends with. Throws as RequireSpecialTokens().
+// conversation begins and ends with. Without `messages`, ShareGPT's `conversations`: a list of
+// `from` (human or user, gpt or assistant, system, tool) and `value`, which are role and content;
+// `system` is then the first message, unless the list begins with one (as in axolotl's
+// prompt_strategies/chat_template.py). Throws as RequireSpecialTokens().
 std::shared_ptr<const LineEncoder> Conversations(std::shared_ptr<const Tokenizer> tokenizer,
                                                  ChatTemplate chat_template,
                                                  const ChatOptions& options);
 
 // An object with two fields of text, the second of which goes on where the first ends. The
 // tokenizer's bos comes before, where it has one, and `eot` behind; the second text and `eot` are
-// the targets.
+// the targets. `or_alpaca`: an object that lacks one of the two and has Alpaca's `instruction` and
+// `output`, and perhaps `input`, is written out by the prompt of stanford_alpaca's train.py.
 struct PairFields {
   std::string prompt, completion;
+  bool or_alpaca = false;
 };
 std::shared_ptr<const LineEncoder> Pairs(std::shared_ptr<const Tokenizer> tokenizer,
                                          const PairFields& fields, int32_t eot);

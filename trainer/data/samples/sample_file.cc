@@ -48,8 +48,12 @@ void SampleFileWriter::Commit() {
   output_.Commit();
 }
 
-SampleFile::SampleFile(const std::string& path, std::string noun, std::vector<DataFile> inputs)
-    : contents_(path), noun_(std::move(noun)), inputs_(std::move(inputs)) {
+SampleFile::SampleFile(const std::string& path, std::string noun, std::vector<DataFile> inputs,
+                       std::string read_as)
+    : contents_(path),
+      noun_(std::move(noun)),
+      inputs_(std::move(inputs)),
+      read_as_(std::move(read_as)) {
   const std::string_view bytes = contents_.bytes();
   const int64_t size = std::ssize(bytes);
   if (size < kHeaderBytes || !bytes.starts_with(kMagic)) Fail("is no file of samples");

@@ -42,9 +42,12 @@ class SampleFile : public SampleStore {
  public:
   // `inputs`: the files that lines are of. `noun`: what a sample is. Maps the file, so ranks of a
   // host share its pages. Throws DataError that names the file where it is not as above.
-  SampleFile(const std::string& path, std::string noun, std::vector<DataFile> inputs);
+  SampleFile(const std::string& path, std::string noun, std::vector<DataFile> inputs,
+             std::string read_as = "");
 
   const std::vector<DataFile>& inputs() const { return inputs_; }
+  // How many lines had a form of another program, and which, in words; may be empty.
+  const std::string& read_as() const { return read_as_; }
 
   int64_t size() const override { return samples_; }
   int64_t Begin(int64_t i) const override { return begins_[i]; }
@@ -61,6 +64,7 @@ class SampleFile : public SampleStore {
   FileContents contents_;
   std::string noun_;
   std::vector<DataFile> inputs_;
+  std::string read_as_;
   int64_t samples_ = 0;
   const uint32_t* tokens_ = nullptr;
   const int64_t* begins_ = nullptr;

@@ -85,6 +85,7 @@ TokenManifest Parse(const std::string& text) {
   m.invalid_utf8 = Integer(json, "invalid_utf8", 0, kMax);
   if (json.Has("first_invalid_utf8")) m.first_invalid_utf8 = Text(json, "first_invalid_utf8");
   if (json.Has("too_invalid_utf8")) m.too_invalid_utf8 = Text(json, "too_invalid_utf8");
+  if (json.Has("read_as")) m.read_as = Text(json, "read_as");
   for (const JsonValue& input : List(json, "inputs")) {
     m.inputs.push_back(
         {Text(input, "path"), Integer(input, "bytes", 0, kMax), Hash(input, "hash")});
@@ -121,6 +122,7 @@ std::string ToJson(const TokenManifest& m) {
                                     {"invalid_utf8", m.invalid_utf8}});
   if (m.invalid_utf8 > 0) json["first_invalid_utf8"] = m.first_invalid_utf8;
   if (!m.too_invalid_utf8.empty()) json["too_invalid_utf8"] = m.too_invalid_utf8;
+  if (!m.read_as.empty()) json["read_as"] = m.read_as;
   JsonTree inputs = JsonTree::List(), shards = JsonTree::List();
   for (const DataFile& input : m.inputs) {
     inputs.Append(JsonTree::Object(

@@ -49,8 +49,8 @@ const DataSource& Source() {
   static const DataSource source{
       .name = "chat",
       .description =
-          "JSON whose objects have `messages` with `role` and `content`, written out by a chat "
-          "template.",
+          "JSON whose objects have `messages` with `role` and `content`, or ShareGPT's "
+          "`conversations` with `from` and `value`, written out by a chat template.",
       .keys =
           {Own(recipe::Key(
                "template", &Keys::chat_template, recipe::Nullable(recipe::Path()),

@@ -26,8 +26,9 @@ DataSource::Lines Lines(const SourceToOpen& open) {
   const std::optional<int32_t> eot =
       open.source.eot ? static_cast<int32_t>(*open.source.eot) : open.tokenizer->eot();
   RequireEot(open.recipe, open.key, eot.has_value(), "source `pairs`", open.source.tokenizer);
-  const PairFields fields{keys.prompt, keys.completion};
   const bool apart = open.recipe.data.objective == Objective::kSeq2Seq;
+  const bool named = keys != (apart ? Keys{"input", "target"} : Keys{});
+  const PairFields fields{keys.prompt, keys.completion, /*or_alpaca=*/!named};
   return {apart ? PairsApart(open.tokenizer, fields, *eot) : Pairs(open.tokenizer, fields, *eot)};
 }
 
@@ -36,9 +37,13 @@ DataSource::Lines Lines(const SourceToOpen& open) {
 const DataSource& Source() {
   static const DataSource source{
       .name = "pairs",
-      .description = "JSON whose objects have two text fields, a prompt and its completion.",
-      .keys = {Own(recipe::Key("prompt", &Keys::prompt, recipe::Text(),
-                               "pairs: the field with the prompt. The loss does not count it.")),
+      .description =
+          "JSON whose objects have two text fields, a prompt and its completion, or Alpaca's "
+          "`instruction`, `input` and `output`.",
+      .keys = {Own(recipe::Key(
+                   "prompt", &Keys::prompt, recipe::Text(),
+                   "pairs: the field with the prompt. The loss does not count it. With both fields "
+                   "left out, objects with `instruction` and `output` are read, too.")),
                Own(recipe::Key("completion", &Keys::completion, recipe::Text(),
                                "pairs: the field with the text to learn. It directly follows the "
                                "prompt and is ended by the end-of-text token."))},

@@ -216,6 +216,88 @@ TEST_F(LineSamples, PairsApartAreBothEnded) {
   EXPECT_EQ(tokens.back(), 5 | kTargetBit);
 }
 
+TEST_F(LineSamples, ShareGptIsReadAsMessages) {
+  const std::string turns =
+      R"([{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho", "weight": 0},)"
+      R"( {"from": "user", "value": "a"}, {"from": "assistant", "value": "b"}])";
+  const std::string file = Write(
+      "a.jsonl", R"({"conversations": )" + turns + "}\n" + R"({"system": "be", )" +
+                     R"("conversations": [{"from": "tool", "value": "t"}]})" + "\n" +
+                     R"({"system": "be", "conversations": [{"from": "system", "value": "s"},)" +
+                     R"( {"role": "gpt", "content": "x"}]})" + "\n" + Line({"a", "b"}));
+  const Strings want = {"user:hi;assistant:ho;user:a;assistant:[b;]", "system:be;tool:t;",
+                        "system:s;assistant:[x;]", "user:a;assistant:[b;]"};
+  for (int opens = 0; opens < 2; ++opens) {  // Once from the cache.
+    const auto samples = Open(*Chat(), {file});
+    EXPECT_EQ(Contents(*samples), want);
+    EXPECT_EQ(
+        samples->read_as(),
+        "3 conversations read as ShareGPT's `conversations`: human is the user, gpt the assistant");
+  }
+  EXPECT_EQ(Open(*Chat(), {Write("b.jsonl", Line({"a", "b"}))})->read_as(), "");
+  const auto mistake = [&](const std::string& line) {
+    const std::string path = Write("c.jsonl", Line({"a", "b"}) + line + "\n");
+    const std::string what = WhatOf([&] { Open(*Chat(), {path}); });
+    return what.substr(std::min(what.size(), what.find(", line")));
+  };
+  EXPECT_EQ(mistake(R"({"conversations": [{"from": "bing", "value": "x"}]})"),
+            ", line 2: conversations[0].from is `bing`: want human, user, gpt, assistant, system "
+            "or tool");
+  EXPECT_EQ(mistake(R"({"conversations": [{"from": "gpt"}]})"),
+            ", line 2: conversations[0] has no text `value`");
+  EXPECT_EQ(mistake(R"({"conversations": [{"from": 1, "value": "x"}]})"),
+            ", line 2: conversations[0] has no text `from`");
+  EXPECT_EQ(mistake(R"({"conversations": ["x"]})"), ", line 2: conversations[0] is no object");
+  EXPECT_EQ(mistake(R"({"conversations": []})"), ", line 2: `conversations` is empty");
+  EXPECT_EQ(mistake(R"({"conversations": "x"})"), ", line 2: has no list of `messages`");
+  EXPECT_EQ(mistake(R"({"instruction": "x", "output": "y"})"),
+            ", line 2: has no list of `messages`; `instruction` is read by source `pairs`");
+}
+
+// The prompts are those of stanford_alpaca's train.py.
+TEST_F(LineSamples, AlpacaIsReadAsAPromptAndItsCompletion) {
+  const std::string file =
+      Write("a.jsonl", R"({"instruction": "Add.", "input": "1 2", "output": "3"})"
+                       "\n"
+                       R"({"instruction": "Say.", "input": "", "output": "ho"})"
+                       "\n"
+                       R"({"instruction": "Say.", "output": "hi"})"
+                       "\n"
+                       R"({"instruction": "i", "prompt": "p", "completion": "c", "output": "o"})");
+  const std::string begin =
+      "Below is an instruction that describes a task. Write a response that appropriately "
+      "completes the request.\n\n### Instruction:\nSay.\n\n### Response:";
+  const Strings want = {
+      "Below is an instruction that describes a task, paired with an input that provides further "
+      "context. Write a response that appropriately completes the request.\n\n### Instruction:\n"
+      "Add.\n\n### Input:\n1 2\n\n### Response:[3.]",
+      begin + "[ho.]", begin + "[hi.]", "p[c.]"};
+  const PairFields fields{"prompt", "completion", /*or_alpaca=*/true};
+  const auto samples = Open(*Pairs(OpenTokenizer("bytes"), fields, '.'), {file});
+  EXPECT_EQ(Contents(*samples), want);
+  EXPECT_EQ(samples->read_as(),
+            "3 pairs read as Alpaca's `instruction`, `input` and `output`, in the prompt of "
+            "stanford_alpaca");
+  const std::string whole = Contents(
+      *Open(*PairsApart(OpenTokenizer("bytes"), {"input", "target", true}, '.'), {file}))[1];
+  EXPECT_EQ(whole, begin + ".[ho.]");
+  const auto mistake = [&](const std::string& line, bool or_alpaca) {
+    const std::string path = Write("c.jsonl", line + "\n");
+    const PairFields of{"prompt", "completion", or_alpaca};
+    const std::string what = WhatOf([&] { Open(*Pairs(OpenTokenizer("bytes"), of, '.'), {path}); });
+    return what.substr(std::min(what.size(), what.find(", line 1: ") + 10));
+  };
+  const std::string missing = "has no field `prompt`: `prompt` of the recipe's source names it";
+  EXPECT_EQ(mistake(R"({"instruction": "x", "output": "y"})", false), missing);
+  EXPECT_EQ(mistake(R"({"instruction": "x"})", true), missing);
+  EXPECT_EQ(mistake(Line({"a", "b"}), true),
+            missing + "; a line of messages is read by source `chat`");
+  EXPECT_EQ(mistake(R"({"instruction": "x", "input": 5, "output": "y"})", true),
+            "its field `input` is no text");
+  EXPECT_EQ(mistake(R"({"instruction": ["x"], "output": "y"})", true),
+            "its field `instruction` is no text");
+}
+
 TEST_F(LineSamples, ThreadsAndFilesChangeNothing) {
   std::string text;
   for (int i = 0; i < 3000; ++i) {
