@@ -56,14 +56,9 @@ struct ModelRecipe {
   std::optional<std::string> family;  // Empty only under init_from without preset.
   std::optional<std::string> preset;
   std::optional<std::string> init_from;
-<<<<<<< HEAD
   std::optional<std::string> base;  // Only with init_from: that of a PEFT adapter.
-  std::optional<LoraRecipe> lora;   // Only with init_from.
-  int64_t vocab_multiple = 1;       // Divides vocab_size.
-=======
   std::optional<LoraOptions> lora;  // Only with init_from.
-  int64_t vocab_multiple = 1;      // Divides vocab_size.
->>>>>>> names
+  int64_t vocab_multiple = 1;       // Divides vocab_size.
   // The family's fields (models/family.h) by name. Under init_from without preset, fields of the
   // shape may be absent: the files there decide. Otherwise LoadRecipe has filled them. Dropouts may
   // be absent only under init_from, whose files then decide.
