@@ -317,6 +317,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
   Add(account);
   const int64_t targets = work.targets - std::exchange(last_targets_, work.targets);
   input_tokens_ += work.tokens;
+  all_tokens_ += static_cast<double>(work.tokens);
   if (std::isfinite(result.loss)) {
     loss_sum_ += result.loss * static_cast<double>(targets);
     loss_targets_ += targets;
@@ -415,12 +416,21 @@ bool Recorder::LostItsReader() {
   return lost_reader_;
 }
 
+// ", 1.5k tok/s": over all that has passed, evaluations and saves included.
+std::string Recorder::RateOfAll(int64_t step) const {
+  const double seconds = Now() - began_;
+  if (seconds <= 0) return "";
+  if (all_tokens_ > 0) return ", " + HumanCount(all_tokens_ / seconds) + " tok/s";
+  const int64_t samples = (step - first_step_) * recipe_.train.global_batch_size;
+  return ", " + HumanCount(static_cast<double>(samples) / seconds) + " samples/s";
+}
+
 void Recorder::SayDone(int64_t step, bool early) {
   std::string line = "done: " + std::to_string(step - first_step_) +
                      (step - first_step_ == 1 ? " step, " : " steps, ") +
                      HowMany((step - first_step_) * recipe_.train.global_batch_size,
                              logged_targets_ - first_targets_) +
-                     " in " + HumanDuration(Now() - began_);
+                     " in " + HumanDuration(Now() - began_) + RateOfAll(step);
   for (const auto& [name, loss] : evaluations_) {
     line += ", eval " + name + (name.empty() ? "" : " ") + "loss " + FixedPoint(loss, 4);
   }
