@@ -280,7 +280,8 @@ void Recorder::Write(const MetricsRecord& record) {
     console_.Checkpoint(*saved);
   }
   if (const auto* sample = std::get_if<SampleRecord>(&record)) {
-    console_.Line("sample: " + sample->prompt + sample->text);
+    const bool goes_on = recipe_.data.objective == DataRecipe::Objective::kCausal;
+    console_.Line("sample: " + sample->prompt + (goes_on ? "" : " -> ") + sample->text);
   }
 }
 
