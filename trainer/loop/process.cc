@@ -91,12 +91,18 @@ bool ReaderGone() {
 
 // Shared memory where all ranks of a group are on one host; otherwise also TCP between hosts. The
 // ranks find out where they are, whatever the launcher says.
+// Says how in `words`.
 MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& environment,
-                                     const HostPlacement& placement, const CommOptions& options) {
+                                     const HostPlacement& placement, const CommOptions& options,
+                                     std::string& words) {
   const int rank = environment.rank, size = environment.world_size;
   const std::string address =
       placement.hosts() == 1 ? ""
                              : AgreeOnAddress(store, "job", rank, size, environment.master_addr);
+  words = placement.hosts() == 1
+              ? "all ranks on this host: shared memory"
+              : std::to_string(placement.hosts()) + " hosts: TCP over " + InterfaceOf(address) +
+                    " (" + address + ") between them, shared memory in each";
   return [&store, placement, address, options](const std::string& name, const RankGroup& group) {
     return placement.Among(group.ranks()).hosts() == 1
                ? CreateShmCommunicator(store, name, group, options)
@@ -184,7 +190,7 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
       CommOptions options;
       options.timeout_s = recipe.run.timeout_s;
       options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
-      transport = Transport(*store, environment, job.find_hosts(), options);
+      transport = Transport(*store, environment, job.find_hosts(), options, job.transport);
     }
     return transport(name, group);
   };

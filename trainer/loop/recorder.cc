@@ -89,7 +89,10 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
     return RowOf(source).chat_template != nullptr;
   });
   if (facts.data->tokenizer && facts.data->samples) speech_ = talks ? Speech::kChat : Speech::kText;
-  if (!first()) return;
+  if (!first()) {
+    Out(job_) << WhereToLook(job_, start.directory) << std::flush;
+    return;
+  }
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
   if (start.lock && !start.lock->missing().empty()) {
@@ -110,7 +113,8 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                 std::to_string(job_.world) + (job_.world == 1 ? " rank" : " ranks") + " x " +
                 std::to_string(facts.threads) + (facts.threads == 1 ? " thread, " : " threads, ") +
                 HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
-  console_.Line(job_.place);
+  if (job_.world > 1) console_.Line(job_.place);  // The log has it always.
+  if (!job_.transport.empty()) console_.Line(job_.transport);
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
   for (const std::string& line : facts.chosen) {
     if (!line.empty()) console_.Line(line);

@@ -63,6 +63,9 @@ std::string AddressTowards(const std::string& host);
 // there are.
 std::string AddressOfInterface(const std::string& interface);
 
+// The interface that has a numeric address; "?" where none has.
+std::string InterfaceOf(const std::string& address);
+
 // Each rank's AddressTowards(`master`), the host of the store. On the master's own host that may be
 // the loopback device (a name in /etc/hosts); there it is the address by which other hosts know it.
 // $FSDP_TRAIN_IFACE, the name of an interface, overrides it, for one rank or all. All ranks call
