@@ -47,8 +47,8 @@ double SecondsSince1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string WorldOf(const CheckpointEntry& entry) {
-  return entry.world == 0 ? "-" : std::to_string(entry.world) + "/" + std::to_string(entry.shards);
+std::string RanksOf(int world, int shards) {
+  return std::to_string(world) + (shards == world ? "" : ", " + std::to_string(shards) + " a copy");
 }
 
 std::string DateOf(double seconds_since_1970) {
@@ -132,15 +132,16 @@ void List(const std::string& directory, bool json) {
     std::printf("no checkpoints in %s\n", PrintableName(directory).c_str());
     return;
   }
-  std::printf("%12s  %-12s  %10s  %9s  %10s  %10s  %s\n", "step", "", "loss", "world/F", "size",
+  std::printf("%12s  %-12s  %10s  %14s  %10s  %10s  %s\n", "step", "", "loss", "ranks", "size",
               "age", "path");
   for (const CheckpointEntry& e : entries) {
     const char* state = e.latest     ? e.best ? "latest, best" : "latest"
                         : e.best     ? "best"
                         : e.complete ? "complete"
                                      : "incomplete";
-    std::printf("%12lld  %-12s  %10s  %9s  %10s  %10s  %s\n", static_cast<long long>(e.step), state,
-                e.loss ? FixedPoint(*e.loss, 4).c_str() : "-", WorldOf(e).c_str(),
+    std::printf("%12lld  %-12s  %10s  %14s  %10s  %10s  %s\n", static_cast<long long>(e.step),
+                state, e.loss ? FixedPoint(*e.loss, 4).c_str() : "-",
+                e.world == 0 ? "-" : RanksOf(e.world, e.shards).c_str(),
                 HumanBytes(e.bytes).c_str(), HumanDuration(now - e.modified).c_str(),
                 PrintableName(e.path).c_str());
     if (!e.complete) std::printf("%12s  %s\n", "", PrintableName(e.why).c_str());
@@ -236,8 +237,8 @@ void Reshard(const ReshardFlags& flags) {
     saved = ReshardCheckpoint(HoldCheckpoint(flags.source), flags.world, shards, flags.out,
                               std::ref(progress));
   }
-  std::printf("%s: world %d, F %d, %s\n", PrintableName(saved.path).c_str(), flags.world, shards,
-              HumanBytes(saved.bytes).c_str());
+  std::printf("%s: ranks %s; %s\n", PrintableName(saved.path).c_str(),
+              RanksOf(flags.world, shards).c_str(), HumanBytes(saved.bytes).c_str());
 }
 
 struct ExportFlags {

@@ -127,7 +127,10 @@ Command ConfigCommand() {
       "Check a recipe and the files it names: print what the run would be, or list every mistake",
       [](const auto& flags) {
         ProgressLine line("reading the recipe");
-        const Recipe recipe = LoadRecipe(flags);
+        const Recipe recipe = LoadRecipe(flags, [&](const Recipe& recipe) {
+          return flags.world ? PlaceConflicts(recipe, *flags.world, *flags.world, 0)
+                             : PlaceConflictsHere(recipe);
+        });
         line.Do("checking initial weights");
         CheckInitialWeights(recipe);
         line.Do("checking data");

@@ -72,18 +72,20 @@ std::string Answer(const Talk& talk, LogitsSource& model, const std::vector<int3
   return answer;
 }
 
-// Asks for a line, streams an answer, until the input ends. /new begins another conversation.
+// Asks for a line, streams an answer, until the input ends. /new begins another conversation, /exit
+// ends.
 // Blocks. Throws what Generate() does.
 void RunTalk(const Talk& talk, LogitsSource& model) {
-  Show("Talk to " + talk.model + ": a line is a message, /new begins anew, Ctrl-D ends.\n");
+  const std::string how = "a line is a message, /new begins anew, /exit or Ctrl-D ends.\n";
+  Show("Talk to " + talk.model + ": " + how);
   Json messages = Json::array();
   uint64_t number = 0;
   for (std::string line; Show("> "), std::getline(std::cin, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (line == "/new") {
-      messages.clear();
-      continue;
-    }
+    if (line == "/exit" || line == "/quit") return;
+    if (line == "/new") messages.clear();
+    if (line == "/help") Show(how);
+    if (line == "/new" || line == "/help") continue;
     std::string buffer;
     messages.push_back({{"role", "user"}, {"content", std::string(WellFormed(line, buffer))}});
     try {
@@ -234,7 +236,8 @@ std::vector<Prompt> PromptsOf(
     const std::function<std::vector<int32_t>(const std::string& text)>& encode) {
   std::vector<std::string> texts = flags.prompts;
   for (const std::string& file : flags.prompt_files) {
-    FileText read = ReadFileText(file, kMostTextBytes, ReadFrom::kPipeToo);
+    const std::string path = file == "-" ? "/dev/stdin" : file;
+    FileText read = ReadFileText(path, kMostTextBytes, ReadFrom::kPipeToo);
     if (!read.why.empty()) throw ConfigError("--prompt-file: " + file + ": " + read.why);
     texts.push_back(std::move(read.text));
   }
@@ -312,8 +315,8 @@ void Run(const GenerateFlags& flags) {
                       flags.prompt_ids.empty() && flags.messages.empty());
   if (!asks && ::isatty(STDIN_FILENO) == 0) {
     throw ConfigError(
-        "generate: needs --prompt, --prompt-file, --prompt-ids or --messages; only on a terminal "
-        "it talks without them");
+        "generate: needs --prompt, --prompt-file (- is the standard input), --prompt-ids or "
+        "--messages; only on a terminal it talks without them");
   }
   if (!asks && (flags.json || flags.samples > 1)) {
     throw ConfigError(std::string(flags.json ? "--json" : "--samples") +
@@ -450,7 +453,8 @@ Command GenerateCommand() {
       LatestFlag(&flags->latest),
       {"--prompt", &flags->prompts, "A text to continue; may be given several times",
        FlagRules{.value = "TEXT", .one_each = true}},
-      {"--prompt-file", &flags->prompt_files, "A file with a text to continue",
+      {"--prompt-file", &flags->prompt_files,
+       "A file with a text to continue; -: what comes in by a pipe",
        FlagRules{.value = "FILE", .one_each = true}},
       {"--prompt-ids", &flags->prompt_ids,
        "A text to continue as token ids, such as 1,2,3; needs no tokenizer",

@@ -16,7 +16,6 @@
 
 #include "cmd/commands.h"
 #include "cmd/shared_flags.h"
-#include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/store/together.h"
 #include "trainer/core/command_line.h"
 #include "trainer/core/errors.h"
@@ -175,15 +174,8 @@ bool LimitsAreEnough() {
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const hold_from_the_start)() = HoldFromTheStart;
 
-// NCCL reads its environment in threads of its own, so it is set before there are any.
-void TellNcclOfNamedHost() {
-  const std::string host = NamedHost();
-  if (!host.empty()) setenv("NCCL_HOSTID", host.c_str(), /*overwrite=*/0);
-}
-
 int Main(int argc, char** argv) {
   SetGpuEnvironment();
-  TellNcclOfNamedHost();
   SpareAddressSpace();
   // Before anything else: a signal that has come finds a rank that knows of it, or, with launch,
   // waits for the ranks; other commands have no use for it. Arguments without a sub-command's name

@@ -46,11 +46,13 @@ void ExpectRefused(const Job& job, const Rank& usual, const Rank& other, int cod
 TEST(Agreement, OnTheRecipe) {
   Job job;
   ExpectRefused(job, {}, {{"optimizer.lr=2.0e-2"}}, 2,
-                "[agree] start: recipe: optimizer.lr is \"0.02\" on rank 2, \"0.01\" on rank 0");
+                "ranks disagree at the start: recipe: optimizer.lr is \"0.02\" on rank 2, \"0.01\" "
+                "on rank 0");
   // Nobody waits for what only some would do: all find out where they are.
-  ExpectRefused(job, {}, {{"fsdp.sharding_strategy=hybrid_shard"}}, 2,
-                "[agree] start: recipe: fsdp.sharding_strategy is \"hybrid_shard\" on rank 2, "
-                "\"full_shard\" on rank 0");
+  ExpectRefused(
+      job, {}, {{"fsdp.sharding_strategy=hybrid_shard"}}, 2,
+      "ranks disagree at the start: recipe: fsdp.sharding_strategy is \"hybrid_shard\" on rank 2, "
+      "\"full_shard\" on rank 0");
   EXPECT_FALSE(Exists(job.run_dir()));
 }
 
@@ -64,7 +66,7 @@ TEST(Agreement, OnTheData) {
   const Strings text = {"data={train: {source: text, paths: [text.txt]}, valid: null, seq_len: 16}",
                         "model.vocab_size=256"};
   ExpectRefused(job, {text, {}, job.dir() / "a"}, {text, {}, job.dir() / "b"}, 2,
-                "[agree] start: data is ");
+                "ranks disagree at the start: data is ");
 }
 
 // The same path on every host, but not the same model there.
@@ -85,7 +87,8 @@ TEST(Agreement, OnTheShape) {
                       "train: {micro_batch_size: 1, global_batch_size: 3}\n");
   ExpectRefused(job, {{}, {}, job.dir() / "a", "", recipe}, {{}, {}, job.dir() / "b", "", recipe},
                 2,
-                "[agree] start: recipe: model.hidden_size is \"30\" on rank 2, \"48\" on rank 0");
+                "ranks disagree at the start: recipe: model.hidden_size is \"30\" on rank 2, "
+                "\"48\" on rank 0");
 }
 
 // The same program but for the name of the commit that it was built from.
@@ -103,7 +106,7 @@ TEST(Agreement, OnTheBuild) {
   ASSERT_GE(changed, 1);
   const std::string path = job.dir().Write("fsdp-train", binary);
   chmod(path.c_str(), 0755);
-  ExpectRefused(job, {}, {{}, {}, "", path}, 2, "[agree] start: build is \"0.1.0 ");
+  ExpectRefused(job, {}, {{}, {}, "", path}, 2, "ranks disagree at the start: build is \"0.1.0 ");
 }
 
 // Ranks on processors of different kinds, whose kernels round differently.
@@ -113,7 +116,7 @@ TEST(Agreement, OnTheKernels) {
   }
   Job job;
   ExpectRefused(job, {}, {{}, {{"FSDP_TRAIN_ISA", "avx2"}}}, 2,
-                "[agree] start: kernels is \"avx2\" on rank 2, \"avx512\" on rank 0");
+                "ranks disagree at the start: kernels is \"avx2\" on rank 2, \"avx512\" on rank 0");
 }
 
 TEST(RunDirectory, ThatIsNotSharedIsNamedOnAllRanks) {

@@ -126,8 +126,9 @@ TEST(Launchers, OfDifferentSecretsDoNotMeet) {
   hosts.Start(1, {"run.timeout_s=3"}, {}, {{"FSDP_TRAIN_SECRET", "another secret of theirs"}});
   const Outcome first = hosts.started[0]->Wait(), second = hosts.started[1]->Wait();
   EXPECT_EQ(second.code, 6) << second.Text();
-  EXPECT_TRUE(Holds(second.err, "[1] rank 1 was refused by the store at " + hosts.endpoint +
-                                    ": not the same secret (FSDP_TRAIN_SECRET)\n"))
+  EXPECT_TRUE(
+      Holds(second.err, "[1] rank 1 was refused by the store at " + hosts.endpoint +
+                            ": not the same secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)\n"))
       << second.err;
   EXPECT_EQ(first.code, 6) << first.Text();
   EXPECT_TRUE(Holds(first.err, "[0] rank 1 did not join the store within 3 s")) << first.err;

@@ -1,4 +1,4 @@
-// What people type who come from other trainers: tests/fixtures/peers_words/words.txt.
+// The words that people type who come from other trainers: tests/fixtures/peers_words/words.txt.
 #ifndef FSDP_TRAIN_TESTS_TESTING_PEERS_TYPED_H_
 #define FSDP_TRAIN_TESTS_TESTING_PEERS_TYPED_H_
 

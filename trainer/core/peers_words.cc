@@ -392,7 +392,7 @@ std::span<const PeersWord> PeersFlags() {
       {"--deepspeed-config", "--config", ""},
       {"--job.config-file", "--config", ""},
       {"--world", "--world-size", ""},
-      // Of launchers: torchrun's, accelerate's, deepspeed's.
+      // Flags of launchers: torchrun's, accelerate's, deepspeed's.
       {"--nproc", "launch --nproc-per-node", ""},
       {"--nproc-per-node", "launch --nproc-per-node", ""},
       {"--num-processes", "launch --nproc-per-node", "of each host"},

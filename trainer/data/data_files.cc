@@ -306,6 +306,11 @@ std::vector<std::string> ExpandPaths(std::span<const std::string> paths, const s
   for (const std::string& path : paths) {
     struct stat info;
     const bool there = ::stat(path.c_str(), &info) == 0;
+    if (!there && path.find("://") != std::string::npos) {
+      fail(path,
+           "data from a network is not in this version: copy it to a disk first, and name "
+           "the files");
+    }
     if (there || path.find_first_of("*?[") == std::string::npos) {
       if (!there && errno == ENOENT) fail(path, std::string("does not exist") + kWhereItStarts);
       out.push_back(path);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/data/check_row.h"
+#include "trainer/data/pairs/pair_batch.h"
 #include "trainer/data/tokens/token_batch.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/generate/sampler.h"
@@ -35,6 +36,57 @@ void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& who
       {.tokens = {batch.tokens.As<int32_t>(), n}, .positions = {batch.positions.As<int32_t>(), n}},
       {static_cast<int32_t>(vocab)},
       [](int64_t token) { return TokenPlace{"eval.sample, token " + std::to_string(token)}; });
+}
+
+// A model of an encoder and a decoder makes a target of a text.
+bool Encodes(const Recipe& recipe) {
+  return recipe.data.objective != DataRecipe::Objective::kCausal;
+}
+
+// With bytes the recipe's own end of a target is no token of the tokenizer.
+std::optional<int32_t> EndOf(const Recipe& recipe, const Tokenizer& tokenizer) {
+  const std::optional<int64_t>& own = recipe.data.TrainSources()[0].eot;
+  return Encodes(recipe) && own ? std::optional(static_cast<int32_t>(*own)) : tokenizer.eot();
+}
+
+std::string PieceOf(const Tokenizer& tokenizer, int32_t id) {
+  return std::string(id < tokenizer.vocab_size() ? tokenizer.Piece(id) : "");
+}
+
+std::vector<int32_t> PromptOf(const Recipe& recipe, const Tokenizer& tokenizer) {
+  std::vector<int32_t> prompt = tokenizer.Encode(recipe.eval.sample->prompt);
+  if (!Encodes(recipe)) {
+    if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
+    return prompt;
+  }
+  // Cut and ended as the inputs of training are.
+  const std::optional<int32_t> eot = EndOf(recipe, tokenizer);
+  const auto room = static_cast<size_t>(recipe.data.seq_len - (eot ? 1 : 0));
+  prompt.resize(std::min(prompt.size(), room));
+  if (eot) prompt.push_back(*eot);
+  return prompt;
+}
+
+// Row 0: an input, and the target so far; the other rows are empty.
+void FillPair(std::span<const int32_t> input, std::span<const int32_t> target, int64_t vocab,
+              const Batch& whole) {
+  for (int64_t r = 0; r < whole.rows(); ++r) {
+    const PairRow row = RowOf(whole, r);
+    if (r == 0) {
+      std::ranges::copy(input, row.input.begin());
+      std::ranges::copy(target, row.target.begin());
+    }
+    FinishRow(row, r == 0 ? std::ssize(input) : 1, r == 0 ? std::ssize(target) : 0);
+    if (r > 0) row.input[0] = kPadToken;
+    CheckRow(
+        {.tokens = row.input, .positions = {}}, {static_cast<int32_t>(vocab)},
+        [](int64_t token) { return TokenPlace{"eval.sample, token " + std::to_string(token)}; });
+  }
+  const View positions = PairBatch(whole).decoder.positions;
+  for (int64_t i = 0; i < positions.NumElements(); ++i) {
+    positions.As<int32_t>()[i] = static_cast<int32_t>(i % positions.shape[1]);
+  }
+  std::fill_n(whole.sample_keys.As<int32_t>(), whole.sample_keys.NumElements(), 0);
 }
 
 }  // namespace
@@ -115,6 +167,8 @@ std::optional<EvalMeans> MeansOf(Session& session, const EvalLoader& loader,
 std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const MayBegin& may_begin) {
   const SampleRecipe& sample = *recipe_.eval.sample;
   const Tokenizer& tokenizer = *data_.tokenizer;
+  const bool encodes = Encodes(recipe_);
+  const std::optional<int32_t> eot = EndOf(recipe_, tokenizer);
   GenerateOptions options;
   options.max_tokens = sample.max_tokens;
   options.sampling.temperature = sample.temperature;
@@ -122,32 +176,43 @@ std::optional<std::vector<SampleRecord>> Evaluator::Draw(int64_t step, const May
   options.stream = "sample";
   options.first = static_cast<uint64_t>(step);
   const int64_t vocab = session_.outputs();
-  options.vocab = static_cast<int32_t>(std::min<int64_t>(vocab, tokenizer.vocab_size()));
+  options.vocab =
+      static_cast<int32_t>(encodes ? vocab : std::min<int64_t>(vocab, tokenizer.vocab_size()));
   options.never = tokenizer.Lacks(options.vocab);
-  const std::optional<int32_t> eot = tokenizer.eot();
-  if (eot) options.eos = {*eot};
+  if (eot) {
+    options.eos = {*eot};
+    std::erase(options.never, *eot);  // With bytes it is the recipe's alone.
+  }
+  if (encodes) options.max_tokens = std::min(options.max_tokens, recipe_.data.TargetLength());
+  std::vector<int32_t> prompt = PromptOf(recipe_, tokenizer);
+  // The tokenizer has left nothing of the text.
+  if (prompt.empty()) return std::vector<SampleRecord>{};
   bool stopped = false;
   options.ends = [&](size_t, std::span<const int32_t>) { return stopped; };
   std::vector<float> no_scores;  // Empty until a sample is cut off.
-  SlidingWindow model(recipe_.data.seq_len, vocab, [&](std::span<const int32_t> tokens) {
+  const size_t inputs = encodes ? prompt.size() : 0;
+  const auto window =
+      encodes ? static_cast<int64_t>(inputs) + options.max_tokens : recipe_.data.seq_len;
+  SlidingWindow model(window, vocab, [&](std::span<const int32_t> tokens) {
     stopped = stopped || (may_begin && !may_begin());
     if (stopped) {
       no_scores.resize(static_cast<size_t>(vocab));
       return std::span<const float>(no_scores);
     }
-    const auto fill = [copy = std::vector<int32_t>(tokens.begin(), tokens.end()), vocab](
-                          int, const Batch& batch) { FillPrompt(copy, vocab, batch); };
-    return session_.Logits(static_cast<int64_t>(tokens.size()) - 1, fill);
+    const auto fill = [copy = std::vector<int32_t>(tokens.begin(), tokens.end()), vocab, inputs](
+                          int, const Batch& batch) {
+      const std::span<const int32_t> all = copy;
+      inputs > 0 ? FillPair(all.first(inputs), all.subspan(inputs), vocab, batch)
+                 : FillPrompt(all, vocab, batch);
+    };
+    const auto column = static_cast<int64_t>(tokens.size() - inputs) - (encodes ? 0 : 1);
+    return session_.Logits(column, fill);
   });
-  std::vector<int32_t> prompt = tokenizer.Encode(sample.prompt);
-  if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
-  // The tokenizer has left nothing of the text.
-  if (prompt.empty()) return std::vector<SampleRecord>{};
   const Continuation c = Generate(model, {std::move(prompt)}, options)[0];
   if (stopped) return std::nullopt;
   std::string text;
-  for (const int32_t id : c.tokens) text += tokenizer.Piece(id);
-  if (c.end == Continuation::End::kEndOfText) text += tokenizer.Piece(*eot);
+  for (const int32_t id : c.tokens) text += PieceOf(tokenizer, id);
+  if (c.end == Continuation::End::kEndOfText) text += PieceOf(tokenizer, *eot);
   return std::vector{SampleRecord{step, sample.prompt, text}};
 }
 

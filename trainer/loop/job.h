@@ -29,6 +29,7 @@ struct Job {
   // Finds which ranks share a host. All ranks call it, and it blocks. Null: all are on one host.
   std::function<HostPlacement()> find_hosts;
   MeshCommunicators::Connect connect;  // Connects this job's ranks. Not called in a world of one.
+  std::string transport = {};          // How it connects them, in words, once it has.
   int restart = 0;                     // How often the launcher has started all ranks again.
   std::string place;  // For the log and rank 0's console: which rank this is, and who says so.
   std::vector<std::string> command_line;

@@ -91,12 +91,18 @@ bool ReaderGone() {
 
 // Shared memory where all ranks of a group are on one host; otherwise also TCP between hosts. The
 // ranks find out where they are, whatever the launcher says.
+// Says how in `words`.
 MeshCommunicators::Connect Transport(Store& store, const RankEnvironment& environment,
-                                     const HostPlacement& placement, const CommOptions& options) {
+                                     const HostPlacement& placement, const CommOptions& options,
+                                     std::string& words) {
   const int rank = environment.rank, size = environment.world_size;
   const std::string address =
       placement.hosts() == 1 ? ""
                              : AgreeOnAddress(store, "job", rank, size, environment.master_addr);
+  words = placement.hosts() == 1
+              ? "all ranks on this host: shared memory"
+              : std::to_string(placement.hosts()) + " hosts: TCP over " + InterfaceOf(address) +
+                    " (" + address + ") between them, shared memory in each";
   return [&store, placement, address, options](const std::string& name, const RankGroup& group) {
     return placement.Among(group.ranks()).hosts() == 1
                ? CreateShmCommunicator(store, name, group, options)
@@ -161,18 +167,23 @@ void CheckPlace(const Recipe& recipe, int world, int local_world, int max_restar
   recipe.Refuse(PlaceConflicts(recipe, world, local_world, max_restarts));
 }
 
+// Sets what NCCL is to know of the job, where the user has not. Before the rank's threads begin.
+void TellNccl(const RankEnvironment& environment) {
+  // Among several networks NCCL takes the first by its own order; the job's is known to connect.
+  const std::string interface = InterfaceTowards(environment.master_addr);
+  const std::string only = "=" + interface;
+  if (!interface.empty()) setenv("NCCL_SOCKET_IFNAME", only.c_str(), /*overwrite=*/0);
+  const std::string host = NamedHost();
+  if (!host.empty()) setenv("NCCL_HOSTID", host.c_str(), /*overwrite=*/0);
+}
+
 // `work` as one rank of the job that the environment names.
 ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
                    const std::vector<std::string>& command_line, StopSignal& signals,
                    const std::function<ExitCode(const Job&)>& work) {
   const auto stop_requested = [&] { return signals.stop_requested(); };
   const ChosenDevice device = DeviceFor(recipe, environment);
-  if (environment.world_size > 1 && device.type == DeviceType::kCuda) {
-    // Of several networks NCCL takes the first by its own order; the job's is known to connect.
-    const std::string interface = InterfaceTowards(environment.master_addr);
-    const std::string only = "=" + interface;
-    if (!interface.empty()) setenv("NCCL_SOCKET_IFNAME", only.c_str(), /*overwrite=*/0);
-  }
+  if (environment.world_size > 1 && device.type == DeviceType::kCuda) TellNccl(environment);
   std::unique_ptr<Store> store;
   Job job;
   job.rank = environment.rank;
@@ -190,7 +201,7 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
       CommOptions options;
       options.timeout_s = recipe.run.timeout_s;
       options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
-      transport = Transport(*store, environment, job.find_hosts(), options);
+      transport = Transport(*store, environment, job.find_hosts(), options, job.transport);
     }
     return transport(name, group);
   };

@@ -89,7 +89,10 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
     return RowOf(source).chat_template != nullptr;
   });
   if (facts.data->tokenizer && facts.data->samples) speech_ = talks ? Speech::kChat : Speech::kText;
-  if (!first()) return;
+  if (!first()) {
+    Out(job_) << WhereToLook(job_, start.directory) << std::flush;
+    return;
+  }
   const std::string started = UtcNow();
   const RunDirectory& directory = start.directory;
   if (start.lock && !start.lock->missing().empty()) {
@@ -110,7 +113,8 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
                 std::to_string(job_.world) + (job_.world == 1 ? " rank" : " ranks") + " x " +
                 std::to_string(facts.threads) + (facts.threads == 1 ? " thread, " : " threads, ") +
                 HumanBytes(facts.planned_bytes) + " planned a rank, in " + directory.path);
-  console_.Line(job_.place);
+  if (job_.world > 1) console_.Line(job_.place);  // The log has it always.
+  if (!job_.transport.empty()) console_.Line(job_.transport);
   if (!job_.device.note.empty()) console_.Line(job_.device.note);
   for (const std::string& line : facts.chosen) {
     if (!line.empty()) console_.Line(line);
@@ -280,7 +284,8 @@ void Recorder::Write(const MetricsRecord& record) {
     console_.Checkpoint(*saved);
   }
   if (const auto* sample = std::get_if<SampleRecord>(&record)) {
-    console_.Line("sample: " + sample->prompt + sample->text);
+    const bool goes_on = recipe_.data.objective == DataRecipe::Objective::kCausal;
+    console_.Line("sample: " + sample->prompt + (goes_on ? "" : " -> ") + sample->text);
   }
 }
 
@@ -317,6 +322,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
   Add(account);
   const int64_t targets = work.targets - std::exchange(last_targets_, work.targets);
   input_tokens_ += work.tokens;
+  all_tokens_ += static_cast<double>(work.tokens);
   if (std::isfinite(result.loss)) {
     loss_sum_ += result.loss * static_cast<double>(targets);
     loss_targets_ += targets;
@@ -415,12 +421,21 @@ bool Recorder::LostItsReader() {
   return lost_reader_;
 }
 
+// ", 1.5k tok/s": over all that has passed, evaluations and saves included.
+std::string Recorder::RateOfAll(int64_t step) const {
+  const double seconds = Now() - began_;
+  if (seconds <= 0) return "";
+  if (all_tokens_ > 0) return ", " + HumanCount(all_tokens_ / seconds) + " tok/s";
+  const int64_t samples = (step - first_step_) * recipe_.train.global_batch_size;
+  return ", " + HumanCount(static_cast<double>(samples) / seconds) + " samples/s";
+}
+
 void Recorder::SayDone(int64_t step, bool early) {
   std::string line = "done: " + std::to_string(step - first_step_) +
                      (step - first_step_ == 1 ? " step, " : " steps, ") +
                      HowMany((step - first_step_) * recipe_.train.global_batch_size,
                              logged_targets_ - first_targets_) +
-                     " in " + HumanDuration(Now() - began_);
+                     " in " + HumanDuration(Now() - began_) + RateOfAll(step);
   for (const auto& [name, loss] : evaluations_) {
     line += ", eval " + name + (name.empty() ? "" : " ") + "loss " + FixedPoint(loss, 4);
   }

@@ -113,6 +113,7 @@ class Recorder {
   void OpenFiles(int64_t step);
   void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
   void SayDataUse(const RunData& data);
+  std::string RateOfAll(int64_t step) const;
   void SayWhatIsHeldOut(const RunFacts& facts);
   RunRecord RecordOf(const std::string& started, const RunFacts& facts) const;
   Provenance DescribeRun(const std::string& started, const RunFacts& facts) const;
@@ -140,6 +141,7 @@ class Recorder {
   std::optional<CachingStatistics> peaks_;  // Since the last record; empty where memory is planned.
   int64_t logged_step_ = 0, logged_targets_ = 0;
   int64_t input_tokens_ = 0;  // Since the last record.
+  double all_tokens_ = 0;     // Since began_.
   // Since the last record, of steps with a finite loss: loss x targets, and targets.
   double loss_sum_ = 0;
   int64_t loss_targets_ = 0;

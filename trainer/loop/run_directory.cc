@@ -20,6 +20,7 @@
 #include "trainer/core/file_prefix.h"
 #include "trainer/core/philox.h"
 #include "trainer/core/read_file.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/data_files.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/record_lines.h"
@@ -107,6 +108,22 @@ bool HoldsARun(const RunDirectory& directory) {
          PathExists(directory.checkpoints() + "/latest");
 }
 
+// Something in a directory that is no run's; or empty. Launchers may have put logs there.
+std::string FindOthers(const RunDirectory& directory) {
+  for (const std::string& own : {directory.metrics(), directory.recipe(), directory.provenance(),
+                                 directory.checkpoints(), directory.path + "/logs"}) {
+    if (PathExists(own)) return "";
+  }
+  std::error_code error;
+  std::string first;
+  for (const auto& entry : fs::directory_iterator(directory.path, error)) {
+    const std::string name = entry.path().filename(), ending = entry.path().extension();
+    const bool log = ending == ".out" || ending == ".err" || ending == ".log";
+    if (!name.starts_with(".") && !log && (first.empty() || name < first)) first = name;
+  }
+  return first;
+}
+
 void CompareData(const Recipe& recipe, const CheckpointMeta& meta, const DataFiles& data,
                  RunStart& start) {
   start.data_unknown = !meta.data;
@@ -163,6 +180,11 @@ RunStart Look(const Recipe& recipe, const DataFiles& data) {
     throw CheckpointError(directory.path +
                           " holds a run already: give this one another run.name or run.dir, or go "
                           "on with that one by checkpoint.resume: auto");
+  }
+  if (const std::string others = FindOthers(directory); !others.empty()) {
+    throw CheckpointError(directory.path + ": is no run's directory, and not empty: it holds " +
+                          PrintableName(others) +
+                          ". Give run.dir another, new or empty, or take away what is in it");
   }
   start.resume_from = FindResume(recipe, directory);
   if (!start.resume_from.empty()) {

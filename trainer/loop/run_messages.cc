@@ -6,6 +6,9 @@
 
 #include "trainer/core/paths.h"
 #include "trainer/core/units.h"
+#include "trainer/core/utf8.h"
+#include "trainer/loop/job.h"
+#include "trainer/loop/run_directory.h"
 #include "trainer/loop/stop_agreement.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/recipe/recipe.h"
@@ -145,6 +148,16 @@ std::string WhyStopping(const AgreedStop& stop, bool fake) {
     return line + ": run.max_time or SLURM_JOB_END_TIME leaves no time for more";
   }
   return line + "; again in 5 s or later: at once" + (fake ? "" : ", without");
+}
+
+std::string WhereToLook(const Job& job, const RunDirectory& directory) {
+  if (!job.find_hosts || job.world == 1) return "";
+  const HostPlacement hosts = job.find_hosts();
+  const int host = hosts.HostOf(job.rank);
+  if (host == 0 || hosts.LeaderOf(host) != job.rank) return "";
+  return hosts.NamesOf(host) + " of " + std::to_string(job.world) +
+         ": the terminal of rank 0 shows the steps; the log here is " +
+         PrintableName(directory.log(job.rank)) + "\n";
 }
 
 std::string HowMany(int64_t samples, int64_t targets) {

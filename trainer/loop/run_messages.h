@@ -13,6 +13,8 @@ namespace fsdp {
 struct CheckpointRecipe;
 struct AgreedStop;
 struct DataRecipe;
+struct Job;
+struct RunDirectory;
 struct SkippedRecord;
 
 // "366k parameters", and where some are frozen "trains 37.0k of 1.60M parameters".
@@ -52,6 +54,10 @@ std::string WhyNotFinite(int64_t step, double loss, double grad_norm, int64_t sk
                          int64_t most);
 // "stopping after step 5 with a checkpoint; ...", by its cause. `fake`: there is no checkpoint.
 std::string WhyStopping(const AgreedStop& stop, bool fake);
+
+// A line for the terminal of another host than rank 0's, by its first rank; otherwise "". All ranks
+// call it.
+std::string WhereToLook(const Job& job, const RunDirectory& directory);
 
 // "12.3k tokens"; "48 samples" where each has one target, which is no token.
 std::string HowMany(int64_t samples, int64_t targets);

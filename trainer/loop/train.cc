@@ -343,7 +343,8 @@ class Trainer {
     // Every rank comes here at this step; who ends first takes the store with it.
     BeforeAllThrow(*job_.store, "train/not finite", job_.rank, job_.world);
     throw Error(ExitCode::kNotFinite,
-                WhyNotFinite(step, result.loss, result.grad_norm, skipped_, most));
+                WhyNotFinite(step, result.loss, result.grad_norm, skipped_, most) + "; " +
+                    GoesOnFrom(recipe_));
   }
 
   // Where the run stops before or in the evaluation, no rank goes on with it.

@@ -16,7 +16,7 @@ struct LoraOptions {
   // or, as in PEFT's target_modules, a module's name or its last parts in any layer (`q_proj`,
   // `self_attn.q_proj`). Each slice that a target matches gets an adapter of its own.
   std::vector<std::string> targets = {"*"};
-  double dropout = 0;  // Of what an adapter reads, in training.
+  double dropout = 0;  // The share of an adapter's input that falls away in training.
   // Parameters that train whole, by globs or modules as above, of any kind and in any segment. A
   // weight among them gets no adapter.
   std::vector<std::string> full = {};

@@ -40,7 +40,7 @@ struct Adapter {
   Parameter *a, *b;
   float scale;
   int64_t column;
-  double dropout = 0;  // Of x, before A (nn/layers.h, Dropout()), at a site of its own.
+  double dropout = 0;  // The share of x that A does not see, drawn at a site of its own.
   uint32_t site = 0;
 };
 

@@ -98,7 +98,7 @@ std::string FormatStep(const StepRecord& r, int64_t total_steps, double time_lef
   line += "  " + Rate(r);
   if (r.mfu) line += "  MFU " + Number("%.1f", *r.mfu * 100) + " %";
   line += "  " + HumanBytes(std::max(r.memory.reserved, r.memory.allocated));
-  if (time_left_s >= 0) line += "  " + HumanDuration(time_left_s) + " left";
+  if (time_left_s > 0) line += "  " + HumanDuration(time_left_s) + " left";
   return line;
 }
 
@@ -111,6 +111,7 @@ void Console::Step(const StepRecord& record, int64_t total_steps, double time_le
     const std::lock_guard lock(mutex_);
     now_.rate = record.tokens_per_s > 0 ? Rate(record) : "";
     now_.memory = std::max(record.memory.reserved, record.memory.allocated);
+    now_.step = std::max(now_.step, record.step);  // Progress() tells of it later.
   }
   Print(Colour::kNone, FormatStep(record, total_steps, time_left_s));
 }
@@ -150,7 +151,7 @@ void Console::Above(const std::function<void()>& write) {
 void Console::Progress(int64_t step, int64_t total_steps, double loss, double time_left_s) {
   if (!options_.enabled || !options_.terminal || total_steps < 1) return;
   const std::lock_guard lock(mutex_);
-  now_.step = step;
+  now_.step = std::max(now_.step, step);
   now_.total = total_steps;
   now_.time_left_s = time_left_s;
   now_.losses.push_back(loss);
@@ -198,7 +199,7 @@ std::string Console::Bar() const {
   const int width = Width() - 1;  // One column stays free: a full last one wraps.
   const std::string step = StepOf(now_.step, now_.total);
   const std::string trend = Trend(now_.losses, options_.utf8);
-  const std::string left = now_.time_left_s >= 0 ? HumanDuration(now_.time_left_s) + " left" : "";
+  const std::string left = now_.time_left_s > 0 ? HumanDuration(now_.time_left_s) + " left" : "";
   const std::string loss = "loss " + FixedPoint(now_.losses.back(), 4);
   const std::string& rate = now_.rate;
   const std::string memory = now_.memory > 0 ? HumanBytes(now_.memory) : "";
@@ -252,7 +253,12 @@ void Console::Print(Colour colour, std::string_view raw) {
   all += text;
   if (paint) all += "\033[0m";
   all += "\n";
-  if (!bar_.empty() && !options_.launched) all += bar_ = Bar();
+  if (!bar_.empty()) {
+    const std::string bar = Bar();
+    if (!options_.launched) all += bar;
+    if (options_.launched && bar != bar_) all = AsBar(bar) + all;  // Before the line: never behind.
+    bar_ = bar;
+  }
   out_ << all << std::flush;
 }
 

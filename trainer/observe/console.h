@@ -37,6 +37,7 @@ ConsoleOptions DetectConsole(int fd, int rank);
 
 // "step  20/1000  loss 2.3456  |g| 0.812  lr 3.00e-04  123 ms  16.6k tok/s  MFU 41.2 %  1.20 GiB
 //  2m05s left", on one line. `time_left_s` < 0: unknown.
+// 0, too, is left out.
 std::string FormatStep(const StepRecord& record, int64_t total_steps, double time_left_s);
 
 // `losses`, oldest first, in up to eight cells: "▇▆▅▄▃▂▁▁", or "^=-.___" in ASCII.

@@ -304,7 +304,7 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape, bool build
   } else {
     AddObjectiveConflict(recipe, a, conflicts);
   }
-  if (recipe.eval.sample) {
+  if (recipe.eval.sample && !shape.family().TargetDecoder(shape)) {
     conflicts.push_back({{"eval.sample", "model.family", "model.preset"},
                          "nothing is generated from " + a + ": set it to null"});
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/read_file.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/cuda/cuda_device.h"
 
@@ -120,7 +121,8 @@ ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world, 
     if (!gpus.built) throw ConfigError("no GPU: " + why);
     throw DeviceError("no GPU: " + why);
   }
-  chosen.note = "computes on the CPU: " + why;
+  // A program for CPUs on a machine without GPUs is what everybody expects.
+  if (gpus.built || PathExists("/dev/nvidiactl")) chosen.note = "computes on the CPU: " + why;
   return chosen;
 }
 

@@ -121,6 +121,8 @@ TEST(FindHostsTest, NamesMakeHosts) {
 TEST(LocalAddressTest, IsTheOneTowardsTheMaster) {
   EXPECT_EQ(AddressTowards("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(AddressOfInterface("lo"), "127.0.0.1");
+  EXPECT_EQ(InterfaceOf("127.0.0.1"), "lo");
+  EXPECT_EQ(InterfaceOf("203.0.113.9"), "?");  // For documentation: nobody has it.
   try {
     AddressOfInterface("wire7");
     FAIL() << "accepted";

@@ -97,7 +97,7 @@ TEST(StoreSecret, AnotherOneIsRefusedAndHarmsNobody) {
                 ConnectTcpStore("localhost", server.port(), 0, 1, 60, {secret, 0});
               }),
               "rank 0 was refused by the store at " + At(server) +
-                  ": not the same secret (FSDP_TRAIN_SECRET)");
+                  ": not the same secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)");
     ExpectWorks(*store);
   }
 }
@@ -125,7 +125,7 @@ TEST(StoreSecret, AStoreThatDoesNotKnowItIsLeft) {
   });
   impostor.join();
   EXPECT_EQ(error, "rank 1 does not join the store at localhost:" + std::to_string(port) +
-                       ": it does not know the job's secret (FSDP_TRAIN_SECRET)");
+                       ": it does not know the secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)");
 }
 
 // A tag is good for one connection, one claim and one direction.
@@ -235,7 +235,7 @@ TEST(StoreGeneration, OfTheStoreCannotBeChangedOnTheWay) {
   });
   between.join();
   EXPECT_EQ(error, "rank 1 does not join the store at localhost:" + std::to_string(port) +
-                       ": it does not know the job's secret (FSDP_TRAIN_SECRET)");
+                       ": it does not know the secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)");
 }
 
 // Whoever came and whoever's patience ends first: all hear who is missing.

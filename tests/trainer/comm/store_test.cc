@@ -168,12 +168,14 @@ TEST_P(StoreTest, AgreeNamesTheRankAndTheLabelThatDiffer) {
       Agree(store, "start", rank, 3,
             {{"recipe", "a"}, {"data", rank == 2 ? "theirs" : "ours"}, {"build", "c"}});
     });
-    Require(value == "[agree] start: data is \"theirs\" on rank 2, \"ours\" on rank 0", value);
+    Require(
+        value == "ranks disagree at the start: data is \"theirs\" on rank 2, \"ours\" on rank 0",
+        value);
     const std::string absent = ErrorOf<ConfigError>([&] {
       Agree(store, "labels", rank, 3,
             rank == 1 ? Labels{{"x", "1"}, {"y", "2"}} : Labels{{"x", "1"}});
     });
-    Require(absent == "[agree] labels: y is \"2\" on rank 1, none on rank 0", absent);
+    Require(absent == "ranks disagree at the labels: y is \"2\" on rank 1, none on rank 0", absent);
     Barrier(store, "end", rank, 3);
   });
 }
@@ -184,7 +186,8 @@ TEST_P(StoreTest, AgreeNamesTheRankThatLacksALabel) {
       Agree(store, "fewer", rank, 3,
             rank == 2 ? Labels{{"x", "1"}} : Labels{{"x", "1"}, {"y", "2"}});
     });
-    Require(lacking == "[agree] fewer: y is none on rank 2, \"2\" on rank 0", lacking);
+    Require(lacking == "ranks disagree at the fewer: y is none on rank 2, \"2\" on rank 0",
+            lacking);
     Barrier(store, "end", rank, 3);
   });
 }

@@ -260,6 +260,17 @@ TEST_F(DataFilesTest, ADirectoryOfTextIsItsFiles) {
   EXPECT_EQ(expand(dir_.string() + "/*"), more);
   EXPECT_EQ(expand(dir_.string() + "/*/"), std::vector<std::string>{"inside.txt/z.txt"});
   EXPECT_EQ(ExpandPaths(std::vector{inside}), std::vector{inside});  // As of tokens.
+  for (const std::string& url : {std::string("s3://bucket/a.jsonl"), std::string("https://h/*")}) {
+    try {
+      ExpandTextPaths(std::vector{url}, "here");
+      ADD_FAILURE() << url;
+    } catch (const DataError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "here: " + url +
+                    ": data from a network is not in this version: copy it to a disk first, and "
+                    "name the files");
+    }
+  }
 }
 
 TEST_F(DataFilesTest, HashesUpToAGibibyteWholeAndMoreHereAndThere) {

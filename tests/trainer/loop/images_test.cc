@@ -328,8 +328,10 @@ TEST(Images, AHeadThatIsDrawnIsTrained) {
                         "`classifier.weight` is drawn anew, and ";
   EXPECT_EQ(mistake(lora, "model.num_labels=5"),
             drawn +
-                "model.lora trains adapters alone: keep that of the weights, or train without "
-                "model.lora");
+                "model.lora trains adapters alone: keep that of the weights, or name it in "
+                "model.lora.full");
+  const std::string full = "model.lora={rank: 2, targets: ['*'], full: [classifier]}";
+  EXPECT_EQ(mistake(full, "model.num_labels=5"), "none");
   EXPECT_EQ(mistake(groups, "model.num_labels=5"),
             drawn +
                 "optimizer.groups freezes it: keep that of the weights, or leave the head out "

@@ -11,7 +11,10 @@
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/utf8.h"
 #include "trainer/data/pairs/pair_batch.h"
+#include "trainer/generate/generator.h"
+#include "trainer/generate/sampler.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
@@ -155,6 +158,46 @@ TEST(Pairs, ARunTrainsAndGoesOn) {
   const std::string dir = UnusedPath("resumed");
   losses(1, dir, "2");
   EXPECT_EQ(eval(losses(1, dir, "4")), eval(one));
+}
+
+// The likeliest target of a prompt is that which `generate` makes of the weights saved then, whose
+// passes go over a cache.
+TEST(Pairs, ASampleIsWhatGenerateMakes) {
+  const std::string dir = UnusedPath("sampled");
+  const std::string kPrompts[] = {"say 3", "a prompt that is longer than an input can be"};
+  for (const std::string& prompt : kPrompts) {
+    const Recipe recipe =
+        Load("{train: {source: pairs, paths: [" + Lines() +
+                 "], eot: 256}, seq_len: 20, target_len: 10, objective: seq2seq, valid: {fraction: "
+                 "0.2}, cache: " +
+                 FreshDirectory("cache") + "}",
+             {"run.dir=" + dir + prompt.substr(0, 3), "optimizer.lr=0.01",
+              "eval.sample={prompt: " + prompt + ", max_tokens: 40, temperature: 0}"});
+    std::string said;
+    EXPECT_EQ(testing::TrainRanks(2, recipe, &said), Strings(2, "0 ")) << said;
+    const std::string line = "sample: " + prompt + " -> ";
+    const size_t at = said.rfind(line);
+    ASSERT_NE(at, std::string::npos) << said;
+    const size_t begin = at + line.size();
+    const std::string sample = said.substr(begin, said.find('\n', begin) - begin);
+
+    std::vector<int32_t> input(prompt.begin(),
+                               prompt.begin() + std::min<size_t>(prompt.size(), 19));
+    input.push_back(256);
+    Generator generator(OpenStoredModel(recipe.run.Directory()),
+                        {.rows = 1, .capacity = 10, .input = std::ssize(input)});
+    GenerateOptions how;
+    how.max_tokens = 10;
+    how.sampling.temperature = 0;
+    how.vocab = 300;
+    for (int32_t id = 257; id < 300; ++id) how.never.push_back(id);
+    how.eos = {256};
+    const Continuation made = Generate(generator, {input}, how)[0];
+    std::string text;
+    for (const int32_t id : made.tokens) text += static_cast<char>(id);
+    EXPECT_EQ(sample, Printable(text)) << said;
+    EXPECT_FALSE(text.empty());
+  }
 }
 
 TEST(Pairs, WrongDataIsNamed) {

@@ -96,6 +96,38 @@ TEST(OpenRunDirectory, RemovesWhatAKilledRunWasWriting) {
   EXPECT_TRUE(fs::exists(left[0]));
 }
 
+TEST(OpenRunDirectory, RefusesADirectoryOfOtherThings) {
+  const std::string path = ::testing::TempDir() + "/others";
+  const auto open = [&]() -> std::string {
+    const Recipe recipe =
+        ParseRecipe({{"recipe", "model: {family: gpt2}\ndata: {train: {source: synthetic}}\n"}},
+                    {"run.dir=" + path});
+    MemoryStore store(/*timeout_s=*/60);
+    try {
+      OpenRunDirectory(recipe, {}, store, /*rank=*/0, /*world=*/1);
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+    return "taken";
+  };
+  const auto with = [&](const Strings& files, const Strings& directories = {}) {
+    fs::remove_all(path);
+    fs::create_directory(path);
+    for (const std::string& name : files) std::ofstream(path + "/" + name) << "x";
+    for (const std::string& name : directories) fs::create_directory(path + "/" + name);
+    return open();
+  };
+  const std::string refused = path + ": is no run's directory, and not empty: it holds ";
+  EXPECT_EQ(with({"corpus.txt", "b.txt"}),
+            refused + "b.txt. Give run.dir another, new or empty, or take away what is in it");
+  EXPECT_FALSE(fs::exists(path + "/checkpoints"));
+  EXPECT_EQ(with({}, {"texts"}).find(refused + "texts"), 0u);
+  EXPECT_EQ(with({}), "taken");
+  EXPECT_EQ(with({".hidden", "slurm-7.out", "rank.log"}), "taken");
+  EXPECT_EQ(with({"notes.txt"}, {"logs"}), "taken");  // A run that ended before its first record.
+  EXPECT_EQ(open(), "taken");
+}
+
 std::string StepsUpTo(int64_t last) {
   std::string text;
   for (int64_t step = 1; step <= last; ++step) text += ToJson(StepRecord{.step = step}) + "\n";

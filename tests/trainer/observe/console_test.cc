@@ -150,6 +150,25 @@ TEST(Console, StepLine) {
   unknown.mfu.reset();
   EXPECT_EQ(FormatStep(unknown, 20, -1),
             "step 20/20  loss 2.3457  |g| 0.812  lr 3.00e-04  123 ms  16.6k tok/s  1.00 GiB");
+  EXPECT_EQ(FormatStep(unknown, 20, 0), FormatStep(unknown, 20, -1));  // Nothing is left.
+}
+
+// A step's line comes before the bar hears of the step.
+TEST(Console, TheBarNeverGoesBack) {
+  for (const bool launched : {false, true}) {
+    ConsoleOptions options = Terminal(60);
+    options.launched = launched;
+    const std::string got = Printed(options, [](Console& console) {
+      console.Progress(18, 40, 2, 5);
+      console.Progress(19, 40, 2, 5);
+      console.Step(kStep, 40, 5);
+      console.Progress(20, 40, 2, 5);
+    });
+    const size_t line = got.find("step 20/40  loss");
+    ASSERT_NE(line, std::string::npos);
+    EXPECT_EQ(got.find("step 19/40", line), std::string::npos) << got;
+    EXPECT_NE(got.find("step 20/40  ["), std::string::npos) << got;
+  }
 }
 
 TEST(Console, PlainLinesWhereThereIsNoTerminal) {
@@ -190,7 +209,9 @@ TEST(Console, OtherRanksPrintNothing) {
 TEST(Console, BarHoldsWhatThereIsRoomFor) {
   const auto bar = [](int width, bool utf8) {
     std::string got = Printed(Terminal(width, utf8), [](Console& console) {
-      console.Step(kStep, 20, -1);
+      StepRecord first = kStep;
+      first.step = 1;
+      console.Step(first, 20, -1);
       for (int step = 1; step <= 10; ++step) console.Progress(step, 20, 3 - 0.1 * step, 65);
     });
     got = got.substr(0, got.rfind('\r'));  // Taken away at the end.

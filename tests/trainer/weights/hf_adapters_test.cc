@@ -132,8 +132,9 @@ TEST(ExportAdapters, WritesWhatPeftReads) {
   }
 }
 
-// Parameters that train whole are PEFT's modules_to_save, under their modules' names. What reads
-// adapters of PEFT (peft_adapter_test.cc) makes of the directory what a merged export holds.
+// Parameters that train whole are PEFT's modules_to_save, under their modules' names. The
+// reader of PEFT's directories (peft_adapter_test.cc) finds the weights there that a merged export
+// holds.
 TEST(ExportAdapters, WritesWhatTrainsWhole) {
   const std::string base = UnusedPath("base");
   const std::string plain = SavedCheckpoint("plain");

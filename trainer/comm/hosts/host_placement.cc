@@ -252,25 +252,29 @@ std::string AddressOfInterface(const std::string& interface) {
                     ": no such network interface, or it has no address; there are: " + others);
 }
 
+std::string InterfaceOf(const std::string& address) {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return "?";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(found, &freeifaddrs);
+  for (const ifaddrs* a = list.get(); a != nullptr; a = a->ifa_next) {
+    const int family = a->ifa_addr == nullptr ? AF_UNSPEC : a->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const size_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (Numeric(a->ifa_addr, static_cast<socklen_t>(size)) == address) return a->ifa_name;
+  }
+  return "?";
+}
+
 std::string InterfaceTowards(const std::string& master) {
   const char* const given = std::getenv("FSDP_TRAIN_IFACE");
   if (given != nullptr && *given != 0) return given;
-  std::string address;
   try {
-    address = AddressTowards(master);
+    const std::string address = AddressTowards(master);
+    const std::string name = IsLoopbackText(address) ? "?" : InterfaceOf(address);
+    return name == "?" ? "" : name;
   } catch (const CommError&) {  // Joining the store says it.
     return "";
   }
-  ifaddrs* found = nullptr;
-  if (IsLoopbackText(address) || getifaddrs(&found) != 0) return "";
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(found, &freeifaddrs);
-  for (const ifaddrs* a = list.get(); a != nullptr; a = a->ifa_next) {
-    const int family = a->ifa_addr != nullptr ? a->ifa_addr->sa_family : AF_UNSPEC;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (Numeric(a->ifa_addr, size) == address) return a->ifa_name;
-  }
-  return "";
 }
 
 std::string AgreeOnAddress(Store& store, const std::string& name, int rank, int size,

@@ -68,8 +68,10 @@ std::string AddressTowards(const std::string& host);
 // there are.
 std::string AddressOfInterface(const std::string& interface);
 
-// The interface that AddressTowards(`master`) is of, or $FSDP_TRAIN_IFACE; empty for a loopback
-// address, and where there is no way to `master`.
+// The interface that has a numeric address; "?" where none has.
+std::string InterfaceOf(const std::string& address);
+// $FSDP_TRAIN_IFACE, or the interface of AddressTowards(`master`); empty for a loopback address,
+// and where there is no way to `master`.
 std::string InterfaceTowards(const std::string& master);
 
 // Each rank's AddressTowards(`master`), the host of the store. On the master's own host that may be

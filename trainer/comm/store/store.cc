@@ -153,8 +153,9 @@ void Agree(Store& store, const std::string& name, int rank, int size, const Labe
     const auto difference = FirstDifference(first, Decode(all[r]));
     if (!difference) continue;
     BeforeAllThrow(store, "agree/" + name, rank, size);
-    throw ConfigError("[agree] " + name + ": " + difference->label + " is " + Quote(difference->b) +
-                      " on rank " + std::to_string(r) + ", " + Quote(difference->a) + " on rank 0");
+    throw ConfigError("ranks disagree at the " + name + ": " + difference->label + " is " +
+                      Quote(difference->b) + " on rank " + std::to_string(r) + ", " +
+                      Quote(difference->a) + " on rank 0");
   }
 }
 

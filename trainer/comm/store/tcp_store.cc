@@ -223,7 +223,7 @@ class TcpStore final : public Store {
       refusals = refused ? refusals + 1 : 0;
       if (refusals == kRefusals) {
         throw CommError("was refused by the store at " + where_ +
-                        ": not the same secret (FSDP_TRAIN_SECRET)");
+                        ": not the same secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)");
       }
       constexpr std::chrono::milliseconds kPause{200};
       if (Clock::now() + kPause >= Until(deadline)) {
@@ -270,7 +270,7 @@ class TcpStore final : public Store {
       proven.ExpectEnd();
       if (!SameTag(tag, key.ServerTag(mine, theirs, claim, generation))) {
         throw CommError("does not join the store at " + where_ +
-                        ": it does not know the job's secret (FSDP_TRAIN_SECRET)");
+                        ": it does not know the secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)");
       }
       if (generation > claim.generation) {
         throw CommError("belongs to start " + std::to_string(claim.generation) +

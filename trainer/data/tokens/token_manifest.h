@@ -33,7 +33,7 @@ struct TokenManifest {
   int64_t invalid_utf8 = 0;        // U+FFFD that stand for ill-formed text (unicode.h).
   std::string first_invalid_utf8;  // "a.txt, byte 17"; empty where there is none.
   std::string too_invalid_utf8;    // TooInvalid::refusal (text_check.h) of the first that is.
-  std::string read_as;             // Of samples: SampleFile::read_as().
+  std::string read_as;             // SampleFile::read_as().
   std::vector<DataFile> inputs;
   std::vector<Shard> shards;  // In order.
 
