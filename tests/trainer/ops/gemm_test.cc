@@ -286,7 +286,8 @@ TEST(GemmPart, TilesCoverOnceAndShareFairly) {
       std::vector<int> owners(m * n);
       int64_t largest = 0;
       for (int part = 0; part < parts; ++part) {
-        const GemmTile tile = GemmPart(m, n, k, parts % 2 == 0, parts, part);
+        const GemmGrain grain = m == 130 ? GemmGrain{32, 32, 2e6} : GemmGrain{8, 48, 5e5};
+        const GemmTile tile = GemmPart(m, n, k, grain, parts % 2 == 0, parts, part);
         largest = std::max(largest, tile.rows * tile.cols);
         for (int64_t r = tile.row; r < tile.row + tile.rows; ++r) {
           for (int64_t c = tile.col; c < tile.col + tile.cols; ++c) ++owners[r * n + c];

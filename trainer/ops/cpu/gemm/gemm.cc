@@ -6,27 +6,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <new>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "trainer/core/check.h"
 #include "trainer/ops/cpu/convert.h"
+#include "trainer/ops/cpu/gemm/gemm_announce.h"
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/gemm/gemm_pack.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
 #include "trainer/ops/cpu/isa.h"
-
-#if defined(__SANITIZE_THREAD__)
-extern "C" {
-void __tsan_read_range(void* data, unsigned long bytes);   // NOLINT: the runtime's own types.
-void __tsan_write_range(void* data, unsigned long bytes);  // NOLINT
-}
-#elif defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
 
 namespace fsdp {
 namespace {
@@ -46,7 +35,6 @@ constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
 // With fewer multiplications per thread, another thread costs about what it saves: 5 us of one
 // core, against the hand-over to another thread and back.
 constexpr double kMinProductsPerThread = 5e5;
-constexpr int64_t kVector = 16;  // Floats of the widest.
 
 // Products of so few rows are bound by reading B, so B is read where it lies.
 constexpr int64_t kFewRows = 16;
@@ -110,17 +98,6 @@ class Scratch {
 };
 thread_local Scratch scratch;
 
-// The kernels are not instrumented, to be fast: the memory that they touch is announced instead.
-void AnnounceRow([[maybe_unused]] const void* data, [[maybe_unused]] int64_t bytes,
-                 [[maybe_unused]] bool write) {
-#if defined(__SANITIZE_THREAD__)
-  (write ? __tsan_write_range : __tsan_read_range)(const_cast<void*>(data), bytes);
-#elif defined(__SANITIZE_ADDRESS__)
-  FSDP_CHECK(__asan_region_is_poisoned(const_cast<void*>(data), bytes) == nullptr)
-      << "a product " << (write ? "writes" : "reads") << " what is not its own";
-#endif
-}
-
 // op(X) as the loops see it.
 GemmMatrix Matrix(const GemmOperand& x) {
   const int64_t size = SizeOf(x.dtype), stride = x.stride * size;
@@ -131,15 +108,6 @@ GemmMatrix Matrix(const GemmOperand& x) {
 GemmMatrix Turned(GemmMatrix x) {
   std::swap(x.row, x.col);
   return x;
-}
-
-void Announce(const GemmMatrix& x, int64_t rows, int64_t cols) {
-  const int64_t size = SizeOf(x.dtype);
-  if (x.RowsAreContiguous()) {
-    for (int64_t i = 0; i < rows; ++i) AnnounceRow(x.At(i, 0), cols * size, false);
-  } else {
-    for (int64_t j = 0; j < cols; ++j) AnnounceRow(x.At(0, j), rows * size, false);
-  }
 }
 
 // The begins of blocks of k, which have equal lengths to within a few elements.
@@ -416,31 +384,6 @@ void Multiply(const Product& p, const GemmTile& tile) {
 
 }  // namespace
 
-GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part) {
-  // A narrow C takes the time of a whole vector's columns.
-  const double products = static_cast<double>(m) * CeilDiv(n, kVector) * kVector * k;
-  parts = std::clamp(static_cast<int>(std::min(products / kMinProductsPerThread, 1e9)), 1, parts);
-  if (part >= parts) return {};
-  // A grid of down x across tiles. The largest tile decides the time. Among equals the grid with
-  // the least packing is best: every thread packs its own part of B, and of A where A is packed. An
-  // A that is not packed is read once for every few columns, which costs less.
-  const GemmKernels& kernels = Kernels();
-  const int64_t row_grains = CeilDiv(m, kernels.rows), col_grains = CeilDiv(n, kernels.cols);
-  int down = 1;
-  std::tuple<int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0};
-  for (int d = 1; d <= parts; ++d) {
-    if (parts % d != 0) continue;
-    const int64_t rows = CeilDiv(row_grains, d) * kernels.rows;
-    const int64_t cols = CeilDiv(col_grains, parts / d) * kernels.cols;
-    const std::tuple<int64_t, int64_t> cost{rows * cols, (pack_a ? rows : rows / 4) + cols};
-    if (cost < best) best = cost, down = d;
-  }
-  const int across = parts / down;
-  const auto [row, row_end] = ThreadPool::Part(m, kernels.rows, down, part / across);
-  const auto [col, col_end] = ThreadPool::Part(n, kernels.cols, across, part % across);
-  return {row, row_end - row, col, col_end - col};
-}
-
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options) {
   if (m == 0 || n == 0) return;
@@ -450,11 +393,12 @@ void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& 
                                           : GemmForm::kSwappedFloats;
   const Product product{
       form, form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k, c, options};
+  const GemmGrain grain{product.kernels.rows, product.kernels.cols, kMinProductsPerThread};
   const bool pack_a = !product.ReadsA();
-  const GemmTile first = GemmPart(m, n, k, pack_a, pool.size(), 0);
+  const GemmTile first = GemmPart(m, n, k, grain, pack_a, pool.size(), 0);
   if (first.rows == m && first.cols == n) return Multiply(product, first);
   pool.Run([&](int t) {
-    const GemmTile tile = GemmPart(m, n, k, pack_a, pool.size(), t);
+    const GemmTile tile = GemmPart(m, n, k, grain, pack_a, pool.size(), t);
     if (tile.rows > 0 && tile.cols > 0) Multiply(product, tile);
   });
 }

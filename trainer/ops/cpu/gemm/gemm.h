@@ -52,9 +52,16 @@ inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 
+// Rows and columns that a kernel computes together, and the products that are worth a thread.
+struct GemmGrain {
+  int64_t rows, cols;
+  double products;
+};
+
 // The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is packed, not
 // read where it lies.
-GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part);
+GemmTile GemmPart(int64_t m, int64_t n, int64_t k, const GemmGrain& grain, bool pack_a, int parts,
+                  int part);
 
 }  // namespace fsdp
 
