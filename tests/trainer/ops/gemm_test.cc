@@ -14,7 +14,7 @@
 
 #include "tests/testing/numeric.h"
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
-#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -304,8 +304,13 @@ TEST(GemmPart, TilesCoverOnceAndShareFairly) {
 // A fall-back would cost a factor of two and no other test would fail.
 TEST(Gemm, KernelsSuitTheCpu) {
   const char* wanted = std::getenv("FSDP_TRAIN_ISA");
-  if (wanted == nullptr) wanted = __builtin_cpu_supports("avx512f") ? "avx512" : "avx2";
-  EXPECT_STREQ(IsaName(), wanted);
+  if (wanted == nullptr) {
+    wanted = "avx2";
+    if (__builtin_cpu_supports("avx512f")) wanted = "avx512";
+    if (__builtin_cpu_supports("avx512bf16")) wanted = "avx512_bf16";
+    if (__builtin_cpu_supports("amx-bf16")) wanted = "amx";
+  }
+  EXPECT_EQ(ThisIsa().name, wanted) << ThisIsa().refused;
 }
 
 // Both kernels on a machine that has both: the same bits.

@@ -18,6 +18,7 @@
 #include "tests/testing/numeric.h"
 #include "tests/trainer/ops/illegal_tiles.h"
 #include "trainer/core/dtype.h"
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -210,8 +211,12 @@ TEST(GemmTiles, SubnormalsAreZeroInAnyThread) {
 // The instructions as they are compiled: where the processor has them by itself, elsewhere by a
 // handler that knows Intel's manual. Their tiles are released at the product's end.
 TEST(GemmTiles, TheInstructionsGiveTheSame) {
-  if (__builtin_cpu_supports("amx-tile")) GTEST_SKIP() << "nobody asks for tiles yet";
-  const auto illegal = std::make_unique<testing::IllegalTiles>();
+  std::unique_ptr<testing::IllegalTiles> illegal;
+  if (!__builtin_cpu_supports("amx-tile")) {
+    illegal = std::make_unique<testing::IllegalTiles>();
+  } else if (ThisIsa().tiles != TileUse::kHardware) {
+    GTEST_SKIP() << "this processor has tiles, which FSDP_TRAIN_ISA or the system leaves unused";
+  }
   Random random(4, DType::kFloat32);
   const Kernels kernels{"amx", &kGemmTilesAmx};
   for (int bits = 0; bits < 24; ++bits) {

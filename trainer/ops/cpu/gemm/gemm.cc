@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -15,7 +17,9 @@
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/gemm/gemm_pack.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
+#include "trainer/ops/cpu/gemm/gemm_tiles.h"
 #include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -35,6 +39,7 @@ constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
 // With fewer multiplications per thread, another thread costs about what it saves: 5 us of one
 // core, against the hand-over to another thread and back.
 constexpr double kMinProductsPerThread = 5e5;
+constexpr double kMinProductsPerThreadOnTiles = 2.5e6;  // At 1 TFLOP/s of a core: an estimate.
 
 // Products of so few rows are bound by reading B, so B is read where it lies.
 constexpr int64_t kFewRows = 16;
@@ -68,6 +73,7 @@ class Scratch {
   float* b() { return Data(); }
   float* a() { return Data() + kB; }
   float* c() { return Data() + kB + kA; }  // Sums of a C that cannot keep them.
+  char* all() { return reinterpret_cast<char*>(Data()); }
 
  private:
   // Floats, with what TileStep() adds.
@@ -78,7 +84,7 @@ class Scratch {
   static constexpr int64_t kLargePage = int64_t{2} << 20;
   static constexpr int64_t kBytes =
       ((kA + kB + kC) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
-  static_assert(kBytes == kGemmBytesPerThread);
+  static_assert(kBytes == kGemmBytesPerThread && kBytes == kTileProductBytes);
 
   float* Data() {
     if (mapped_ == nullptr) {
@@ -116,6 +122,7 @@ int64_t BlockBorder(int64_t k, int64_t block, int64_t blocks) {
 }
 
 struct Product {
+  const GemmTileKernels* tiles;  // Null: by `kernels`, factors in `form`.
   GemmForm form;
   const GemmKernels& kernels;
   GemmMatrix a, b;
@@ -354,13 +361,87 @@ void ProductTurned(const Product& p, const GemmTile& tile) {
   }
 }
 
+// Whole sums of tiles become elements of C.
+template <typename T>
+void FinishSums(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  constexpr bool kFloats = std::is_same_v<T, float>;
+  T* const c = reinterpret_cast<T*>(p.C(row, col));
+  const auto* const added = reinterpret_cast<const T*>(p.Added(row, col));
+  const float alpha = p.options.alpha, beta = p.options.beta;
+  const float* const bias = p.options.bias + (p.options.bias == nullptr ? 0 : col);
+  if (alpha != 1) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sums[j] *= alpha;
+  }
+  float* at = sums;
+  const auto change = [&](const auto& changed) {
+    float* to = at;
+    if constexpr (kFloats) to = c;
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) to[j] = changed(at[j], j);
+    at = to;
+  };
+  if (beta != 0) {
+    change([&](float x, int64_t j) { return std::fma(beta, static_cast<float>(c[j]), x); });
+  }
+  if (bias != nullptr) change([&](float x, int64_t j) { return x + bias[j]; });
+  if (added != nullptr)
+    change([&](float x, int64_t j) { return x + static_cast<float>(added[j]); });
+  if constexpr (!kFloats) {
+    Convert(sums, n, c);
+  } else if (at == sums) {
+    std::copy_n(sums, n, c);
+  }
+}
+
+struct PartOnTiles {
+  const Product& product;
+  const GemmTile& tile;
+  std::exception_ptr* error;  // The first one of options.finish(): kernels let none pass.
+};
+
+void FinishOnTiles(const void* context, float* sums, int64_t next_row, int64_t row, int64_t rows,
+                   int64_t col, int64_t cols) noexcept {
+  const auto& [p, tile, error] = *static_cast<const PartOnTiles*>(context);
+  row += tile.row;
+  col += tile.col;
+  for (int64_t r = 0; r < rows; ++r, sums += next_row) {
+    if (p.c.dtype == DType::kFloat32) FinishSums<float>(p, sums, cols, row + r, col);
+    if (p.c.dtype == DType::kBFloat16) FinishSums<BFloat16>(p, sums, cols, row + r, col);
+    if (p.c.dtype == DType::kFloat16) FinishSums<Float16>(p, sums, cols, row + r, col);
+  }
+  if (!p.options.finish || *error != nullptr) return;
+  try {
+    p.options.finish({row, rows, col, cols});
+  } catch (...) {
+    *error = std::current_exception();
+  }
+}
+
+void ProductOnTiles(const Product& p, const GemmTile& tile) {
+  std::exception_ptr error;
+  const PartOnTiles part{p, tile, &error};
+  p.tiles->multiply({.a = {p.a.At(tile.row, 0), p.a.row, p.a.col},
+                     .b = {p.b.At(0, tile.col), p.b.col, p.b.row},
+                     .rows = tile.rows,
+                     .cols = tile.cols,
+                     .k = p.k,
+                     .memory = scratch.all(),
+                     .c = p.C(tile.row, tile.col),
+                     .c_row = p.c.stride * SizeOf(p.c.dtype),
+                     .c_element = SizeOf(p.c.dtype),
+                     .finish = FinishOnTiles,
+                     .context = &part});
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
 void Multiply(const Product& p, const GemmTile& tile) {
   const float beta = p.options.beta;
   for (int64_t i = 0; i < tile.rows; ++i) {
     const int64_t bytes = tile.cols * SizeOf(p.c.dtype);
     AnnounceRow(p.C(tile.row + i, tile.col), bytes, true);
     if (const char* added = p.Added(tile.row + i, tile.col)) AnnounceRow(added, bytes, false);
-    if (!p.SumsInC() || beta == 0 || beta == 1) continue;
+    if (p.tiles != nullptr || !p.SumsInC() || beta == 0 || beta == 1) continue;
     float* const c = p.Sums(tile.row + i, tile.col);
     for (int64_t j = 0; j < tile.cols; ++j) c[j] *= beta;
   }
@@ -369,6 +450,7 @@ void Multiply(const Product& p, const GemmTile& tile) {
   b.data = p.b.At(0, tile.col);
   Announce(a, tile.rows, p.k);
   Announce(b, p.k, tile.cols);
+  if (p.tiles != nullptr) return ProductOnTiles(p, tile);
   if (p.MayReadInPlace(b) && Turned(b).RowsAreContiguous() && !b.RowsAreContiguous() &&
       tile.rows <= kFewRows) {
     return ProductTurned(p, tile);
@@ -382,6 +464,12 @@ void Multiply(const Product& p, const GemmTile& tile) {
   ProductPacked(p, tile);
 }
 
+const GemmTileKernels* TileKernels() {
+  const TileUse use = ThisIsa().tiles;
+  if (use == TileUse::kNone) return nullptr;
+  return use == TileUse::kHardware ? &kGemmTilesAmx : &ForThisCpu(kGemmTilesAvx2, kGemmTilesAvx512);
+}
+
 }  // namespace
 
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
@@ -391,9 +479,14 @@ void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& 
   const GemmForm form = !bf16             ? GemmForm::kFloats
                         : MultiplyPairs() ? GemmForm::kPairs
                                           : GemmForm::kSwappedFloats;
-  const Product product{
-      form, form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k, c, options};
-  const GemmGrain grain{product.kernels.rows, product.kernels.cols, kMinProductsPerThread};
+  const GemmTileKernels* const tiles = bf16 && k > 0 ? TileKernels() : nullptr;
+  const Product product{tiles,     form,      form == GemmForm::kPairs ? kGemmBf16 : Kernels(),
+                        Matrix(a), Matrix(b), k,
+                        c,         options};
+  const GemmGrain grain =
+      tiles == nullptr
+          ? GemmGrain{product.kernels.rows, product.kernels.cols, kMinProductsPerThread}
+          : GemmGrain{kTilesTogether, kTilesTogether, kMinProductsPerThreadOnTiles};
   const bool pack_a = !product.ReadsA();
   const GemmTile first = GemmPart(m, n, k, grain, pack_a, pool.size(), 0);
   if (first.rows == m && first.cols == n) return Multiply(product, first);
