@@ -29,6 +29,7 @@
 #include "trainer/loop/evaluate.h"
 #include "trainer/loop/process.h"
 #include "trainer/observe/build_info.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
@@ -164,6 +165,14 @@ bool LimitsAreEnough() {
   return true;
 }
 
+// Before there are threads: ThisIsa(). The ranks that `launch` starts say it themselves.
+void ChooseKernels(bool says) {
+  const IsaChoice& isa = ThisIsa();
+  if (!says || isa.refused.empty()) return;
+  std::fprintf(stderr, "fsdp-train: kernels %s, not amx: %s\n", isa.name.c_str(),
+               isa.refused.c_str());
+}
+
 // HoldStopSignals() at the first moment at which code of the program runs: before all constructors.
 // In the kernel's exec and the dynamic loader, some milliseconds, only who starts the program can
 // hold a signal. No sanitizer has begun by then.
@@ -253,6 +262,7 @@ int Main(int argc, char** argv) {
     } else if (line.command != &program && flags.any()) {
       throw ConfigError("flags of a training run go without a sub-command, or after its name");
     } else {
+      ChooseKernels(/*says=*/front != "launch");
       code = line.command->run();
     }
   } catch (const UsageError& error) {

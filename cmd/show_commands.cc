@@ -19,6 +19,7 @@
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/report.h"
 #include "trainer/observe/throughput.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/gpu_libraries.h"
 
@@ -36,8 +37,8 @@ void PrintGpu(int number, const Gpu& gpu, const std::string& why_not) {
 
 void PrintDevices() {
   const HostInfo host = DescribeHost();
-  std::printf("cpu   %s, %s, %s\n", Counted(host.cores, "core").c_str(), host.processor.c_str(),
-              HumanBytes(host.memory).c_str());
+  std::printf("cpu   %s, %s, %s, kernels %s\n", Counted(host.cores, "core").c_str(),
+              host.processor.c_str(), HumanBytes(host.memory).c_str(), ThisIsa().name.c_str());
   const Gpus gpus = FindGpus();
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const int count = static_cast<int>(gpus.visible.size());

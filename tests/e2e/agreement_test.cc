@@ -111,12 +111,43 @@ TEST(Agreement, OnTheBuild) {
 
 // Ranks on processors of different kinds, whose kernels round differently.
 TEST(Agreement, OnTheKernels) {
-  if (!__builtin_cpu_supports("avx512f")) {
-    GTEST_SKIP() << "this processor has no AVX-512: there is one set of kernels to run";
-  }
   Job job;
+  const Strings bf16 = {"fsdp.mixed_precision={param_dtype: bf16}"};
+  ExpectRefused(job, {bf16, {{"FSDP_TRAIN_ISA", "avx2"}}},
+                {bf16, {{"FSDP_TRAIN_ISA", "amx_emulated_on_avx2"}}}, 2,
+                "[agree] start: kernels is \"amx with avx2\" on rank 2, \"avx2\" on rank 0");
+  if (!__builtin_cpu_supports("avx512f")) {
+    GTEST_SKIP() << "this processor has no AVX-512: there are two sets of kernels to run";
+  }
   ExpectRefused(job, {}, {{}, {{"FSDP_TRAIN_ISA", "avx2"}}}, 2,
                 "ranks disagree at the start: kernels is \"avx2\" on rank 2, \"avx512\" on rank 0");
+}
+
+// Tiles multiply bf16 alone: ranks with and without them train together in fp32.
+TEST(Agreement, OnKernelsThatAreUsed) {
+  Job job;
+  const int port = FreePort();
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int r = 0; r < 2; ++r) {
+    Variables variables = Torchrun(r, 2, port);
+    variables["FSDP_TRAIN_ISA"] = r == 0 ? "avx2" : "amx_emulated_on_avx2";
+    ranks.push_back(std::make_unique<Process>(job.Flags({}), Process::Options{variables}));
+  }
+  for (const auto& rank : ranks) EXPECT_EQ(rank->Wait().code, 0);
+}
+
+// A kind that the processor lacks is told once, before any rank starts.
+TEST(Agreement, KernelsThatThereAreNotEndTheLaunch) {
+  Job job;
+  Strings flags = {"launch", "--nproc-per-node", "2", "--"};
+  for (const std::string& flag : job.Flags({})) flags.push_back(flag);
+  const Outcome outcome = Call(flags, {{"FSDP_TRAIN_ISA", "avx1024"}});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err.find("FSDP_TRAIN_ISA is \"avx1024\", which this processor does not have: "
+                             "it has avx2"),
+            0u)
+      << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
 }
 
 TEST(RunDirectory, ThatIsNotSharedIsNamedOnAllRanks) {

@@ -22,7 +22,7 @@
 #include "trainer/loop/chosen_checkpoint.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/observe/build_info.h"
-#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/recipe/data_source.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
@@ -244,7 +244,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.compiler = BuildCompiler();
   p.device = job_.device.name;
   p.gpu_memory = facts.gpu_memory;
-  p.libraries = {CLibrary(), {"kernels", IsaName()}};
+  p.libraries = {CLibrary(), {"kernels", ThisIsa().name}};
   if (!BuildCuda().empty()) p.libraries.emplace_back("cuda", BuildCuda());
   if (!facts.attention.empty()) p.libraries.emplace_back("attention", facts.attention);
   p.world_size = job_.world;

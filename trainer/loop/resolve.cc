@@ -11,7 +11,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/nn/model.h"
 #include "trainer/observe/build_info.h"
-#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/recipe/resume.h"
@@ -87,11 +87,12 @@ Labels LabelsOf(const ResolvedRun& run) {
     labels.emplace_back("recipe: " + key, value);
   }
   const DeviceType device = run.target.device;
+  const bool bf16 = run.recipe->fsdp.mixed_precision.param_dtype == DType::kBFloat16;
   labels.insert(labels.end(),
                 {{"schedule", std::to_string(run.plan.schedule_hash)},
                  {"build", std::string(BuildVersion()) + " " + std::string(BuildGitHash())},
                  {"device", Name(device)},
-                 {"kernels", device == DeviceType::kCpu ? IsaName() : "cuda"}});
+                 {"kernels", device == DeviceType::kCpu ? OrderOfSums(ThisIsa(), bf16) : "cuda"}});
   for (const Chosen& chosen : run.chosen) {
     labels.insert(labels.end(), chosen.labels.begin(), chosen.labels.end());
   }

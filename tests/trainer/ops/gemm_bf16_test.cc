@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@
 #include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
-#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -79,14 +80,33 @@ void PrintTo(const Problem& p, std::ostream* out) {
 
 uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-// The definition of gemm.h, an element at a time: blocks of k, each a chain of fused multiply-adds,
-// of two bf16 in pairs.
+bool IsOfTwoBf16(const Problem& p) { return p.a == DType::kBFloat16 && p.b == DType::kBFloat16; }
+
+// The definitions of gemm.h, an element at a time. Tiles: for each 32 k two chains of fused
+// multiply-adds.
+float ElementOfTiles(const Problem& p, const Stored& a, const Stored& b, float c, float bias,
+                     int64_t i, int64_t j) {
+  float sum = 0;
+  for (int64_t first = 0; first < p.k; first += 32) {
+    float chains[2] = {};
+    for (int64_t l = first; l < std::min(p.k, first + 32); ++l) {
+      chains[l % 2] = std::fma(a.At(i, l, p.ta), b.At(l, j, p.tb), chains[l % 2]);
+    }
+    sum = sum + (chains[0] + chains[1]);
+  }
+  sum = p.alpha * sum;
+  if (p.beta != 0) sum = std::fma(p.beta, c, sum);
+  return p.bias ? sum + bias : sum;
+}
+
+// Otherwise blocks of k, each a chain of fused multiply-adds, of two bf16 in pairs.
 float Element(const Problem& p, const Stored& a, const Stored& b, float c, float bias, int64_t i,
               int64_t j) {
   constexpr int64_t kMaxK = 512;
   const int64_t blocks = (p.k + kMaxK - 1) / kMaxK;
   const int64_t length = ((p.k + blocks - 1) / blocks + 7) / 8 * 8;
-  const bool pairs = p.a == DType::kBFloat16 && p.b == DType::kBFloat16;
+  const bool pairs = IsOfTwoBf16(p);
+  if (pairs && ThisIsa().tiles != TileUse::kNone) return ElementOfTiles(p, a, b, c, bias, i, j);
   // An fp32 C is what the first block is added to, another one is added at the end.
   float total = p.c == DType::kFloat32 ? p.beta * c : 0.0f;
   bool add = p.c == DType::kFloat32 && p.beta != 0;
@@ -136,7 +156,7 @@ void Check(const Problem& p, int threads, uint64_t seed) {
 // The instruction set in use decides.
 TEST(GemmBf16, KernelsSuitTheCpu) {
   const char* wanted = std::getenv("FSDP_TRAIN_ISA");
-  const bool any = wanted == nullptr || *wanted == 0;
+  const bool any = wanted == nullptr || ThisIsa().tiles != TileUse::kNone;
   EXPECT_EQ(MultiplyPairs(), any && __builtin_cpu_supports("avx512bf16") > 0);
 }
 
@@ -154,7 +174,7 @@ TEST(GemmBf16, RandomShapes) {
            .a = both ? DType::kBFloat16 : dtype(),
            .b = both ? DType::kBFloat16 : dtype(),
            .c = dtype(),
-           .alpha = 1,
+           .alpha = draw() ? 1.0f : 0.5f,
            .beta = draw() ? 1.0f : 0.0f,
            .gap = random.Integer(0, 3),
            .bias = draw()},
@@ -174,6 +194,22 @@ TEST(GemmBf16, ManyBlocks) {
             2, 3);
     }
   }
+}
+
+// An error of finish() ends the product and reaches its caller.
+TEST(GemmBf16, FinishMayThrow) {
+  Random random(5, DType::kFloat32);
+  const Stored a(random, DType::kBFloat16, 40, 40, 0), b(random, DType::kBFloat16, 40, 40, 0);
+  std::vector<float> c(40 * 40);
+  ThreadPool pool(1, /*spin=*/false);
+  int calls = 0;
+  const auto fail = [&](const GemmTile&) {
+    if (++calls == 2) throw std::runtime_error("no");
+  };
+  EXPECT_THROW(
+      Gemm(pool, 40, 40, 40, a.Operand(false), b.Operand(false), {c.data(), 40}, {.finish = fail}),
+      std::runtime_error);
+  EXPECT_EQ(calls, 2);
 }
 
 // Floats are read where they lie here; other factors must not be.

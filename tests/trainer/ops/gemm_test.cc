@@ -14,7 +14,7 @@
 
 #include "tests/testing/numeric.h"
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
-#include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -286,7 +286,8 @@ TEST(GemmPart, TilesCoverOnceAndShareFairly) {
       std::vector<int> owners(m * n);
       int64_t largest = 0;
       for (int part = 0; part < parts; ++part) {
-        const GemmTile tile = GemmPart(m, n, k, parts % 2 == 0, parts, part);
+        const GemmGrain grain = m == 130 ? GemmGrain{32, 32, 2e6} : GemmGrain{8, 48, 5e5};
+        const GemmTile tile = GemmPart(m, n, k, grain, parts % 2 == 0, parts, part);
         largest = std::max(largest, tile.rows * tile.cols);
         for (int64_t r = tile.row; r < tile.row + tile.rows; ++r) {
           for (int64_t c = tile.col; c < tile.col + tile.cols; ++c) ++owners[r * n + c];
@@ -303,8 +304,13 @@ TEST(GemmPart, TilesCoverOnceAndShareFairly) {
 // A fall-back would cost a factor of two and no other test would fail.
 TEST(Gemm, KernelsSuitTheCpu) {
   const char* wanted = std::getenv("FSDP_TRAIN_ISA");
-  if (wanted == nullptr) wanted = __builtin_cpu_supports("avx512f") ? "avx512" : "avx2";
-  EXPECT_STREQ(IsaName(), wanted);
+  if (wanted == nullptr) {
+    wanted = "avx2";
+    if (__builtin_cpu_supports("avx512f")) wanted = "avx512";
+    if (__builtin_cpu_supports("avx512bf16")) wanted = "avx512_bf16";
+    if (__builtin_cpu_supports("amx-bf16")) wanted = "amx";
+  }
+  EXPECT_EQ(ThisIsa().name, wanted) << ThisIsa().refused;
 }
 
 // Both kernels on a machine that has both: the same bits.

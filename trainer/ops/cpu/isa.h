@@ -1,5 +1,5 @@
 // Kernels that are compiled once for each instruction set, from one source: see kernel_library in
-// //tools/bazel:op.bzl. Such a source, x_kernels.cc, defines a table of functions,
+// //tools/bazel:kernels.bzl. Such a source, x_kernels.cc, defines a table of functions,
 //
 //   const XKernels FSDP_ISA(kX) = {...};
 //
@@ -19,15 +19,11 @@
 
 namespace fsdp {
 
-// Whether the processor has AVX-512 (x86-64-v4) and FSDP_TRAIN_ISA is not "avx2".
+// Whether this process's kind of kernels (kinds.h) has AVX-512 (x86-64-v4).
 bool UseAvx512();
 
-// Whether the processor has AVX512_BF16, too, and FSDP_TRAIN_ISA is neither "avx2" nor "avx512". No
-// result depends on it.
+// Whether it has AVX512_BF16, too. No result depends on it.
 bool UseAvx512Bf16();
-
-// "avx512" or "avx2": for a run's provenance.
-const char* IsaName();
 
 template <typename Kernels>
 const Kernels& ForThisCpu(const Kernels& avx2, const Kernels& avx512) {

@@ -5,28 +5,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <limits>
+#include <exception>
 #include <new>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "trainer/core/check.h"
 #include "trainer/ops/cpu/convert.h"
+#include "trainer/ops/cpu/gemm/gemm_announce.h"
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/gemm/gemm_pack.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
+#include "trainer/ops/cpu/gemm/gemm_tiles.h"
 #include "trainer/ops/cpu/isa.h"
-
-#if defined(__SANITIZE_THREAD__)
-extern "C" {
-void __tsan_read_range(void* data, unsigned long bytes);   // NOLINT: the runtime's own types.
-void __tsan_write_range(void* data, unsigned long bytes);  // NOLINT
-}
-#elif defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -46,7 +39,7 @@ constexpr int64_t kMaxPackedBytes = int64_t{1} << 20;
 // With fewer multiplications per thread, another thread costs about what it saves: 5 us of one
 // core, against the hand-over to another thread and back.
 constexpr double kMinProductsPerThread = 5e5;
-constexpr int64_t kVector = 16;  // Floats of the widest.
+constexpr double kMinProductsPerThreadOnTiles = 2.5e6;  // At 1 TFLOP/s of a core: an estimate.
 
 // Products of so few rows are bound by reading B, so B is read where it lies.
 constexpr int64_t kFewRows = 16;
@@ -80,6 +73,7 @@ class Scratch {
   float* b() { return Data(); }
   float* a() { return Data() + kB; }
   float* c() { return Data() + kB + kA; }  // Sums of a C that cannot keep them.
+  char* all() { return reinterpret_cast<char*>(Data()); }
 
  private:
   // Floats, with what TileStep() adds.
@@ -90,7 +84,7 @@ class Scratch {
   static constexpr int64_t kLargePage = int64_t{2} << 20;
   static constexpr int64_t kBytes =
       ((kA + kB + kC) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
-  static_assert(kBytes == kGemmBytesPerThread);
+  static_assert(kBytes == kGemmBytesPerThread && kBytes == kTileProductBytes);
 
   float* Data() {
     if (mapped_ == nullptr) {
@@ -110,17 +104,6 @@ class Scratch {
 };
 thread_local Scratch scratch;
 
-// The kernels are not instrumented, to be fast: the memory that they touch is announced instead.
-void AnnounceRow([[maybe_unused]] const void* data, [[maybe_unused]] int64_t bytes,
-                 [[maybe_unused]] bool write) {
-#if defined(__SANITIZE_THREAD__)
-  (write ? __tsan_write_range : __tsan_read_range)(const_cast<void*>(data), bytes);
-#elif defined(__SANITIZE_ADDRESS__)
-  FSDP_CHECK(__asan_region_is_poisoned(const_cast<void*>(data), bytes) == nullptr)
-      << "a product " << (write ? "writes" : "reads") << " what is not its own";
-#endif
-}
-
 // op(X) as the loops see it.
 GemmMatrix Matrix(const GemmOperand& x) {
   const int64_t size = SizeOf(x.dtype), stride = x.stride * size;
@@ -133,21 +116,13 @@ GemmMatrix Turned(GemmMatrix x) {
   return x;
 }
 
-void Announce(const GemmMatrix& x, int64_t rows, int64_t cols) {
-  const int64_t size = SizeOf(x.dtype);
-  if (x.RowsAreContiguous()) {
-    for (int64_t i = 0; i < rows; ++i) AnnounceRow(x.At(i, 0), cols * size, false);
-  } else {
-    for (int64_t j = 0; j < cols; ++j) AnnounceRow(x.At(0, j), rows * size, false);
-  }
-}
-
 // The begins of blocks of k, which have equal lengths to within a few elements.
 int64_t BlockBorder(int64_t k, int64_t block, int64_t blocks) {
   return std::min(k, CeilDiv(CeilDiv(k, blocks), 8) * 8 * block);
 }
 
 struct Product {
+  const GemmTileKernels* tiles;  // Null: by `kernels`, factors in `form`.
   GemmForm form;
   const GemmKernels& kernels;
   GemmMatrix a, b;
@@ -386,13 +361,87 @@ void ProductTurned(const Product& p, const GemmTile& tile) {
   }
 }
 
+// Whole sums of tiles become elements of C.
+template <typename T>
+void FinishSums(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
+  constexpr bool kFloats = std::is_same_v<T, float>;
+  T* const c = reinterpret_cast<T*>(p.C(row, col));
+  const auto* const added = reinterpret_cast<const T*>(p.Added(row, col));
+  const float alpha = p.options.alpha, beta = p.options.beta;
+  const float* const bias = p.options.bias + (p.options.bias == nullptr ? 0 : col);
+  if (alpha != 1) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sums[j] *= alpha;
+  }
+  float* at = sums;
+  const auto change = [&](const auto& changed) {
+    float* to = at;
+    if constexpr (kFloats) to = c;
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) to[j] = changed(at[j], j);
+    at = to;
+  };
+  if (beta != 0) {
+    change([&](float x, int64_t j) { return std::fma(beta, static_cast<float>(c[j]), x); });
+  }
+  if (bias != nullptr) change([&](float x, int64_t j) { return x + bias[j]; });
+  if (added != nullptr)
+    change([&](float x, int64_t j) { return x + static_cast<float>(added[j]); });
+  if constexpr (!kFloats) {
+    Convert(sums, n, c);
+  } else if (at == sums) {
+    std::copy_n(sums, n, c);
+  }
+}
+
+struct PartOnTiles {
+  const Product& product;
+  const GemmTile& tile;
+  std::exception_ptr* error;  // The first one of options.finish(): kernels let none pass.
+};
+
+void FinishOnTiles(const void* context, float* sums, int64_t next_row, int64_t row, int64_t rows,
+                   int64_t col, int64_t cols) noexcept {
+  const auto& [p, tile, error] = *static_cast<const PartOnTiles*>(context);
+  row += tile.row;
+  col += tile.col;
+  for (int64_t r = 0; r < rows; ++r, sums += next_row) {
+    if (p.c.dtype == DType::kFloat32) FinishSums<float>(p, sums, cols, row + r, col);
+    if (p.c.dtype == DType::kBFloat16) FinishSums<BFloat16>(p, sums, cols, row + r, col);
+    if (p.c.dtype == DType::kFloat16) FinishSums<Float16>(p, sums, cols, row + r, col);
+  }
+  if (!p.options.finish || *error != nullptr) return;
+  try {
+    p.options.finish({row, rows, col, cols});
+  } catch (...) {
+    *error = std::current_exception();
+  }
+}
+
+void ProductOnTiles(const Product& p, const GemmTile& tile) {
+  std::exception_ptr error;
+  const PartOnTiles part{p, tile, &error};
+  p.tiles->multiply({.a = {p.a.At(tile.row, 0), p.a.row, p.a.col},
+                     .b = {p.b.At(0, tile.col), p.b.col, p.b.row},
+                     .rows = tile.rows,
+                     .cols = tile.cols,
+                     .k = p.k,
+                     .memory = scratch.all(),
+                     .c = p.C(tile.row, tile.col),
+                     .c_row = p.c.stride * SizeOf(p.c.dtype),
+                     .c_element = SizeOf(p.c.dtype),
+                     .finish = FinishOnTiles,
+                     .context = &part});
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
 void Multiply(const Product& p, const GemmTile& tile) {
   const float beta = p.options.beta;
   for (int64_t i = 0; i < tile.rows; ++i) {
     const int64_t bytes = tile.cols * SizeOf(p.c.dtype);
     AnnounceRow(p.C(tile.row + i, tile.col), bytes, true);
     if (const char* added = p.Added(tile.row + i, tile.col)) AnnounceRow(added, bytes, false);
-    if (!p.SumsInC() || beta == 0 || beta == 1) continue;
+    if (p.tiles != nullptr || !p.SumsInC() || beta == 0 || beta == 1) continue;
     float* const c = p.Sums(tile.row + i, tile.col);
     for (int64_t j = 0; j < tile.cols; ++j) c[j] *= beta;
   }
@@ -401,6 +450,7 @@ void Multiply(const Product& p, const GemmTile& tile) {
   b.data = p.b.At(0, tile.col);
   Announce(a, tile.rows, p.k);
   Announce(b, p.k, tile.cols);
+  if (p.tiles != nullptr) return ProductOnTiles(p, tile);
   if (p.MayReadInPlace(b) && Turned(b).RowsAreContiguous() && !b.RowsAreContiguous() &&
       tile.rows <= kFewRows) {
     return ProductTurned(p, tile);
@@ -414,32 +464,13 @@ void Multiply(const Product& p, const GemmTile& tile) {
   ProductPacked(p, tile);
 }
 
-}  // namespace
-
-GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part) {
-  // A narrow C takes the time of a whole vector's columns.
-  const double products = static_cast<double>(m) * CeilDiv(n, kVector) * kVector * k;
-  parts = std::clamp(static_cast<int>(std::min(products / kMinProductsPerThread, 1e9)), 1, parts);
-  if (part >= parts) return {};
-  // A grid of down x across tiles. The largest tile decides the time. Among equals the grid with
-  // the least packing is best: every thread packs its own part of B, and of A where A is packed. An
-  // A that is not packed is read once for every few columns, which costs less.
-  const GemmKernels& kernels = Kernels();
-  const int64_t row_grains = CeilDiv(m, kernels.rows), col_grains = CeilDiv(n, kernels.cols);
-  int down = 1;
-  std::tuple<int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0};
-  for (int d = 1; d <= parts; ++d) {
-    if (parts % d != 0) continue;
-    const int64_t rows = CeilDiv(row_grains, d) * kernels.rows;
-    const int64_t cols = CeilDiv(col_grains, parts / d) * kernels.cols;
-    const std::tuple<int64_t, int64_t> cost{rows * cols, (pack_a ? rows : rows / 4) + cols};
-    if (cost < best) best = cost, down = d;
-  }
-  const int across = parts / down;
-  const auto [row, row_end] = ThreadPool::Part(m, kernels.rows, down, part / across);
-  const auto [col, col_end] = ThreadPool::Part(n, kernels.cols, across, part % across);
-  return {row, row_end - row, col, col_end - col};
+const GemmTileKernels* TileKernels() {
+  const TileUse use = ThisIsa().tiles;
+  if (use == TileUse::kNone) return nullptr;
+  return use == TileUse::kHardware ? &kGemmTilesAmx : &ForThisCpu(kGemmTilesAvx2, kGemmTilesAvx512);
 }
+
+}  // namespace
 
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options) {
@@ -448,13 +479,19 @@ void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& 
   const GemmForm form = !bf16             ? GemmForm::kFloats
                         : MultiplyPairs() ? GemmForm::kPairs
                                           : GemmForm::kSwappedFloats;
-  const Product product{
-      form, form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k, c, options};
+  const GemmTileKernels* const tiles = bf16 && k > 0 ? TileKernels() : nullptr;
+  const Product product{tiles,     form,      form == GemmForm::kPairs ? kGemmBf16 : Kernels(),
+                        Matrix(a), Matrix(b), k,
+                        c,         options};
+  const GemmGrain grain =
+      tiles == nullptr
+          ? GemmGrain{product.kernels.rows, product.kernels.cols, kMinProductsPerThread}
+          : GemmGrain{kTilesTogether, kTilesTogether, kMinProductsPerThreadOnTiles};
   const bool pack_a = !product.ReadsA();
-  const GemmTile first = GemmPart(m, n, k, pack_a, pool.size(), 0);
+  const GemmTile first = GemmPart(m, n, k, grain, pack_a, pool.size(), 0);
   if (first.rows == m && first.cols == n) return Multiply(product, first);
   pool.Run([&](int t) {
-    const GemmTile tile = GemmPart(m, n, k, pack_a, pool.size(), t);
+    const GemmTile tile = GemmPart(m, n, k, grain, pack_a, pool.size(), t);
     if (tile.rows > 0 && tile.cols > 0) Multiply(product, tile);
   });
 }

@@ -15,6 +15,18 @@
 // width of the processor's vectors, and whatever else is in the product. Where both factors are
 // bf16, k runs 1, 0, 3, 2, ... in each block, and an odd k is padded with a zero. VDPBF16PS has
 // this order for its two elements, so processors with and without it agree (gemm_pairs.h).
+//
+// Tiles (kind amx of kinds.h) have another order for products of two bf16, that of TDPBF16PS:
+//
+//   sum = 0
+//   for each 32 k, in order, the last ones padded with zeros:
+//     even = odd = 0
+//     for p in 0..15:  even = fma(a[2p], b[2p], even),  odd = fma(a[2p+1], b[2p+1], odd)
+//     sum = sum + (even + odd)
+//   C = round(fma(beta, C, alpha sum) + bias + D)
+//
+// all in fp32, to nearest even, and subnormals are read and written as zero. No block, split or
+// number of threads shows in it, either.
 // Tests: tests/trainer/ops/gemm_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_GEMM_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_GEMM_H_
@@ -52,9 +64,16 @@ inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 
+// Rows and columns that a kernel computes together, and the products that are worth a thread.
+struct GemmGrain {
+  int64_t rows, cols;
+  double products;
+};
+
 // The tile of C that thread `part` of `parts` computes; may be empty. `pack_a`: A is packed, not
 // read where it lies.
-GemmTile GemmPart(int64_t m, int64_t n, int64_t k, bool pack_a, int parts, int part);
+GemmTile GemmPart(int64_t m, int64_t n, int64_t k, const GemmGrain& grain, bool pack_a, int parts,
+                  int part);
 
 }  // namespace fsdp
 

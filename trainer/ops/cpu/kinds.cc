@@ -1,0 +1,96 @@
+#include "trainer/ops/cpu/kinds.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "trainer/core/errors.h"
+#include "trainer/ops/cpu/gemm/gemm_tiles.h"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kNames[] = {"avx2", "avx512", "avx512_bf16", "amx"};  // By Isa.
+
+Isa Before(Isa isa) { return static_cast<Isa>(static_cast<int>(isa) - 1); }
+
+Isa BestOfThisProcessor() {
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512cd");
+  if (!avx512) return Isa::kAvx2;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
+  const bool tiles = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+  return tiles ? Isa::kAmx : Isa::kAvx512Bf16;
+}
+
+// Linux saves a thread's 8 KiB of tiles only for processes that have asked: the first use of a tile
+// is an illegal instruction in others. CPUID does not say so.
+std::string TakeTiles() {
+  constexpr long kRequest = 0x1023, kTileData = 18;  // asm/prctl.h: ARCH_REQ_XCOMP_PERM.
+  if (syscall(SYS_arch_prctl, kRequest, kTileData) != 0) {
+    const int error = errno;
+    return std::string("the system refuses tiles to this process: ") + std::strerror(error) +
+           (error == ENOSPC ? ", a signal stack is too small for them" : "");
+  }
+  return TilesGiveTheDefinition(kGemmTilesAmx)
+             ? ""
+             : "this processor's tiles give other results than their definition";
+}
+
+}  // namespace
+
+IsaChoice ChooseIsa(const char* wanted, const Processor& processor) {
+  const std::string_view name = wanted == nullptr ? "" : wanted;
+  IsaChoice choice;
+  if (name == "amx_emulated" || name == "amx_emulated_on_avx2") {
+    choice.isa = name != "amx_emulated"        ? Isa::kAvx2
+                 : processor.best == Isa::kAmx ? Before(Isa::kAmx)
+                                               : processor.best;
+    choice.tiles = TileUse::kEmulated;
+    choice.name = name;
+    return choice;
+  }
+  std::string has;
+  bool found = name.empty();
+  choice.isa = processor.best;
+  for (int kind = 0; kind <= static_cast<int>(processor.best); ++kind) {
+    has += (kind == 0 ? "" : ", ") + std::string(kNames[kind]);
+    if (name != kNames[kind]) continue;
+    choice.isa = static_cast<Isa>(kind);
+    found = true;
+  }
+  if (!found) {
+    throw ConfigError("FSDP_TRAIN_ISA is \"" + std::string(name) +
+                      "\", which this processor does not have: it has " + has);
+  }
+  if (choice.isa == Isa::kAmx) {
+    choice.refused = processor.take_tiles();
+    if (choice.refused.empty()) {
+      choice.tiles = TileUse::kHardware;
+    } else {
+      choice.isa = Before(Isa::kAmx);
+    }
+  }
+  choice.name = kNames[static_cast<int>(choice.isa)];
+  return choice;
+}
+
+const IsaChoice& ThisIsa() {
+  static const IsaChoice choice =
+      ChooseIsa(std::getenv("FSDP_TRAIN_ISA"), {BestOfThisProcessor(), TakeTiles});
+  return choice;
+}
+
+std::string OrderOfSums(const IsaChoice& choice, bool multiplies_bf16) {
+  const std::string vectors = choice.isa >= Isa::kAvx512 ? "avx512" : "avx2";
+  if (choice.tiles == TileUse::kNone || !multiplies_bf16) return vectors;
+  // Without AVX-512 all else has AVX2's order.
+  return vectors == "avx512" ? "amx" : "amx with avx2";
+}
+
+}  // namespace fsdp
