@@ -148,8 +148,6 @@ std::string FirstWord(const std::string& text) { return text.substr(0, text.find
 
 }  // namespace
 
-const Variables kGoldenEnvironment = {{"FSDP_TRAIN_ISA", "avx2"}};
-
 std::string GoldenRun::Describe() const {
   std::string text = "world " + std::to_string(world);
   if (resume_at > 0) {
@@ -158,7 +156,7 @@ std::string GoldenRun::Describe() const {
   }
   for (const std::string& setting : settings) text += "; " + setting;
   for (const std::string& setting : resume_settings) text += "; then " + setting;
-  return text;
+  return text + (isa == "avx2" ? "" : "; " + isa);
 }
 
 void PrintTo(const GoldenRun& run, std::ostream* out) { *out << run.Describe(); }
@@ -227,6 +225,22 @@ std::vector<GoldenRun> GoldenRuns() {
       {.name = "many_replicas",
        .settings = {kLlamaTied, kText, "train.ema={decay: 0.9}", "fsdp.sharding_strategy=no_shard"},
        .world = 3});
+  // Products of two bf16 on tiles: more than one block of k, edges, a head in chunks, LoRA.
+  const std::string bf16 = "fsdp.mixed_precision={param_dtype: bf16}";
+  runs.push_back({.name = "tiles_gpt2",
+                  .settings = {"model={family: gpt2, hidden_size: 200, intermediate_size: 1100, "
+                               "num_hidden_layers: 1, num_attention_heads: 5, vocab_size: 3001, "
+                               "max_position_embeddings: 256, attention_dropout: 0.1}",
+                               kSynthetic, "data.valid=null", "data.seq_len=200", bf16,
+                               "train={steps: 2, micro_batch_size: 3, global_batch_size: 7}"},
+                  .world = 2,
+                  .isa = "amx_emulated_on_avx2"});
+  runs.push_back({.name = "tiles_llama_lora",
+                  .settings = {"model={init_from: $FIXTURES/llama/llama_6_2, lora: {rank: 2}}",
+                               kText, bf16, "train.attention=math"},
+                  .resume_at = 2,
+                  .resume_world = 1,
+                  .isa = "amx_emulated_on_avx2"});
   return runs;
 }
 

@@ -1,7 +1,8 @@
 // The results of a covering set of runs, to the bit: every number of their steps and evaluations,
 // and a hash of every tensor of their last checkpoint, as golden.txt holds them.
 //
-// The bits are those of one compiler, one libm, the kernels of AVX2 and one thread a rank. A change
+// The bits are those of one compiler, one libm, the kernels of AVX2, with tiles or without, and one
+// thread a rank. A change
 // of the code reproduces all of them, or says in its commit which bits change and why; then
 //
 //   export GOLDEN_WRITE=$PWD/tests/e2e/golden.txt
@@ -34,8 +35,10 @@ struct GoldenRun {
   int64_t resume_at = 0;         // When the run is done, it resumes from this step; 0: never.
   int resume_world = 0;          // Ranks that resume.
   Strings resume_settings = {};  // For the resumed run, on top of `settings`.
+  std::string isa = "avx2";
 
   std::string Describe() const;  // One line.
+  Variables Environment() const { return {{"FSDP_TRAIN_ISA", isa}}; }
 };
 void PrintTo(const GoldenRun& run, std::ostream* out);  // For googletest.
 
@@ -48,7 +51,6 @@ GoldenRun GoldenRunOf(const std::string& name);
 std::string PutInputs(const TempDir& directory);
 // The settings with $DIR and $FIXTURES filled in.
 Strings Settings(const Strings& settings, const std::string& directory);
-extern const Variables kGoldenEnvironment;  // FSDP_TRAIN_ISA.
 
 std::string GoldenHash(std::string_view bytes);  // 8 hexadecimal digits.
 

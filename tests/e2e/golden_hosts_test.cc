@@ -26,7 +26,7 @@ TEST_P(GoldenHosts, GiveTheBitsOfOne) {
     environment["LOCAL_RANK"] = std::to_string(rank - host * first);
     environment["LOCAL_WORLD_SIZE"] = std::to_string(host == 0 ? first : run.world - first);
     environment["MASTER_ADDR"] = FakeHosts::Address(0);
-    environment.insert(kGoldenEnvironment.begin(), kGoldenEnvironment.end());
+    environment.merge(run.Environment());
     hosts.Start(host, flags, environment);
   }
   for (const Outcome& outcome : hosts.Wait(kPatience)) ASSERT_EQ(outcome.code, 0) << outcome.Text();

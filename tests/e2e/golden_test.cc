@@ -23,7 +23,7 @@ TEST_P(Golden, GivesTheSameBits) {
       const Strings launch = {"launch", "--nproc-per-node", std::to_string(world), "--"};
       flags.insert(flags.begin(), launch.begin(), launch.end());
     }
-    const Outcome outcome = Call(flags, kGoldenEnvironment);
+    const Outcome outcome = Call(flags, run.Environment());
     EXPECT_EQ(outcome.code, 0) << run.Describe() << "\n" << outcome.Text();
     return outcome.code == 0;
   };
