@@ -113,9 +113,10 @@ TEST(Agreement, OnTheBuild) {
 TEST(Agreement, OnTheKernels) {
   Job job;
   const Strings bf16 = {"fsdp.mixed_precision={param_dtype: bf16}"};
-  ExpectRefused(job, {bf16, {{"FSDP_TRAIN_ISA", "avx2"}}},
-                {bf16, {{"FSDP_TRAIN_ISA", "amx_emulated_on_avx2"}}}, 2,
-                "[agree] start: kernels is \"amx with avx2\" on rank 2, \"avx2\" on rank 0");
+  ExpectRefused(
+      job, {bf16, {{"FSDP_TRAIN_ISA", "avx2"}}},
+      {bf16, {{"FSDP_TRAIN_ISA", "amx_emulated_on_avx2"}}}, 2,
+      "ranks disagree at the start: kernels is \"amx with avx2\" on rank 2, \"avx2\" on rank 0");
   if (!__builtin_cpu_supports("avx512f")) {
     GTEST_SKIP() << "this processor has no AVX-512: there are two sets of kernels to run";
   }
@@ -131,7 +132,7 @@ TEST(Agreement, OnKernelsThatAreUsed) {
   for (int r = 0; r < 2; ++r) {
     Variables variables = Torchrun(r, 2, port);
     variables["FSDP_TRAIN_ISA"] = r == 0 ? "avx2" : "amx_emulated_on_avx2";
-    ranks.push_back(std::make_unique<Process>(job.Flags({}), Process::Options{variables}));
+    ranks.push_back(std::make_unique<Process>(job.Flags({}), Process::Options{variables, "", ""}));
   }
   for (const auto& rank : ranks) EXPECT_EQ(rank->Wait().code, 0);
 }
