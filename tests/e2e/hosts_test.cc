@@ -141,8 +141,8 @@ NetworkBytesOfFullShard() {  // F = 6: a shard to each other host, a slice to ea
   const int64_t root = RootElements(6) / 6, block = BlockElements(6) / 6;
   return 4 * (2 * (root + 2 * kLayers * block) + 4 * (root + kLayers * block));
 }
-// Ranks 1, 2, 4 and 5 get one of the four scalars each; three of these ranks are on other hosts.
-constexpr int64_t kScalarBytes = 3 * 4;
+// Ranks 1, 3 and 5 get one of the three scalars each; two of these ranks are on other hosts.
+constexpr int64_t kScalarBytes = 2 * 4;
 
 // Counts tell whether groups are hosts, where bits do not. The kernel's counts have headers,
 // messages about calls and the start in them as well.

@@ -91,7 +91,7 @@ TEST(Launchers, TwoTrainAsOneDoes) {
     EXPECT_FALSE(Holds(outcome.out, kSecret));
   }
   ExpectSameBits(Steps(job.run_dir()), want, 10);
-  // Of two names, this machine is two hosts: the same bits, over a wire.
+  // With two names this machine is two hosts: the same bits, over a wire.
   EXPECT_EQ(want[0]["communication"]["network_bytes"], 0);
   EXPECT_GT(Steps(job.run_dir())[0]["communication"]["network_bytes"], 0);
   EXPECT_TRUE(Exists(job.dir() / "logs/rank_2.log"));  // Numbers are those of the job.

@@ -247,14 +247,14 @@ def start_and_end(kit, recipe, environment):
     seconds = []
     for _ in range(3 if kit.small else STARTS):
         begin = time.monotonic()
-        kit.train(recipe, "cuda", ranks=2, environment=environment)
+        kit.train(recipe, "cuda", "train.steps=3", ranks=2, environment=environment)
         seconds.append(time.monotonic() - begin)
     return row(max(seconds) < LONGEST_START_S, f"{len(seconds)} starts and ends of 3 steps: the longest "
                f"took {max(seconds):.1f} s, the median {statistics.median(seconds):.1f} s", seconds=seconds)
 
 
 def killed(kit, recipe, environment):
-    """What the other rank says of one that is killed in step 5, and after how long it ends."""
+    """The last words of the other rank when one is killed in step 5, and the seconds until it ends."""
     run = kit.scratch / "killed"
     flags = ["launch", "--nproc-per-node", 2, "--", "--config", recipe, "--device", "cuda", "--set",
              f"run.dir={run}", "--set", "train.steps=1000000", "--set", "log.every=1"]
@@ -264,7 +264,7 @@ def killed(kit, recipe, environment):
         time.sleep(0.05)
         if launcher.poll() is not None or time.monotonic() > kit.row_deadline:
             return row(False, "step 5 did not come: " + kit.words_of(launcher)[-1])
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
             if records(run)[-1]["step"] >= 5:
                 children = pathlib.Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
                 victim = int(children.read_text().split()[-1])
@@ -311,9 +311,9 @@ def nccl(kit):
             return
         environment = SHARED
     ranks = max(2, gpus)
-    recipe, short = kit.recipe("gpt2"), kit.recipe("gpt2", 3)
+    recipe = kit.recipe("gpt2")
     alone = functools.cache(lambda precision: kit.losses(
-        kit.recipe("gpt2"), "cuda", "fsdp.mixed_precision=" + PRECISIONS[precision]))
+        recipe, "cuda", "fsdp.mixed_precision=" + PRECISIONS[precision]))
 
     def beside_one(precision, got):
         return within(apart(got, alone(precision)), LIMITS[precision], "one rank's")
@@ -336,7 +336,7 @@ def nccl(kit):
         return within(apart(two_hosts(kit, recipe, environment, *settings),
                             kit.losses(recipe, "cpu", *settings, ranks=2)), LIMITS["bf16"], "the CPU's")
     yield "two hosts, gathers in int8", quantized
-    yield "starts", lambda: start_and_end(kit, short, environment)
+    yield "starts", lambda: start_and_end(kit, recipe, environment)
     yield "a rank is killed", lambda: killed(kit, recipe, environment)
     yield from collectives(kit, ranks, environment)
     for number in (1, 2):

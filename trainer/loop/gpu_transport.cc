@@ -37,7 +37,7 @@ bool HaveGpus(const std::vector<std::string>& gpus) {
 // on a GPU: NCCL_MULTI_RANK_GPU_ENABLE (NCCL 2.30.3, environment variables, experimental).
 constexpr char kMayShare = '+';
 constexpr int kShares = 23003;     // The first version of NCCL that may.
-constexpr int64_t kMostRanks = 2;  // Of a GPU, by default.
+constexpr int64_t kMostRanks = 2;  // NCCL's default, for a GPU.
 
 std::string Told(const std::string& uuid) {
   const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");

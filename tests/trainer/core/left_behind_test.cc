@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// Of a process that exits as main() returns: its static objects and atexit() functions end.
+// Ends a process as main()'s return does: static objects and atexit() functions end, too.
 [[noreturn]] void End(double patience_s, bool stuck) {
   std::atexit([] { std::fputs("destroyed\n", stderr); });
   EndWithin(patience_s, [stuck] {

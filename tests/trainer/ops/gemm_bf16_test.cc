@@ -15,6 +15,7 @@
 #include "tests/testing/flushed_subnormals.h"
 #include "tests/testing/numeric.h"
 #include "trainer/core/dtype.h"
+#include "trainer/core/errors.h"
 #include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
@@ -22,6 +23,20 @@
 
 namespace fsdp {
 namespace {
+
+// A program that is to run a kind of kernels skips where the processor lacks it.
+class KindIsThere : public ::testing::Environment {
+ protected:
+  void SetUp() override {
+    try {
+      (void)ThisIsa();
+    } catch (const ConfigError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+[[maybe_unused]] const auto* const kind_is_there =
+    ::testing::AddGlobalTestEnvironment(new KindIsThere);
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 

@@ -20,10 +20,10 @@ enum class Isa {
 enum class TileUse { kNone, kHardware, kEmulated };
 
 struct IsaChoice {
-  // Of the kind: "avx2", "avx512", "avx512_bf16" or "amx"; "amx_emulated", or
+  // The kind's: "avx2", "avx512", "avx512_bf16" or "amx"; "amx_emulated", or
   // "amx_emulated_on_avx2", whose isa is kAvx2 on any processor.
   std::string name;
-  Isa isa = Isa::kAvx2;  // Of all but those products.
+  Isa isa = Isa::kAvx2;  // For all but those products.
   TileUse tiles = TileUse::kNone;
   std::string refused;  // Why a greater kind that the processor has is not used; empty: no reason.
 };

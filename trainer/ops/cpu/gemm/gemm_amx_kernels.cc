@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-// What LDTILECFG reads (Intel SDM, volume 1, 18.2).
+// The bytes that LDTILECFG reads (Intel SDM, volume 1, 18.2).
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
