@@ -215,7 +215,7 @@ TEST_F(ChatTest, LearnsToAnswerAndToStop) {
                                                 std::string(300, 'x'), "What says the cat?"});
   EXPECT_EQ(shown,
             "Talk to " + job_.run_dir() +
-                ": a line is a message, /new begins anew, Ctrl-D ends.\n"
+                ": a line is a message, /new begins anew, /exit or Ctrl-D ends.\n"
                 "> What says the dog?\nThe dog says woof.\n> \n> Thanks.\nNot at all.\n> /new\n> " +
                 std::string(300, 'x') +
                 "\nthe conversation has 326 tokens, and there is room for 256: /new begins "
