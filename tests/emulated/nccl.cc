@@ -151,7 +151,7 @@ bool OfTheGpu(const void* data) {
 constexpr int kPolls = 3;
 constexpr int64_t kLargeBytes = 8 << 20;
 constexpr const char* kStep = "a graph of cuDNN's";  // That is executed.
-constexpr std::chrono::seconds kDriverReturns{6};    // Behind all patience of the tests.
+constexpr std::chrono::seconds kDriverReturns{4};    // Behind all patience of the tests.
 constexpr int64_t kBytesOfACommunicator = 1 << 20, kBytesOfAKind = 2 << 20;
 
 bool Take(ncclComm_t comm, int64_t bytes) {

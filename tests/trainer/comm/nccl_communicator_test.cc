@@ -180,7 +180,8 @@ TEST(NcclCommunicatorTest, WhatHangsTimesOut) {
 TEST(NcclCommunicatorTest, ACallThatDoesNotReturnTimesOut) {
   UseGpus({.nccl_blocks = kTried + 2});
   const Body body = [](Rank& rank) {
-    return FailureOfTheSecond(rank, /*timeout_s=*/1) + (AnyLeftBehind() ? ", left behind" : "");
+    const std::string error = FailureOfTheSecond(rank, /*timeout_s=*/1);
+    return error + (AnyLeftBehind() ? ", left behind" : "");
   };
   const auto outcomes = RunProcessRanksWith(nullptr, 3, OnNccl(body, kNative));
   const std::string error = "all_reduce #1 (n = 7, fp32) timed out after 1 s";
