@@ -1,5 +1,6 @@
 #include "trainer/ops/cpu/kinds.h"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,14 +19,22 @@ constexpr const char* kNames[] = {"avx2", "avx512", "avx512_bf16", "amx"};  // B
 
 Isa Before(Isa isa) { return static_cast<Isa>(static_cast<int>(isa) - 1); }
 
+// CPUID's leaf 7 (Intel SDM, volume 2A), because not every compiler's __builtin_cpu_supports()
+// knows tiles. Whether the system saves them is TakeTiles()'s to find.
+bool HasTiles() {
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;  // EDX: AMX-BF16, AMX-TILE.
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+         (edx & (kBf16 | kTiles)) == (kBf16 | kTiles);
+}
+
 Isa BestOfThisProcessor() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512cd");
   if (!avx512) return Isa::kAvx2;
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
-  const bool tiles = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
-  return tiles ? Isa::kAmx : Isa::kAvx512Bf16;
+  return HasTiles() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
 // Linux saves a thread's 8 KiB of tiles only for processes that have asked: the first use of a tile
@@ -87,7 +96,7 @@ const IsaChoice& ThisIsa() {
 }
 
 std::string OrderOfSums(const IsaChoice& choice, bool multiplies_bf16) {
-  const std::string vectors = choice.isa >= Isa::kAvx512 ? "avx512" : "avx2";
+  std::string vectors = choice.isa >= Isa::kAvx512 ? "avx512" : "avx2";
   if (choice.tiles == TileUse::kNone || !multiplies_bf16) return vectors;
   // Without AVX-512 all else has AVX2's order.
   return vectors == "avx512" ? "amx" : "amx with avx2";
