@@ -28,7 +28,9 @@ TEST(ChooseDevice, AutoTakesWhatCanBeUsed) {
   const ChosenDevice cpu = ChooseDevice(WantedDevice::kAuto, 1, 2, Two());
   EXPECT_EQ(cpu.type, DeviceType::kCpu);
   EXPECT_THAT(cpu.note, HasSubstr("on the CPU: old has compute capability 7.0"));
-  EXPECT_THAT(ChooseDevice(WantedDevice::kAuto, 0, 1, {.built = true}).note,
+  Gpus built;
+  built.built = true;
+  EXPECT_THAT(ChooseDevice(WantedDevice::kAuto, 0, 1, built).note,
               HasSubstr("computes on the CPU: there is no NVIDIA driver on this host"));
   // A program without kernels for GPUs says so where there is one.
   EXPECT_EQ(ChooseDevice(WantedDevice::kAuto, 0, 1, Gpus()).note.empty(),
