@@ -184,7 +184,8 @@ void ChooseKernels(bool says) {
   gnu::used]] void (*const hold_from_the_start)() = HoldFromTheStart;
 
 int Main(int argc, char** argv) {
-  SetGpuEnvironment();
+  // Those that `launch` starts do so themselves, and say what they overrule.
+  if (argc < 2 || std::string_view(argv[1]) != "launch") SetGpuEnvironment();
   SpareAddressSpace();
   // Before anything else: a signal that has come finds a rank that knows of it, or, with launch,
   // waits for the ranks; other commands have no use for it. Arguments without a sub-command's name

@@ -182,9 +182,13 @@ TEST(Cuda, RanksShareAGpuAndItsMemory) {
   Job job;
   Strings arguments = {"launch", "--nproc-per-node", "2", "--"};
   for (const std::string& flag : WithText(job, "cuda", {"log.every=1"})) arguments.push_back(flag);
-  const Outcome run = OnGpu(arguments);
+  const Outcome run = OnGpu(arguments, {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}});
   ASSERT_EQ(run.code, 0) << run.Text();
-  EXPECT_NE(run.out.find("which 2 ranks of this host share"), std::string::npos) << run.Text();
+  EXPECT_NE(
+      run.out.find("which 2 ranks of this host share; CUDA_DEVICE_MAX_CONNECTIONS=1 is raised "
+                   "to 32"),
+      std::string::npos)
+      << run.Text();
   Job alone;
   ASSERT_EQ(Call(WithText(alone, "cpu", {"log.every=1"})).code, 0);
   ExpectClose(LossesOf(job), LossesOf(alone));

@@ -8,7 +8,6 @@
 namespace fsdp {
 
 Gpus FindCudaGpus() {
-  SetGpuEnvironment();
   Gpus gpus;
   gpus.built = true;
   // Without a driver the runtime's other calls speak of an insufficient one.
