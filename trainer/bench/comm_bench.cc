@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -93,10 +92,8 @@ class Rank {
  private:
   static std::unique_ptr<Device> DeviceOf(const CommBenchOptions& options, int rank) {
     const ChosenDevice chosen = ChooseDevice(options.device, rank, options.ranks);
-    const char* const shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // NCCL 2.30.3.
-    const int most = shares != nullptr && std::atoi(shares) == 1 ? 2 : 1;
     if (options.transport == CommBenchOptions::Transport::kNccl &&
-        (chosen.type != DeviceType::kCuda || chosen.sharers > most)) {
+        (chosen.type != DeviceType::kCuda || chosen.sharers > MostRanksOfAGpu())) {
       throw std::invalid_argument("[bench comm] NCCL wants a GPU for each of " +
                                   std::to_string(options.ranks) + " ranks, and rank " +
                                   std::to_string(rank) + " " +

@@ -1,7 +1,6 @@
 #include "trainer/loop/gpu_transport.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
@@ -33,16 +32,13 @@ bool HaveGpus(const std::vector<std::string>& gpus) {
   return std::find(gpus.begin(), gpus.end(), kNone) == gpus.end();
 }
 
-// A rank tells its GPU's uuid, and with this mark that its environment lets NCCL put several ranks
-// on a GPU: NCCL_MULTI_RANK_GPU_ENABLE (NCCL 2.30.3, environment variables, experimental).
+// A rank tells its GPU's uuid, and with this mark that its environment lets NCCL put two ranks on a
+// GPU.
 constexpr char kMayShare = '+';
-constexpr int kShares = 23003;     // The first version of NCCL that may.
-constexpr int64_t kMostRanks = 2;  // NCCL's default, for a GPU.
 
 std::string Told(const std::string& uuid) {
-  const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   std::string text = Hex(uuid);
-  if (enabled != nullptr && std::atoi(enabled) == 1) text += kMayShare;
+  if (MostRanksOfAGpu() > 1) text += kMayShare;
   return text;
 }
 
@@ -57,7 +53,7 @@ bool AnyShare(const std::vector<std::string>& gpus) {
 // Whether NCCL may be asked although ranks share a GPU.
 bool MayShare(const std::vector<std::string>& gpus) {
   return std::all_of(gpus.begin(), gpus.end(), [&](const std::string& gpu) {
-    return gpu.ends_with(kMayShare) && RanksOn(gpus, gpu) <= kMostRanks;
+    return gpu.ends_with(kMayShare) && RanksOn(gpus, gpu) <= MostRanksOfAGpu();
   });
 }
 
@@ -78,7 +74,7 @@ class Transport final : public Choice {
 
   std::string Ask(Choosing& c) const override {
     std::shared_ptr<const NcclLibrary> nccl = FindNccl();
-    if (AnyShare(c.told) && VersionOf(*nccl) < kShares) return "";
+    if (AnyShare(c.told) && VersionOf(*nccl) < kSharedGpuVersion) return "";
     c.run.nccl = std::move(nccl);
     return VersionText(*c.run.nccl);
   }

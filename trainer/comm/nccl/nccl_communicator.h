@@ -6,6 +6,7 @@
 #define FSDP_TRAIN_TRAINER_COMM_NCCL_NCCL_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -31,6 +32,15 @@ inline constexpr int64_t kNcclStagingBytes = 32 << 20;
 // NCCL_BUFFSIZE (4 MiB by NCCL's documentation), and for LL128 and LL the sizes that the defaults
 // of its init.cc come to.
 inline constexpr int64_t kNcclBufferBytes = 32 * ((int64_t{4} << 20) + 4'915'200 + 524'288);
+
+// Ranks that may share a GPU: two where the environment has NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL
+// is of kSharedGpuVersion or newer (NCCL 2.30.3, environment variables: experimental), otherwise
+// one.
+inline constexpr int kSharedGpuVersion = 23003;
+inline int MostRanksOfAGpu() {
+  const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return enabled != nullptr && std::atoi(enabled) == 1 ? 2 : 1;
+}
 
 struct NcclOptions {
   CommOptions comm = {};
