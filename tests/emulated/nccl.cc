@@ -358,6 +358,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const Entered entered(comm);
   Member& member = *comm->member;
   *error = member.state;
+  // A communicator that is left behind has no thread of its own left.
+  if (*error != ncclInProgress && comm->joining.joinable()) comm->joining.join();
   if (comm->finalizing && cudaPeekAtLastError() != cudaSuccess) *error = ncclUnhandledCudaError;
   if (comm->polls_left == 0 || *error != ncclSuccess) return ncclSuccess;
   *error = ncclInProgress;
