@@ -131,7 +131,9 @@ TEST(Launchers, OfDifferentSecretsDoNotMeet) {
                             ": not the same secret (--rdzv-secret-file or FSDP_TRAIN_SECRET)\n"))
       << second.err;
   EXPECT_EQ(first.code, 6) << first.Text();
-  EXPECT_TRUE(Holds(first.err, "[0] rank 1 did not join the store within 3 s")) << first.err;
+  EXPECT_TRUE(Holds(first.err, "[0] rank 1 did not join the store within 3 s: ")) << first.err;
+  EXPECT_TRUE(Holds(first.err, " who does not know the secret (--rdzv-secret-file or "))
+      << first.err;
   for (const Outcome& outcome : {first, second}) {
     EXPECT_FALSE(Holds(outcome.Text(), kSecret) || Holds(outcome.Text(), "of theirs"));
   }

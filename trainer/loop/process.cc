@@ -139,8 +139,9 @@ void SetLastWords(const Recipe& recipe, StopSignal& signals) {
 SayWaiting WhoIsMissing(const RankEnvironment& environment, int port) {
   if (environment.local_rank != 0 && environment.rank != 0) return {};
   const std::string where = environment.master_addr + ":" + std::to_string(port);
-  return {[where](const std::vector<int>& ranks) {
-    std::cerr << "waiting for " + RanksInWords(ranks) + " at " + where + "\n" << std::flush;
+  return {[where](const std::vector<int>& ranks, const std::string& refused) {
+    std::cerr << "waiting for " + RanksInWords(ranks) + " at " + where + refused + "\n"
+              << std::flush;
   }};
 }
 

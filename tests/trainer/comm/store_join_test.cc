@@ -332,7 +332,7 @@ TEST(StoreJoin, SaysWhomItWaitsFor) {
     return said[rank] == ranks;
   };
   const auto errors = OnThreads(4, [&](int rank) {
-    const SayWaiting waiting{[&, rank](const std::vector<int>& ranks) {
+    const SayWaiting waiting{[&, rank](const std::vector<int>& ranks, const std::string&) {
                                const std::lock_guard lock(mutex);
                                said[rank] = ranks;
                              },

@@ -205,7 +205,7 @@ class TcpStore final : public Store {
   Clock::time_point Until(Clock::time_point deadline) {
     if (waiting_.say && !server_ && Clock::now() >= say_at_) {
       say_at_ = Clock::now() + waiting_.every;
-      waiting_.say({0});
+      waiting_.say({0}, "");
     }
     return GivesUp() ? std::min(deadline, tell_until_) : deadline;
   }

@@ -60,8 +60,10 @@ using AskGiveUp = std::function<GiveUp()>;
 
 // For people, every so often while ranks are missing: rank 0 is told which have not joined, by a
 // thread of the store, and another rank that the store of rank 0 is not there, by its own.
+// `refused`, in words: who came to rank 0 without the secret; empty: nobody.
 struct SayWaiting {
-  std::function<void(const std::vector<int>& ranks)> say;  // May be null.
+  std::function<void(const std::vector<int>& ranks, const std::string& refused)>
+      say;  // May be null.
   std::chrono::milliseconds every{10000};
 };
 

@@ -207,11 +207,17 @@ class TcpStoreServer::Loop {
     return missing;
   }
 
+  const char* Refused() const {
+    return refused_ ? ": somebody came who does not know the secret (--rdzv-secret-file or "
+                      "FSDP_TRAIN_SECRET)"
+                    : "";
+  }
+
   void OnTime() {
     const auto now = Now();
     if (SaysWaiting() && now >= say_at_) {
       say_at_ = now + waiting_.every;
-      waiting_.say(Missing());
+      waiting_.say(Missing(), Refused());
     }
     if (!joined_ && failure_.empty() && now >= join_deadline_) {
       std::ostringstream why;
@@ -220,7 +226,7 @@ class TcpStoreServer::Loop {
         why << separator << "rank " << r;
         separator = ", ";
       }
-      why << " did not join the store within " << join_timeout_s_ << " s";
+      why << " did not join the store within " << join_timeout_s_ << " s" << Refused();
       FailJob(why.str(), /*tell_who_comes=*/false);
     }
     for (Connection& c : connections_) {
@@ -410,7 +416,10 @@ class TcpStoreServer::Loop {
     }
     const std::string tag = message.String(kTagBytes);
     message.ExpectEnd();
-    if (!SameTag(tag, key_.ClientTag(c.client_nonce, c.server_nonce, claim))) return Close(c);
+    if (!SameTag(tag, key_.ClientTag(c.client_nonce, c.server_nonce, claim))) {
+      refused_ = true;
+      return Close(c);
+    }
     Send(c, wire::Writer(Type::kProven, message.id())
                 .Int(generation_)
                 .String(key_.ServerTag(c.client_nonce, c.server_nonce, claim, generation_)));
@@ -544,6 +553,7 @@ class TcpStoreServer::Loop {
 
   const SayWaiting waiting_;
   Clock::time_point say_at_;
+  bool refused_ = false;  // A proof was wrong.
   Socket listening_;
   const int port_;
   Socket wake_;  // An eventfd.
