@@ -51,7 +51,7 @@ Place PlaceToTrain(const Job& job) {
 
 Place PlaceToEvaluate(const Job& job, bool silent) {
   Place place = PlaceToTrain(job);
-  place.trains = false;
+  place.trains = place.data->trains = false;
   if (silent) place.data->say = place.data->remark = nullptr;
   return place;
 }

@@ -66,7 +66,7 @@ class Opener {
     }
     auto whole = std::make_shared<FittedSamples>(store, data.seq_len, data.too_long);
     for (const std::string& line : WhatIsLeftOut(store->Describe(), whole->counts(), data)) {
-      if (progress_.remark) progress_.remark(line);
+      progress_.Remark(recipe_, key, line);
     }
     return whole;
   }
@@ -77,10 +77,11 @@ class Opener {
     const DataRecipe& data = recipe_.data;
     PairRows::Fitted fitted =
         PairRows::Fit(OpenLines(source, key, files), Lengths(), data.too_long);
-    if (fitted.longer > 0 && progress_.remark) {
-      progress_.remark("data.too_long: " + std::to_string(fitted.longer) + " of the pairs of " +
-                       fitted.store->Describe() +
-                       " do not fit: " + (data.too_long == TooLong::kCut ? "cut" : "dropped"));
+    if (fitted.longer > 0) {
+      progress_.Remark(recipe_, key,
+                       "data.too_long: " + std::to_string(fitted.longer) + " of the pairs of " +
+                           fitted.store->Describe() +
+                           " do not fit: " + (data.too_long == TooLong::kCut ? "cut" : "dropped"));
     }
     return fitted;
   }
@@ -160,8 +161,8 @@ class Opener {
     options.allow_invalid_text = recipe_.data.allow_invalid_text;
     options.keep = {progress_.say, progress_.stop, recipe_.run.timeout_s};
     auto samples = OpenLineSamples(open.TokenCache(), *lines.encoder, options);
-    if (!samples->read_as().empty() && progress_.remark) {
-      progress_.remark(samples->Describe() + ": " + samples->read_as());
+    if (!samples->read_as().empty()) {
+      progress_.Remark(recipe_, key, samples->Describe() + ": " + samples->read_as());
     }
     for (const DataFile& file : samples->inputs()) files.push_back(file);
     DescribeTokenizer(source, files);

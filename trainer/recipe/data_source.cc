@@ -1,5 +1,7 @@
 #include "trainer/recipe/data_source.h"
 
+#include <variant>
+
 #include "trainer/core/cache_directory.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
@@ -36,6 +38,13 @@ const DataSource& MainRowOf(const DataRecipe& data) {
     if (const DataSource& row = RowOf(*keyed.source); !row.gives.empty()) return row;
   }
   return RowOf(*all.at(0).source);
+}
+
+void OpenProgress::Remark(const Recipe& recipe, const std::string& key,
+                          const std::string& line) const {
+  const bool is_read = trains || !key.starts_with("data.train") ||
+                       std::holds_alternative<HeldOut>(recipe.data.valid);
+  if (remark && is_read) remark(line);
 }
 
 uint64_t SeedOf(const Recipe& recipe, const KeyedSource& keyed, size_t index, uint64_t seed) {

@@ -35,6 +35,11 @@ struct OpenProgress {
   std::function<void(const std::string&)> say;     // May be null.
   std::function<void(const std::string&)> remark;  // Hears remarks that all ranks see. May be null.
   std::function<bool()> stop;                      // May be null.
+  bool trains = true;                              // Else samples are read for an evaluation alone.
+
+  // A remark on the source at `key`. Nobody hears one on a source of data.train of which an
+  // evaluation reads nothing.
+  void Remark(const Recipe& recipe, const std::string& key, const std::string& line) const;
 };
 
 // The seed of a source that draws, in a run of this seed; `index`: among KeyedSources(). Sources of

@@ -2,6 +2,7 @@
 // rounding, and not what a run says or resumes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -271,6 +272,37 @@ TEST(PackingTest, WhatIsHeldOutIsWholeDocuments) {
   const RunData resumed = OpenData(quarter, ShapeFor(recipe), 1, 0, recipe.data.valid);
   EXPECT_EQ(resumed.samples->WholeSamples(0), 7);
   EXPECT_EQ(resumed.valid.at(0).loader->Targets(), 2 * 5);
+}
+
+// An evaluation of files of its own reads nothing of data.train; one of a part of it does.
+TEST(PackingTest, AnEvaluationSaysNothingOfDataThatItDoesNotRead) {
+  const std::string path =
+      Write("unread", Joined(Documents(10, 6, 6, true)) + std::string(40, 'x') + ".");
+  const std::string other =
+      Write("read", Joined(Documents(4, 6, 6, true)) + std::string(30, 'y') + ".");
+  const auto said = [&](const std::string& valid, bool trains) {
+    const Recipe recipe =
+        Tiny(UnusedPath("unread_run"), {"data={train: " + Source(path) + ", valid: " + valid +
+                                            ", packing: samples, too_long: cut}",
+                                        "eval={every: 1, steps: 9}"});
+    Strings lines;
+    OpenProgress progress;
+    progress.remark = [&](const std::string& line) { lines.push_back(line); };
+    progress.trains = trains;
+    OpenData(recipe, ShapeFor(recipe), 1, 0, recipe.data.valid, progress);
+    return lines;
+  };
+  const auto has = [](const Strings& lines, const std::string& file) {
+    return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.find("documents of " + file + " is longer") != std::string::npos;
+    });
+  };
+  const Strings trained = said(Source(other), true), evaluated = said(Source(other), false);
+  EXPECT_EQ(has(trained, path), 1);
+  EXPECT_EQ(has(trained, other), 1);
+  EXPECT_EQ(has(evaluated, path), 0);
+  EXPECT_EQ(has(evaluated, other), 1);
+  EXPECT_EQ(has(said("{fraction: 0.5}", false), path), 1);
 }
 
 TEST(PackingTest, SaysHowMuchIsCutAndDropped) {

@@ -123,7 +123,7 @@ RowLoaders Rows(const RunToOpen& run, const Model& model) {
     ImageSource all = ImageRows::Whole(store, inputs);
     all.weight = source.weight;
     all.changes = changes;
-    if (run.progress.remark) run.progress.remark(HowMany(*store, inputs));
+    run.progress.Remark(run.recipe, keyed.key, HowMany(*store, inputs));
     if (first) RequireSameClasses(*first, *store);
     if (!first) {
       RequireNoMoreLabels(run.recipe, inputs.inputs[kLabel].values, *store);

@@ -20,8 +20,9 @@ bool IsRaw(const SourceToOpen& open, const std::vector<std::string>& files) {
 std::shared_ptr<const TokenSource> Bytes(const SourceToOpen& open) {
   auto source =
       std::make_shared<TextSource>(open.source.paths, open.recipe.data.allow_invalid_text);
-  if (open.progress.remark && !source->too_invalid().empty()) {
-    open.progress.remark("data.allow_invalid_text: " + source->too_invalid() + ": kept as bytes");
+  if (!source->too_invalid().empty()) {
+    open.progress.Remark(open.recipe, open.key,
+                         "data.allow_invalid_text: " + source->too_invalid() + ": kept as bytes");
   }
   return source;
 }
