@@ -24,6 +24,7 @@
 #include "trainer/core/read_file.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/data/samples/line_samples.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/data/tokenizers/unicode.h"
 #include "trainer/generate/chat_format.h"
@@ -214,8 +215,11 @@ std::string PromptOfMessages(const std::string& file, const ChatFormat& format) 
   if (!read.why.empty()) throw ConfigError(where + read.why);
   try {
     nlohmann::ordered_json json = ParseConversation(read.text);
-    if (json.is_array()) json = {{"messages", json}};
-    return format.PromptOf(json);
+    if (json.is_array()) {
+      const bool from = !json.empty() && json[0].is_object() && json[0].contains("from");
+      json = {{from ? "conversations" : "messages", json}};
+    }
+    return format.PromptOf(FromShareGpt(json).value_or(json));
   } catch (const DataError& error) {
     throw ConfigError(where + error.what());
   }
@@ -461,7 +465,8 @@ Command GenerateCommand() {
        FlagRules{.value = "IDS", .one_each = true}},
       {"--messages", &flags->messages,
        "A conversation to answer: a JSON list of objects with role and content, or an object with "
-       "such `messages`. Without a prompt, on a terminal, generate talks",
+       "such `messages`, or ShareGPT's `conversations`. Without a prompt, on a terminal, generate "
+       "talks",
        FlagRules{.value = "FILE", .one_each = true}},
       {"--template", &flags->chat_template,
        "The chat template of conversations, in place of the model's own",

@@ -202,6 +202,11 @@ TEST_F(ChatTest, LearnsToAnswerAndToStop) {
   EXPECT_EQ(answer.out, "The cow says moo.\n");
   EXPECT_EQ(generate({"--messages", one, "--messages", two}).out,
             "--- 1 of 2\nThe cow says moo.\n\n--- 2 of 2\nNot at all.\n");
+  const Json turns = {{{"from", "human"}, {"value", "What says the cow?"}}};
+  for (const Json& theirs : {turns, Json{{"conversations", turns}}}) {  // ShareGPT's.
+    const std::string file = job_.dir().Write("theirs.json", theirs.dump());
+    EXPECT_EQ(generate({"--messages", file}).out, "The cow says moo.\n");
+  }
   const Json json = Json::parse(generate({"--messages", two, "--json"}).out);
   EXPECT_EQ(json["text"], "Not at all.");
   EXPECT_EQ(json["end"], "end_of_text");

@@ -66,7 +66,8 @@ Json MessageOf(const Json& turn, const std::string& place) {
   return message;
 }
 
-// The line with `messages` in place of ShareGPT's `conversations`; none: it has none.
+}  // namespace
+
 std::optional<Json> FromShareGpt(const Json& line) {
   if (!line.is_object() || line.contains("messages")) return std::nullopt;
   const auto turns = line.find("conversations");
@@ -87,6 +88,8 @@ std::optional<Json> FromShareGpt(const Json& line) {
   made["messages"] = std::move(messages);
   return made;
 }
+
+namespace {
 
 // --- Encoders ---
 

@@ -41,11 +41,15 @@ class LineEncoder {
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 
-// An object with `messages`, as ChatTemplate::Render() takes it. The template writes what a
-// conversation begins and ends with. Without `messages`, ShareGPT's `conversations`: a list of
-// `from` (human or user, gpt or assistant, system, tool) and `value`, which are role and content;
-// `system` is then the first message, unless the list begins with one (as in axolotl's
-// prompt_strategies/chat_template.py). Throws as RequireSpecialTokens().
+// The object with `messages` made of ShareGPT's `conversations`: a list of `from` (human or user,
+// gpt or assistant, system, tool) and `value`, which are role and content; `system` is then the
+// first message, unless the list begins with one (as in axolotl's
+// prompt_strategies/chat_template.py). Nullopt where it has `messages`, or no such list. Throws
+// DataError, without the place.
+std::optional<nlohmann::ordered_json> FromShareGpt(const nlohmann::ordered_json& line);
+
+// An object with `messages`, as ChatTemplate::Render() takes it, or as FromShareGpt() does. The
+// template writes what a conversation begins and ends with. Throws as RequireSpecialTokens().
 std::shared_ptr<const LineEncoder> Conversations(std::shared_ptr<const Tokenizer> tokenizer,
                                                  ChatTemplate chat_template,
                                                  const ChatOptions& options);
