@@ -88,7 +88,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   const bool talks = std::any_of(sources.begin(), sources.end(), [](const SourceRecipe& source) {
     return RowOf(source).chat_template != nullptr;
   });
-  if (facts.data->tokenizer && facts.data->samples) speech_ = talks ? Speech::kChat : Speech::kText;
+  if (facts.data->tokenizer) speech_ = talks ? Speech::kChat : Speech::kText;
   if (!first()) {
     Out(job_) << WhereToLook(job_, start.directory) << std::flush;
     return;
