@@ -235,6 +235,27 @@ TEST(Cuda, RanksWithAGpuEachUseNccl) {
   }
 }
 
+// In bf16 by NCCL, as in FSDP2, or in fp32: one recipe's two sums, which are not the same.
+TEST(Cuda, GradientsOf16BitsAreSummedAsTheRecipeSays) {
+  std::map<std::string, std::vector<double>> losses;
+  for (const auto& [sum, said] : std::map<std::string, std::string>{
+           {"null", "collectives over NCCL 2.28.9; it adds up gradients in bf16"},
+           {"exact", "; gradients are added up in fp32, in the order of the ranks"}}) {
+    Job job;
+    const Outcome run = Launch(job, 2, "count=2",
+                               {"fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: bf16, "
+                                "sum: " +
+                                sum + "}"});
+    ASSERT_EQ(run.code, 0) << run.Text();
+    EXPECT_NE(run.out.find(said), std::string::npos) << run.Text();
+    losses[sum] = LossesOf(job);
+  }
+  EXPECT_NE(losses["null"], losses["exact"]);
+  for (size_t s = 0; s < losses["null"].size(); ++s) {
+    EXPECT_NEAR(losses["null"][s], losses["exact"][s], 0.01 * losses["exact"][s]) << s;
+  }
+}
+
 // NCCL's half of the program, on a machine with one GPU; hosts may be named apart, too.
 TEST(Cuda, TwoRanksOfOneGpuMayUseNccl) {
   Job shared, apart;
@@ -490,14 +511,14 @@ TEST(Cuda, LibrariesHaveTheirMemoryBeforeTheRun) {
     Strings settings;
     int64_t known, libraries;
   };
-  for (const Case& c :
-       std::vector<Case>{{1, {}, 0, 2 * kMiB},
-                         {1, {"fsdp.mixed_precision.param_dtype=bf16"}, 0, 6 * kMiB},
-                         {2, {}, 2 * 32 * kMiB, (2 + 2 * 13) * kMiB},
-                         {2,
-                          {"fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: bf16}"},
-                          2 * 32 * kMiB,
-                          (6 + 2 * 15) * kMiB}}) {
+  for (const Case& c : std::vector<Case>{
+           {1, {}, 0, 2 * kMiB},
+           {1, {"fsdp.mixed_precision.param_dtype=bf16"}, 0, 6 * kMiB},
+           {2, {}, 2 * 32 * kMiB, (2 + 2 * 13) * kMiB},
+           {2,
+            {"fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: bf16, sum: exact}"},
+            2 * 32 * kMiB,
+            (6 + 2 * 15) * kMiB}}) {
     SCOPED_TRACE(std::to_string(c.ranks) + (c.settings.empty() ? "" : c.settings[0]));
     Job job;
     Strings flags = WithText(job, "cuda", c.settings);

@@ -253,8 +253,10 @@ bool Member::Exchange(const Work& work, size_t begin) {
   }
   if (!Meet()) return false;
   if (work.sums) {
+    // As a ring adds, from the rank behind a slice's owner to the owner; AddUp() begins at the end.
+    const int last = work.call.kind == Kind::kReduceScatter ? rank : 0;
     std::vector<const std::byte*> slots;
-    for (int r = 0; r < size; ++r) slots.push_back(Slot(r, rank));
+    for (int r = 0; r < size; ++r) slots.push_back(Slot((last + size - r) % size, rank));
     AddUp(work.call.type, work.from[0].data + begin, slots, count(work.from[0]));
   } else {
     for (int from = 0; from < size; ++from) {

@@ -139,7 +139,7 @@ void Communicator::AllGather(Stream& stream, ConstView shard, View full, Collect
   Submit(stream, call, in_place ? std::vector<Range>{} : std::vector<Range>{shard}, {full});
 }
 
-void Communicator::ReduceScatter(Stream& stream, ConstView full, View shard) {
+void Communicator::ReduceScatter(Stream& stream, View full, View shard) {
   const char* name = Name(Collective::kReduceScatter);
   CheckStream(name, stream);
   if (shard.dtype != DType::kFloat32) CheckTypes(name, full.dtype, shard.dtype);

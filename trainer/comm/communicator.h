@@ -93,8 +93,9 @@ class Communicator {
   void AllGather(Stream& stream, ConstView shard, View full,
                  Collective counts_as = Collective::kAllGather);
   // shard[i] = sum over ranks of full[rank() * n + i]. `full` travels, in fp32, bf16 or fp16.
-  // `shard` has that dtype, and may be in place as above, or is fp32 and apart from `full`.
-  void ReduceScatter(Stream& stream, ConstView full, View shard);
+  // `shard` has that dtype, and may be in place as above, or is fp32 and apart from `full`. Where
+  // the dtypes differ, a communicator may overwrite `full`.
+  void ReduceScatter(Stream& stream, View full, View shard);
   // data[i] = sum over ranks of data[i], in place. fp32, bf16 or fp16.
   void AllReduce(Stream& stream, View data);
   // out[r * n + i] = in[rank() * n + i] of rank r. Never in place.

@@ -44,6 +44,7 @@ struct FsdpOptions {
 
   struct MixedPrecision {
     enum class CastIn { kOptimizer, kGather };
+    enum class Sum { kNccl, kExact };
 
     DType param_dtype = DType::kFloat32;
     DType grad_dtype = DType::kFloat32;
@@ -52,6 +53,7 @@ struct FsdpOptions {
     DType buffer_dtype = DType::kFloat32;
     std::vector<std::string> keep_fp32 = {};  // Globs over the names of slices: see KeptInFp32().
     CastIn cast = CastIn::kOptimizer;         // Who casts the masters to param_dtype.
+    std::optional<Sum> sum = {};              // Who adds up gradients of 16 bits on GPUs.
     LossScalerOptions scaler = {};
 
     // Whether a value that fp32 holds can overflow.

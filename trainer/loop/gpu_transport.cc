@@ -68,6 +68,16 @@ class Transport final : public Choice {
     return device && device->type == DeviceType::kCuda ? Told(device->uuid) : kNone;
   }
 
+  // "": there is nothing of 16 bits to add up.
+  static std::string WhoAdds(const Recipe& recipe) {
+    const FsdpOptions::MixedPrecision& mixed = recipe.fsdp.mixed_precision;
+    if (mixed.reduce_dtype == DType::kFloat32) return "";
+    const bool exact =
+        recipe.run.deterministic || mixed.sum == FsdpOptions::MixedPrecision::Sum::kExact;
+    return exact ? "; gradients are added up in fp32, in the order of the ranks"
+                 : "; it adds up gradients in " + std::string(Name(mixed.reduce_dtype));
+  }
+
   bool Asks(const Choosing& c) const override {
     return c.told.size() > 1 && HaveGpus(c.told) && (!AnyShare(c.told) || MayShare(c.told));
   }
@@ -89,6 +99,7 @@ class Transport final : public Choice {
       chosen.value = "NCCL " + version;
       chosen.line = "collectives over " + chosen.value;
       if (AnyShare(c.told)) chosen.line += ", with two ranks on a GPU";
+      chosen.line += WhoAdds(*c.run.recipe);
     } else if (HaveGpus(c.told) && AnyShare(c.told)) {
       chosen.line =
           "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory "
@@ -120,8 +131,10 @@ MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, D
   }
   NcclOptions options;
   options.comm.timeout_s = run.recipe->run.timeout_s;
+  const FsdpOptions::MixedPrecision& mixed = run.recipe->fsdp.mixed_precision;
   options.deterministic = run.recipe->run.deterministic;
-  options.into_fp32 = run.recipe->fsdp.mixed_precision.reduce_dtype != DType::kFloat32;
+  options.exact_into_fp32 = mixed.reduce_dtype != DType::kFloat32 &&
+                            mixed.sum == FsdpOptions::MixedPrecision::Sum::kExact;
   return
       [nccl = run.nccl, options, &job, &device](const std::string& name, const RankGroup& group) {
         return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);

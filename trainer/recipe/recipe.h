@@ -372,6 +372,9 @@ constexpr auto NamesOf(FsdpOptions::Limiter) {
 constexpr auto NamesOf(FsdpOptions::MixedPrecision::CastIn) {
   return std::to_array<std::string_view>({"optimizer", "gather"});
 }
+constexpr auto NamesOf(FsdpOptions::MixedPrecision::Sum) {
+  return std::to_array<std::string_view>({"nccl", "exact"});
+}
 constexpr auto NamesOf(FsdpOptions::Quantize::Gather) {
   return std::to_array<std::string_view>({"none", "int8", "fp8"});
 }

@@ -254,7 +254,7 @@ std::string AdamWEpsMessage(double eps) {
 }
 
 // docs/recipe.md has these rules as a table (print.cc).
-void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed) {
+void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed, bool deterministic) {
   const std::string section = "fsdp.mixed_precision.", param(Name(mixed.param_dtype));
   const auto require = [&](bool holds, const char* name, DType is, const std::string& want) {
     rules.Require(holds, {section + name, section + "param_dtype"},
@@ -272,6 +272,10 @@ void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed) {
     require(mixed.master_dtype == DType::kFloat32, "master_dtype", mixed.master_dtype,
             "`fp32` alone");
   }
+  rules.Require(mixed.sum != FsdpOptions::MixedPrecision::Sum::kNccl || !deterministic,
+                {section + "sum", "run.deterministic"},
+                "NCCL adds in an order of its own, but run.deterministic wants one order: leave "
+                "sum out, or set it to `exact`");
   const LossScalerOptions& scaler = mixed.scaler;
   rules.Require(scaler.min_scale <= scaler.init_scale,
                 {section + "scaler.min_scale", section + "scaler.init_scale"},
@@ -401,7 +405,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
       {"optimizer.momentum", "optimizer.name"},
       "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
 
-  CheckPrecision(rules, recipe.fsdp.mixed_precision);
+  CheckPrecision(rules, recipe.fsdp.mixed_precision, recipe.run.deterministic);
   CheckPaperRuntime(rules, recipe);
   rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||
                     recipe.fsdp.shard_size.value_or(1) == 1,

@@ -219,8 +219,13 @@ Type<FsdpOptions> FsdpType() {
       Key("grad_dtype", &R::MixedPrecision::grad_dtype, AnyFloat(),
           "dtype of unsharded gradients. Gradient shards are fp32."),
       Key("reduce_dtype", &R::MixedPrecision::reduce_dtype, AnyFloat(),
-          "dtype of gradients that ranks send each other. They are summed in fp32, in the order "
-          "of the ranks."),
+          "dtype of gradients that ranks send each other."),
+      Key("sum", &R::MixedPrecision::sum, Nullable(OneOf<R::MixedPrecision::Sum>()),
+          "How GPUs add up gradients in a reduce_dtype of 16 bits. nccl: NCCL adds them in that "
+          "dtype on their way, and the sum is widened. exact: all travel to their owner, who adds "
+          "them in fp32 in the order of the ranks; between hosts that is more bytes (fsdp.md). "
+          "null: nccl, and exact with run.deterministic. CPUs do not read it: their sums are "
+          "exact."),
       Key("master_dtype", &R::MixedPrecision::master_dtype, OneOf<DType>({"fp32", "bf16"}, Later()),
           "dtype of the parameters that the optimizer updates. bf16 is rounded stochastically."),
       Key("buffer_dtype", &R::MixedPrecision::buffer_dtype, Only32Bit(),

@@ -6,14 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
 
-Network::Network(const Hardware& hardware, int world, int ranks_per_host)
+Network::Network(const Hardware& hardware, int world, int ranks_per_host, const SumsOfGpus& sums)
     : hardware_(hardware),
       rates_(hardware.network.value_or(NetworkRates())),
-      ranks_per_host_(ranks_per_host) {
+      ranks_per_host_(ranks_per_host),
+      sums_(sums) {
   if (world > 1 && !hardware.network) {
     throw ConfigError("the hardware file of " + hardware.name +
                       " has no network, and the job has " + std::to_string(world) + " ranks");
@@ -85,17 +87,47 @@ double Network::ExchangeSeconds(const Reach& reach, double bytes) const {
   return latency + longest;
 }
 
+double Network::CopySeconds(double bytes) const {
+  return hardware_.copy_bytes_per_s ? bytes / *hardware_.copy_bytes_per_s : 0;
+}
+
+double Network::ReduceSeconds(const Reach& reach, const CollectiveCall& call) const {
+  const auto shard = static_cast<double>(call.bytes());
+  const double full = shard * reach.size, ring = RingSeconds(reach, full);
+  if (hardware_.device == Hardware::Device::kCpu) return ring;
+  const bool widens = call.result != call.dtype;
+  const double result = static_cast<double>(call.n) * SizeOf(call.result);
+  if (sums_.deterministic || (widens && sums_.exact_into_fp32)) {
+    return ExchangeSeconds(reach, full) + CopySeconds(full + result);
+  }
+  if (!widens) return ring;
+  const double divided = call.dtype == DType::kFloat16 ? 2 * full : 0;
+  return ring + CopySeconds(divided + shard + result);
+}
+
+double Network::AllReduceSeconds(const Reach& reach, double bytes) const {
+  const double ring = RingSeconds(reach, bytes);
+  if (sums_.deterministic && hardware_.device != Hardware::Device::kCpu) {
+    const double all = bytes * reach.size;
+    if (bytes <= kNcclWholeBytes) return RingSeconds(reach, all) + CopySeconds(all + bytes);
+    return ExchangeSeconds(reach, bytes) + CopySeconds(bytes + bytes / reach.size) + ring;
+  }
+  return std::min(2 * ring, TreeSeconds(reach, bytes));
+}
+
 SimWork Network::WorkOf(const Reach& reach, const CollectiveCall& call) const {
   SimWork work;
   if (reach.size == 1) return work;
   const auto bytes = static_cast<double>(call.bytes());
   switch (call.kind) {
     case Collective::kAllGather:
-    case Collective::kReduceScatter:
       work.seconds = RingSeconds(reach, bytes * reach.size);
       break;
+    case Collective::kReduceScatter:
+      work.seconds = ReduceSeconds(reach, call);
+      break;
     case Collective::kAllReduce:
-      work.seconds = std::min(2 * RingSeconds(reach, bytes), TreeSeconds(reach, bytes));
+      work.seconds = AllReduceSeconds(reach, bytes);
       break;
     case Collective::kAllToAll:
       work.seconds = ExchangeSeconds(reach, bytes * reach.size);

@@ -75,7 +75,9 @@ class SimulatedRank {
         rank_(rank),
         prices_(hardware, run.recipe->run.deterministic,
                 run.recipe->fsdp.mixed_precision.param_dtype),
-        network_(hardware, run.place.world, run.place.local_world),
+        network_(hardware, run.place.world, run.place.local_world,
+                 {run.recipe->run.deterministic, run.recipe->fsdp.mixed_precision.sum ==
+                                                     FsdpOptions::MixedPrecision::Sum::kExact}),
         device_(ModelOf(hardware, prices_,
                         [this](const Operation& operation, const Stream& stream) {
                           return Price(operation, stream);

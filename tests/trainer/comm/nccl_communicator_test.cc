@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <future>
 #include <limits>
@@ -67,7 +68,7 @@ void WaitForEnds() {
 constexpr int64_t kStagingBytes = 256 << 10;
 constexpr NcclOptions kDeterministic{.deterministic = true, .staging_bytes = kStagingBytes};
 constexpr NcclOptions kNative{.staging_bytes = kStagingBytes};
-constexpr NcclOptions kNativeIntoFp32{.into_fp32 = true, .staging_bytes = kStagingBytes};
+constexpr NcclOptions kExactIntoFp32{.exact_into_fp32 = true, .staging_bytes = kStagingBytes};
 // NCCL's collectives before the first one of a kNative: of three kinds, small and large.
 constexpr int64_t kTried = 6;
 
@@ -127,6 +128,66 @@ TEST(NcclCommunicatorTest, DeterministicSumsHaveTheBitsOfTheCpu) {
 TEST(NcclCommunicatorTest, NativeSumsHaveBitsOfTheirOwn) {
   EXPECT_NE(Results(RunThreads<kNative>(3, MixedCollectives)),
             Results(RunThreads<kDeterministic>(3, MixedCollectives)));
+}
+
+// As a ring adds: from the rank behind the slice's owner to the owner, rounded after each. Divided
+// by 2 in fp16: of three numbers of 4e4, the first two would overflow.
+template <typename T>
+std::string WidenedSum(Rank& rank, DType dtype, const char* name, float divisor) {
+  constexpr int64_t kShard = 300;
+  const auto value = [](int r, int64_t i) { return (i % 7 == 0 ? 4e4f : 1.f) + 0.37f * r + i; };
+  const auto stream = rank.device->CreateStream("comm");
+  const auto comm = rank.join(name, Patient());
+  Tensor full(*rank.device, dtype, kShard * rank.size), part(*rank.device, DType::kFloat32, kShard);
+  full.Fill([&](int64_t i) { return value(rank.rank, i); });
+  comm->ReduceScatter(*stream, full.view(), part.view());
+  stream->Synchronize();
+  const auto want = [&](int64_t i) {
+    const auto of = [&](int r) {
+      const auto sent = static_cast<float>(T(value(r % rank.size, rank.rank * kShard + i)));
+      return static_cast<float>(T(sent / divisor));
+    };
+    T sum(of(rank.rank + 1));
+    for (int r = 2; r <= rank.size; ++r) sum = T(static_cast<float>(sum) + of(rank.rank + r));
+    Require(std::isfinite(static_cast<float>(sum)), "the sum overflows");
+    return divisor * static_cast<float>(sum);
+  };
+  part.RequireEqual(want, "the sum");
+  return "";
+}
+
+TEST(NcclCommunicatorTest, WidensWhatNcclHasSummed) {
+  Results(RunThreads<kNative>(3, [](Rank& rank) -> std::string {
+    return WidenedSum<BFloat16>(rank, DType::kBFloat16, "bf16", 1) +
+           WidenedSum<Float16>(rank, DType::kFloat16, "fp16", 2);
+  }));
+}
+
+// NCCL's sum lies where the input was: who reads that has to wait.
+TEST(NcclCommunicatorTest, CheckerSeesWhatIsOverwritten) {
+  for (const NcclOptions& options : {kNative, kExactIntoFp32}) {
+    UseGpus({});
+    int races = 0;
+    const auto checker =
+        std::make_shared<StreamChecker>([&](const StreamChecker::Race&) { ++races; });
+    const auto body = [&](Rank& rank) -> std::string {
+      rank.device = CreateCudaDevice({.checker = checker});
+      const auto one = rank.device->CreateStream("one"), two = rank.device->CreateStream("two");
+      const auto comm = rank.join("overwritten", Patient());
+      Tensor full(*rank.device, DType::kBFloat16, 4000), part(*rank.device, DType::kFloat32, 4000);
+      comm->ReduceScatter(*one, full.view(), part.view());
+      Operation reads;
+      reads.name = "reads";
+      reads.reads = {Range(full.view().data, full.view().bytes())};
+      reads.kernels.cuda = [](CudaStreamHandle) {};
+      two->Enqueue(std::move(reads));
+      one->Synchronize();
+      two->Synchronize();
+      return "";
+    };
+    Results(RunThreadRanksWith(nullptr, 1, OnNccl(body, options)));
+    EXPECT_EQ(races, options.exact_into_fp32 ? 0 : 1);
+  }
 }
 
 // One call, then a second one, whose CommError each rank returns.
@@ -271,7 +332,7 @@ TEST(NcclCommunicatorTest, IsFinalizedWhereAllIsWellAndAbortedElsewhere) {
 // have connected when a communicator is there; a broadcast has not.
 TEST(NcclCommunicatorTest, FirstCallsOfAStepWaitForNobody) {
   for (const auto run :
-       {RunThreads<kNative>, RunThreads<kDeterministic>, RunThreads<kNativeIntoFp32>}) {
+       {RunThreads<kNative>, RunThreads<kDeterministic>, RunThreads<kExactIntoFp32>}) {
     std::atomic<bool> called = false;
     const auto outcomes = run(2, [&](Rank& rank) -> std::string {
       Device& device = *rank.device;
@@ -308,9 +369,9 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
     EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
     return free;
   };
-  for (const bool into_fp32 : {false, true}) {
+  for (const bool exact : {false, true}) {
     WaitForEnds();
-    const auto run = into_fp32 ? RunThreads<kNativeIntoFp32> : RunThreads<kNative>;
+    const auto run = exact ? RunThreads<kExactIntoFp32> : RunThreads<kNative>;
     Results(run(2, [&](Rank& rank) -> std::string {
       Device& device = *rank.device;
       const auto stream = device.CreateStream("comm");
@@ -324,7 +385,7 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
       comm->AllGather(*stream, part.view(), full.view());
       comm->ReduceScatter(*stream, full.view(), part.view());
       comm->AllReduce(*stream, full.view());
-      if (into_fp32) comm->ReduceScatter(*stream, low.view(), part.view());
+      comm->ReduceScatter(*stream, low.view(), part.view());
       stream->Synchronize();
       Barrier(*rank.store, "done", rank.rank, rank.size);
       Require(free_bytes() == joined, "a call has taken memory");
@@ -343,7 +404,7 @@ TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
     EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
     return free;
   };
-  for (const NcclOptions& options : {kNativeIntoFp32, kDeterministic}) {
+  for (const NcclOptions& options : {kExactIntoFp32, kDeterministic}) {
     WaitForEnds();
     const auto body = [&](Rank& rank) -> std::string {
       Device& device = *rank.device;

@@ -285,6 +285,11 @@ INSTANTIATE_TEST_SUITE_P(
         {"ScaleBelowItsFloor", "fsdp: {mixed_precision: {scaler: {init_scale: 0.5}}}",
          "r.yaml:3:47: fsdp.mixed_precision.scaler.init_scale: the smallest scale is above the "
          "first"},
+        {"SumsInNoOrder",
+         "run: {deterministic: true}\nfsdp: {mixed_precision: {param_dtype: bf16, reduce_dtype: "
+         "bf16, sum: nccl}}",
+         "r.yaml:4:70: fsdp.mixed_precision.sum: NCCL adds in an order of its own, but "
+         "run.deterministic wants one order: leave sum out, or set it to `exact`"},
         {"Fp16Master", "fsdp: {mixed_precision: {master_dtype: fp16}}",
          "r.yaml:3:40: fsdp.mixed_precision.master_dtype: want `fp32` or `bf16`, got the text "
          "`fp16`"},

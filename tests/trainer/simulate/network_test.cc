@@ -17,6 +17,7 @@ namespace {
 Hardware Cluster() {
   Hardware hardware;
   hardware.name = "a cluster";
+  hardware.copy_bytes_per_s = 1024;
   hardware.network = NetworkRates{.ranks_per_host = 4,
                                   .collective_s = 1,
                                   .inside = {.ring_bytes_per_s = 64,
@@ -39,10 +40,11 @@ RankGroup Ranks(int first, int count, int stride) {
 }
 
 SimWork Work(const RankGroup& group, Collective kind, int64_t n, int world = 16,
-             int ranks_per_host = 4) {
+             int ranks_per_host = 4, const SumsOfGpus& sums = {}, DType dtype = DType::kFloat32) {
   const Hardware hardware = Cluster();
-  const Network network(hardware, world, ranks_per_host);
+  const Network network(hardware, world, ranks_per_host, sums);
   CollectiveCall call;
+  call.dtype = dtype;
   call.kind = kind;
   call.n = n;  // Elements of four bytes.
   return network.WorkOf(network.ReachOf(group), call);
@@ -83,6 +85,35 @@ TEST(NetworkTest, AnExchangeIsAsLongAsItsSlowerPart) {
   // 12 peers on other hosts, over a quarter of the host's links.
   EXPECT_EQ(Work(Ranks(0, 16, 1), Collective::kAllToAll, 64).seconds,
             1 + 3 * 0.5 + 12 * 4 + (256.0 * 12 + 32) / 4);
+}
+
+// By a kernel of ours, which reads what an exchange has brought and writes the sum.
+TEST(NetworkTest, OwnSumsAreExchanges) {
+  const auto seconds = [](Collective kind, int64_t n, const SumsOfGpus& sums, DType dtype) {
+    return Work(Ranks(0, 16, 1), kind, n, 16, 4, sums, dtype).seconds;
+  };
+  constexpr Collective kReduce = Collective::kReduceScatter, kAll = Collective::kAllReduce;
+  const SumsOfGpus nccl, exact{.exact_into_fp32 = true}, all{.deterministic = true};
+  const double exchange = seconds(Collective::kAllToAll, 64, nccl, DType::kBFloat16);
+  const double ring = seconds(Collective::kAllGather, 64, nccl, DType::kBFloat16);
+  const double copy = 1024;  // A second.
+  EXPECT_EQ(seconds(kReduce, 64, exact, DType::kBFloat16),
+            exchange + (64 * 16 * 2 + 64 * 4) / copy);
+  EXPECT_EQ(seconds(kReduce, 64, all, DType::kBFloat16), exchange + (64 * 16 * 2 + 64 * 4) / copy);
+  EXPECT_EQ(seconds(kReduce, 64, nccl, DType::kBFloat16), ring + (64 * 2 + 64 * 4) / copy);
+  EXPECT_EQ(seconds(kReduce, 64, nccl, DType::kFloat16),
+            ring + (2 * 64 * 16 * 2 + 64 * 2 + 64 * 4) / copy);
+  EXPECT_EQ(seconds(kReduce, 64, exact, DType::kFloat32),
+            seconds(Collective::kAllGather, 64, nccl, DType::kFloat32));
+  // An exchange, and an all-gather of what each rank has summed.
+  constexpr int64_t kMany = 1 << 20;
+  EXPECT_EQ(seconds(kAll, kMany, all, DType::kFloat32),
+            seconds(Collective::kAllToAll, kMany / 16, nccl, DType::kFloat32) +
+                seconds(Collective::kAllGather, kMany / 16, nccl, DType::kFloat32) - 1 +
+                (4.0 * kMany + kMany / 4) / copy);
+  EXPECT_EQ(
+      seconds(kAll, 64, all, DType::kFloat32),
+      seconds(Collective::kAllGather, 64, nccl, DType::kFloat32) + (64 * 16 * 4 + 64 * 4) / copy);
 }
 
 TEST(NetworkTest, ARankAloneTakesNoTime) {

@@ -1,6 +1,7 @@
 #include "trainer/comm/nccl/nccl_collectives.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/core/check.h"
@@ -11,8 +12,6 @@ namespace {
 
 // Slices begin where a kernel may read packs of 16 bytes.
 constexpr int64_t kAlignment = 16;
-// Up to here one all-gather and a sum of everything on every rank are less than two rounds.
-constexpr int64_t kWholeBytes = 64 << 10;
 
 ncclDataType_t TypeOf(DType dtype) {
   switch (dtype) {
@@ -89,11 +88,31 @@ void NcclCollectives::ReduceScatter(CudaStreamHandle stream, const CollectiveCal
                                 stream);
     });
   }
+  if (OverwritesInput(call)) return SumAndWiden(stream, call);
   const int64_t most = LargestSlice(call.dtype);
   for (int64_t begin = 0; begin < call.n; begin += most) {
     SumSlices(stream, call, call.in + begin * SizeOf(call.dtype), call.n,
               std::min(most, call.n - begin), call.out + begin * SizeOf(call.result));
   }
+}
+
+void NcclCollectives::SumAndWiden(CudaStreamHandle stream, const CollectiveCall& call) {
+  auto* const full = const_cast<std::byte*>(call.in);  // Communicator::ReduceScatter() allows it.
+  std::byte* const mine = full + rank_ * call.bytes();
+  const float divisor =
+      call.dtype == DType::kFloat16 ? std::bit_floor(static_cast<unsigned>(size_)) : 1;
+  if (divisor > 1) {
+    SumInOrderCuda(
+        stream,
+        {.dtype = call.dtype, .result = call.dtype, .n = size_ * call.n, .factor = 1 / divisor},
+        HostAddress(full), HostAddress(full), HostAddress(full));
+  }
+  Do(stream, "ncclReduceScatter", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.ReduceScatter(full, mine, call.n, TypeOf(call.dtype), ncclSum, comm, stream);
+  });
+  SumInOrderCuda(stream,
+                 {.dtype = call.dtype, .result = call.result, .n = call.n, .factor = divisor},
+                 HostAddress(mine), HostAddress(mine), HostAddress(call.out));
 }
 
 // A reduce-scatter and an all-gather of each piece; what is too little to be shared out, whole.
@@ -104,7 +123,7 @@ void NcclCollectives::AllReduce(CudaStreamHandle stream, const CollectiveCall& c
     });
   }
   const int64_t element = SizeOf(call.dtype), most = LargestSlice(call.dtype);
-  if (call.bytes() <= std::min(kWholeBytes, most * element)) {
+  if (call.bytes() <= std::min(kNcclWholeBytes, most * element)) {
     return SumWhole(stream, call, call.out, call.n);
   }
   for (int64_t begin = 0; begin < call.n; begin += most * size_) {

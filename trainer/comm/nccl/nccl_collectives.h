@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/nccl/nccl_link.h"
 #include "trainer/core/view.h"
 #include "trainer/runtime/cuda_stream_handle.h"
@@ -16,8 +17,20 @@ namespace fsdp {
 class NcclCollectives {
  public:
   // `staging`: memory of the GPU, for one call at a time.
-  NcclCollectives(NcclLink& link, int rank, int size, bool deterministic, const View& staging)
-      : link_(link), rank_(rank), size_(size), deterministic_(deterministic), staging_(staging) {}
+  NcclCollectives(NcclLink& link, int rank, int size, const NcclOptions& options,
+                  const View& staging)
+      : link_(link),
+        rank_(rank),
+        size_(size),
+        deterministic_(options.deterministic),
+        exact_into_fp32_(options.deterministic || options.exact_into_fp32),
+        staging_(staging) {}
+
+  // Whether a call writes to what it reads, beside its result.
+  bool OverwritesInput(const CollectiveCall& call) const {
+    return call.kind == Collective::kReduceScatter && call.result != call.dtype &&
+           !exact_into_fp32_;
+  }
 
   // Puts the call on the stream. Addresses are the device's. Throws CommError, DeviceError.
   void Run(CudaStreamHandle stream, const CollectiveCall& call);
@@ -30,6 +43,8 @@ class NcclCollectives {
   void AllGather(CudaStreamHandle stream, DType dtype, int64_t n, const std::byte* shard,
                  std::byte* full);
   void ReduceScatter(CudaStreamHandle stream, const CollectiveCall& call);
+  // By NCCL, in the dtype that travels, over the call's input; then widened.
+  void SumAndWiden(CudaStreamHandle stream, const CollectiveCall& call);
   void AllReduce(CudaStreamHandle stream, const CollectiveCall& call);
   // Sends each peer p `n` elements from data + p * pitch elements. The peers' slices for this rank
   // come into the staging memory, and are summed into `out` with its own.
@@ -42,7 +57,7 @@ class NcclCollectives {
 
   NcclLink& link_;
   const int rank_, size_;
-  const bool deterministic_;
+  const bool deterministic_, exact_into_fp32_;
   const View staging_;  // Elements are bytes.
 };
 

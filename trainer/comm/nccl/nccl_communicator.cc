@@ -63,7 +63,7 @@ class NcclCommunicator final : public Communicator {
         timeout_s_(options.comm.timeout_s),
         link_(std::move(link)),
         staging_(std::move(staging)),
-        collectives_(*link_, group.rank(), group.size(), options.deterministic,
+        collectives_(*link_, group.rank(), group.size(), options,
                      staging_.As(DType::kUInt8, Shape{staging_.bytes()})),
         news_(store, key, group,
               {.ended = [this](uint64_t calls, const std::string& why) { PeerEnded(calls, why); },
@@ -181,7 +181,7 @@ void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
     add(Collective::kReduceScatter, DType::kFloat32, n);
     add(Collective::kAllReduce, DType::kFloat32, n == kSmallest ? n : n * size());
     // The elements that travel fill half of the memory.
-    if (options.into_fp32) {
+    if (options.exact_into_fp32) {
       add(Collective::kReduceScatter, DType::kBFloat16, std::max<int64_t>(1, n / 2));
     }
   }
@@ -242,6 +242,9 @@ void NcclCommunicator::Enqueue(Stream& stream, Operation operation, const Collec
   const std::string failure = Begin(std::move(in_flight));
   wake_.notify_all();
   operation.writes.push_back(Range(staging_.data(), staging_.bytes()));
+  if (collectives_.OverwritesInput(call)) {
+    operation.writes.push_back(Range(call.in, size() * call.bytes()));
+  }
   operation.kernels.cuda = [&](CudaStreamHandle handle) {
     if (!failure.empty()) throw CommError(failure);
     Launch(handle, call);

@@ -27,6 +27,9 @@ class NcclLibrary;  // nccl_link.h
 
 // Memory of the GPU that a communicator takes for itself, however large the tensors are.
 inline constexpr int64_t kNcclStagingBytes = 32 << 20;
+// Up to here every rank sums everything in a deterministic all-reduce: one all-gather is less than
+// two rounds.
+inline constexpr int64_t kNcclWholeBytes = 64 << 10;
 // Bytes that NCCL takes beside that memory, for plans of machines that are not here. It is an
 // estimate: a run measures it. 32 channels have a buffer of each protocol for one peer:
 // NCCL_BUFFSIZE (4 MiB by NCCL's documentation), and for LL128 and LL the sizes that the defaults
@@ -46,12 +49,13 @@ struct NcclOptions {
   CommOptions comm = {};
   // True: sums are those of the CPU's transports, bit for bit: an all-to-all of slices, piece by
   // piece, and one sum in fp32, in rank order, rounded once. False: NCCL sums, in an order of its
-  // own, and rounds on the way to the dtype on the wire. NCCL cannot leave in fp32 what travels in
-  // bf16 or fp16: such a sum is always made as with true.
+  // own, and rounds on the way to the dtype on the wire.
   bool deterministic = false;
-  // Reduce-scatters will leave in fp32 what travels in less. Where this is false they may do so
-  // too, but the first one makes connections, and takes memory for them.
-  bool into_fp32 = false;
+  // Reduce-scatters that leave in fp32 what travels in bf16 or fp16 are made as with
+  // `deterministic`. False: NCCL sums them, too, over `full`, and the sum is widened; what travels
+  // in fp16 is divided by the largest power of two that is at most the ranks before, and multiplied
+  // behind: the sum overflows where the mean does.
+  bool exact_into_fp32 = false;
   int64_t staging_bytes = kNcclStagingBytes;
 };
 

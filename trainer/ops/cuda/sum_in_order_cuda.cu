@@ -10,7 +10,7 @@ constexpr int kBlock = 256;
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kBlock)
     AddRanks(const T* own, const T* others, int64_t stride, int rank, int size, int64_t n,
-             bool packs, Out* out) {
+             bool packs, float factor, Out* out) {
   constexpr int kElements = kPack<T>;
   const int64_t first = (int64_t{blockIdx.x} * kBlock + threadIdx.x) * kElements;
   if (first >= n) return;
@@ -21,6 +21,8 @@ __global__ void __launch_bounds__(kBlock)
 #pragma unroll
     for (int i = 0; i < kElements; ++i) sums[i] = r == 0 ? next[i] : sums[i] + next[i];
   }
+#pragma unroll
+  for (float& sum : sums) sum *= factor;
   Elements<Out, kElements> rounded;
   rounded.Set(sums);
   rounded.Write(out + first, n - first, packs);
@@ -35,7 +37,7 @@ void Add(CudaStreamHandle stream, const RankSum& sum, const std::byte* own, cons
   const bool packs = InPacks(theirs, sum.stride) && IsAligned(mine) && IsAligned(to);
   const auto blocks = static_cast<unsigned>(CeilDiv(sum.n, int64_t{kBlock} * kPack<T>));
   Launch<AddRanks<T, Out>>(stream, dim3(blocks), dim3(kBlock), 0, mine, theirs, sum.stride,
-                           sum.rank, sum.size, sum.n, packs, to);
+                           sum.rank, sum.size, sum.n, packs, sum.factor, to);
 }
 
 }  // namespace
