@@ -30,6 +30,7 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
     b.ln_1_w = New(h + "ln_1.weight", Shape{c}, ones);
     b.ln_1_b = New(h + "ln_1.bias", Shape{c}, zeros);
     b.qkv_w = New(h + "attn.c_attn.weight", Shape{c, 3 * c}, normal);
+    b.qkv_w->HoldsSideBySide(3);
     b.qkv_b = New(h + "attn.c_attn.bias", Shape{3 * c}, zeros);
     b.attn_w = New(h + "attn.c_proj.weight", Shape{c, c}, residual);
     b.attn_b = New(h + "attn.c_proj.bias", Shape{c}, zeros);

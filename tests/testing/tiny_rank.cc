@@ -396,7 +396,8 @@ class TinyRank {
     const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
     for (size_t u = 0; u < units.size(); ++u) {
       const View view = shard_of(static_cast<int>(u));
-      if (units[u].frozen && view.NumElements() == 0) continue;  // No gradient, no state.
+      const bool may_lack = units[u].frozen || units[u].dtypes.whole;  // No gradient, no state.
+      if (may_lack && view.NumElements() == 0) continue;
       const std::vector<float> shard = Floats(view);
       const float scale = scale_of(static_cast<int>(u));
       int64_t end = 0;  // End of the last piece: padding lies between pieces.

@@ -86,6 +86,7 @@ FlatParameter ParseFlatParameter(const JsonValue& node, int shards) {
   flat.size = node.At("size").Integer(0, Shape::kMaxElements);
   flat.shard_size = node.At("shard_size").Integer(0, flat.size);
   flat.frozen = node.At("frozen").Boolean();
+  if (const auto whole = node.Find("whole")) flat.dtypes.whole = whole->Boolean();
   if (flat.size % shards != 0 || flat.size / shards != flat.shard_size) {
     node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
   }

@@ -36,7 +36,8 @@
 // (state_format.h) and dtypes; a tensor of its own has elements of its own, and lies whole in one
 // slice. Bytes [at, at + bytes) of the file hold the slice's values, little-endian: they are the
 // file's tensor <state>/<flat parameter>/<dtype> or <state>/<tensor>/<dtype>. A frozen flat
-// parameter has no state but its parameters, "master". A tensor without an owner belongs to the
+// parameter has no state but its parameters, "master". "whole", true or left out, says that a unit
+// is updated matrix by matrix and has no state "v". A tensor without an owner belongs to the
 // whole model.
 //
 // A model's buffers are the tensors of the state "buffers", fp32 or int64. Its embedding tables are

@@ -68,11 +68,13 @@ JsonTree ToJson(const FlatParameter& flat) {
     parameters.Append(
         JsonTree::Object({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}}));
   }
-  return JsonTree::Object({{"name", flat.name},
-                           {"size", flat.size},
-                           {"shard_size", flat.shard_size},
-                           {"frozen", flat.frozen},
-                           {"parameters", std::move(parameters)}});
+  JsonTree json = JsonTree::Object({{"name", flat.name},
+                                    {"size", flat.size},
+                                    {"shard_size", flat.shard_size},
+                                    {"frozen", flat.frozen},
+                                    {"parameters", std::move(parameters)}});
+  if (flat.dtypes.whole) json["whole"] = true;
+  return json;
 }
 
 }  // namespace

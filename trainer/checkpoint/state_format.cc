@@ -53,7 +53,8 @@ RowPlacement DealOf(const StateFormat& state, int world) {
 }
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state) {
-  return !flat.frozen || state == "master";
+  if (flat.frozen) return state == "master";
+  return !flat.dtypes.whole || state != "v";
 }
 
 namespace {

@@ -64,6 +64,8 @@ RowPlacement DealOf(const StateFormat& state, int world);
 // fp32 per element.
 std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);
 
+// A frozen flat parameter has its masters alone, and one that is updated matrix by matrix has no
+// second moment, "v".
 bool FlatHasState(const FlatParameter& flat, std::string_view state);
 
 // ---- Conversion of a checkpoint's states for a run that keeps them in other dtypes ----

@@ -1,5 +1,6 @@
 #include "trainer/comm/communicator.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -32,6 +33,20 @@ void CheckTypes(const char* name, DType a, DType b) {
     Reject(name,
            "dtypes differ: in is " + std::string(Name(a)) + ", out is " + std::string(Name(b)));
   }
+}
+
+// An uneven all-to-all takes as long as the busier direction of this rank's link.
+Cost CostOf(const CollectiveCall& call, int rank, int size) {
+  if (!call.layout) return CollectiveCost(call.kind, size, call.n, call.dtype, call.result);
+  const ExchangeLayout& layout = *call.layout;
+  const auto bytes = [&](int64_t n) { return static_cast<double>(n * SizeOf(call.dtype)); };
+  const int64_t own = layout.Sent(rank, rank).count;
+  Cost cost;
+  cost.bytes_read = bytes(layout.ToOthers(rank) + own);
+  cost.bytes_written = bytes(layout.FromOthers(rank) + own);
+  cost.link_bytes = bytes(std::max(layout.ToOthers(rank), layout.FromOthers(rank)));
+  cost.link_messages = size - 1;
+  return cost;
 }
 
 // `full` must hold size * n elements, and `shard` be apart from it or, of one dtype, its slice
@@ -110,7 +125,20 @@ Cost CollectiveCost(Collective kind, int size, int64_t n, DType dtype, DType res
   return cost;
 }
 
+Stretch SentOf(const CollectiveCall& call, int from, int to) {
+  return call.layout ? call.layout->Sent(from, to) : Stretch{to * call.n, call.n};
+}
+
+Stretch ArrivedOf(const CollectiveCall& call, int to, int from) {
+  return call.layout ? call.layout->Arrived(to, from) : Stretch{from * call.n, call.n};
+}
+
+int64_t MostForOne(const CollectiveCall& call) {
+  return call.layout ? call.layout->most() : call.n;
+}
+
 int64_t BytesTaken(const CollectiveCall& call, int rank, int size) {
+  if (call.layout) return call.layout->ToOthers(rank) * SizeOf(call.dtype);
   const int64_t others = size - 1;
   int64_t elements = others * call.n;
   if (call.kind == Collective::kBroadcast && rank != call.root) elements = 0;
@@ -191,6 +219,33 @@ void Communicator::AllToAll(Stream& stream, ConstView in, View out, Collective c
   Submit(stream, call, {in}, {out});
 }
 
+void Communicator::Exchange(Stream& stream, const ExchangeLayout& layout, ConstView in, View out) {
+  const char* name = Name(Collective::kAllToAll);
+  CheckStream(name, stream);
+  CheckTypes(name, in.dtype, out.dtype);
+  if (layout.size() != size_) {
+    Reject(name, "the layout is for " + std::to_string(layout.size()) +
+                     " ranks, want size() = " + std::to_string(size_));
+  }
+  const int64_t sent = layout.InElements(rank_), arrives = layout.OutElements(rank_);
+  if (in.NumElements() < sent || out.NumElements() < arrives) {
+    Reject(name, "in has " + std::to_string(in.NumElements()) + " elements and out " +
+                     std::to_string(out.NumElements()) + ", the layout wants " +
+                     std::to_string(sent) + " and " + std::to_string(arrives));
+  }
+  if (Overlap(in, out)) Reject(name, "in and out overlap");
+  CollectiveCall call;
+  call.kind = call.counts_as = Collective::kAllToAll;
+  call.dtype = call.result = in.dtype;
+  call.n = layout.total();
+  call.layout = &layout;
+  call.layout_hash = layout.hash();
+  call.in = in.data;
+  call.out = out.data;
+  const int64_t element = SizeOf(in.dtype);
+  Submit(stream, call, {Range(in.data, sent * element)}, {Range(out.data, arrives * element)});
+}
+
 void Communicator::Broadcast(Stream& stream, View data, int root) {
   const char* name = Name(Collective::kBroadcast);
   CheckStream(name, stream);
@@ -223,8 +278,7 @@ void Communicator::Submit(Stream& stream, CollectiveCall call, std::vector<Range
   operation.name = Name(call.kind);
   operation.reads = std::move(reads);
   operation.writes = std::move(writes);
-  operation.costs = {
-      {KernelKind::kLink, CollectiveCost(call.kind, size_, call.n, call.dtype, call.result)}};
+  operation.costs = {{KernelKind::kLink, CostOf(call, rank_, size_)}};
   bytes_given_[static_cast<int>(call.counts_as)] += BytesTaken(call, rank_, size_);
   call.sequence = calls_++;
   call.traffic = traffic_;

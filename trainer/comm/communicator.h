@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/comm/exchange_layout.h"
 #include "trainer/comm/rank_group.h"
 #include "trainer/core/view.h"
 #include "trainer/runtime/device.h"
@@ -51,6 +52,10 @@ struct CollectiveCall {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;    // The same as `in` for kAllReduce and kBroadcast.
   Traffic* traffic = nullptr;  // Counts this rank's bytes. Null: nobody counts.
+  // kAllToAll of uneven counts: the caller's layout, in this rank's memory; n is its total() then.
+  // Ranks compare its hash. Null: every count is n.
+  const ExchangeLayout* layout = nullptr;
+  uint64_t layout_hash = 0;
 
   int64_t bytes() const { return n * SizeOf(dtype); }
 };
@@ -60,6 +65,13 @@ void ForEachAddress(CollectiveCall& call, const Visit& visit) {
   visit(call.in);
   visit(call.out);
 }
+
+// kAllToAll: the elements that rank `from` has for `to`, in its `in`; and where they lie in `out`
+// of `to`.
+Stretch SentOf(const CollectiveCall& call, int from, int to);
+Stretch ArrivedOf(const CollectiveCall& call, int to, int from);
+// The most elements that one rank has for another.
+int64_t MostForOne(const CollectiveCall& call);
 
 // Bytes of a rank that the others take in a call: what a transport counts (traffic.h). In an
 // all-reduce each rank adds up one slice, and slices are as equal as whole elements allow. Ranks
@@ -101,6 +113,10 @@ class Communicator {
   // out[r * n + i] = in[rank() * n + i] of rank r. Never in place.
   void AllToAll(Stream& stream, ConstView in, View out,
                 Collective counts_as = Collective::kAllToAll);
+  // The same with counts of the layout's, which must be for size() ranks and outlive the call.
+  // Where it says so, a stretch of `in` goes to several ranks, and there may be more of `in` and
+  // `out` than the layout asks for: that is not read, and keeps its contents. Never in place.
+  void Exchange(Stream& stream, const ExchangeLayout& layout, ConstView in, View out);
   // data[i] = data[i] of rank `root`, in place.
   void Broadcast(Stream& stream, View data, int root);
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "trainer/core/check.h"
 #include "trainer/core/round_up.h"
@@ -30,12 +33,15 @@ class PinnedCommunicator final : public Communicator {
  private:
   void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override;
   void Run(Stream& stream, const CollectiveCall& call, int64_t begin, int64_t n);
+  void RunUneven(Stream& stream, const CollectiveCall& call, int64_t begin, int64_t n);
   int64_t LargestPiece(const CollectiveCall& call) const;
   static void Copy(Stream& stream, const char* name, const Rows& rows, std::byte* to,
                    const std::byte* from);
 
   std::unique_ptr<Communicator> over_;
   Buffer staging_;
+  // Layouts of pieces, by the hash of the whole, the piece's begin and its most elements.
+  std::map<std::tuple<uint64_t, int64_t, int64_t>, ExchangeLayout> pieces_;
   EventPtr last_;  // Behind all uses of the staging memory.
 };
 
@@ -81,12 +87,13 @@ int64_t PinnedCommunicator::LargestPiece(const CollectiveCall& call) const {
 void PinnedCommunicator::Enqueue(Stream& stream, Operation, const CollectiveCall& call) {
   over_->CountIn(call.traffic);
   const int64_t largest = LargestPiece(call);
+  const int64_t all = call.kind == Collective::kAllToAll ? MostForOne(call) : call.n;
   int64_t begin = 0;
   do {
-    const int64_t n = std::min(largest, call.n - begin);
-    Run(stream, call, begin, n);
+    const int64_t n = std::min(largest, all - begin);
+    call.layout ? RunUneven(stream, call, begin, n) : Run(stream, call, begin, n);
     begin += n;
-  } while (begin < call.n);
+  } while (begin < all);
   last_ = stream.Record();
 }
 
@@ -142,6 +149,37 @@ void PinnedCommunicator::Run(Stream& stream, const CollectiveCall& call, int64_t
       over_->Broadcast(stream, one, call.root);
       if (rank() != call.root) from_pinned(slice, one);
       break;
+  }
+}
+
+// Elements [begin, begin + n) of what each rank has for each other, as far as there are so many.
+void PinnedCommunicator::RunUneven(Stream& stream, const CollectiveCall& call, int64_t begin,
+                                   int64_t n) {
+  auto piece = pieces_.find({call.layout_hash, begin, n});
+  if (piece == pieces_.end()) {
+    std::vector<int64_t> counts;
+    for (int from = 0; from < size(); ++from) {
+      for (int to = 0; to < size(); ++to) {
+        counts.push_back(std::clamp<int64_t>(SentOf(call, from, to).count - begin, 0, n));
+      }
+    }
+    piece = pieces_.try_emplace({call.layout_hash, begin, n}, size(), std::move(counts)).first;
+  }
+  const ExchangeLayout& layout = piece->second;
+  const int64_t element = SizeOf(call.dtype);
+  const View sent(staging_.data(), call.dtype, Shape{size() * n});
+  const View arrived(staging_.data() + RoundUp(sent.bytes(), kAlignment), call.dtype, sent.shape);
+  for (int r = 0; r < size(); ++r) {
+    const Stretch part = layout.Sent(rank(), r);
+    Copy(stream, "to_pinned", {1, part.count * element}, sent.data + part.begin * element,
+         call.in + (SentOf(call, rank(), r).begin + begin) * element);
+  }
+  over_->Exchange(stream, layout, sent, arrived);
+  for (int r = 0; r < size(); ++r) {
+    const Stretch part = layout.Arrived(rank(), r);
+    Copy(stream, "from_pinned", {1, part.count * element},
+         call.out + (ArrivedOf(call, rank(), r).begin + begin) * element,
+         arrived.data + part.begin * element);
   }
 }
 

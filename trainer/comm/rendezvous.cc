@@ -34,13 +34,14 @@ int Spins(const CommOptions& options, int size) {
 
 bool Alike(const CollectiveCall& a, const CollectiveCall& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.root == b.root && a.n == b.n &&
-         a.sequence == b.sequence;
+         a.layout_hash == b.layout_hash && a.sequence == b.sequence;
 }
 
 std::string ToString(const CollectiveCall& call) {
   std::ostringstream out;
   out << Name(call.kind) << " #" << call.sequence << " (n = " << call.n << ", " << Name(call.dtype);
   if (call.kind == Collective::kBroadcast) out << ", root " << call.root;
+  if (call.layout_hash != 0) out << ", layout " << std::hex << call.layout_hash;
   out << ")";
   return out.str();
 }

@@ -80,7 +80,9 @@ int64_t LeastState(const Model& model, const SessionOptions& options, int world)
   for (const FlatParameter& flat : LayoutFor(options.executor, model, shards).flat_parameters) {
     if (flat.frozen) continue;
     int64_t each = SizeOf(flat.dtypes.master);
-    for (const KeptState& state : states) each += SizeOf(state.In(flat.dtypes));
+    for (const KeptState& state : states) {
+      if (const auto dtype = state.In(flat.dtypes)) each += SizeOf(*dtype);
+    }
     bytes += flat.shard_size * each;
   }
   return bytes;
@@ -314,7 +316,7 @@ sent by a rank in a step:
   all-gather      parameter shards, to make units whole
   reduce-scatter  gradients, summed over the ranks that share a copy
   all-reduce      gradient shards, summed over the copies, and the step's few scalars
-  all-to-all      ids, rows and gradients of embedding tables, in one round of each exchange
+  all-to-all      ids, rows and gradients of embedding tables, in one round of each exchange; matrices, with muon
 with fsdp.cpu_offload, in a step of a rank:
   kernels         FLOPs, recomputation included
   to the host     gradients and activations that leave the device

@@ -180,6 +180,9 @@ void Session::Train(int64_t step, int64_t targets, bool save, Load load, Load lo
   run.optimize = [this](Stream& stream, const ShardUpdate& update) {
     optimizer_->Step(stream, update);
   };
+  run.matrices = [this](Stream& stream, const MatrixAction& action) {
+    optimizer_->RunMatrices(stream, action);
+  };
   run.update_rows = [this](Stream& stream, const RowUpdate& update) {
     optimizer_->StepRows(stream, update);
   };

@@ -7,13 +7,36 @@
 namespace fsdp {
 namespace {
 
-constexpr const char* kKindNames[] = {
-    "begin",       "load",        "wait",        "move",           "gather",
-    "run",         "sum_batch",   "free",        "clear",          "reduce",
-    "accumulate",  "all_reduce",  "sum_squares", "reduce_scalars", "clip",
-    "optimizer",   "table_turn",  "table_fetch", "table_route",    "table_agree",
-    "table_clear", "table_check", "table_send",  "table_update",   "drop_activations",
-    "end"};
+constexpr const char* kKindNames[] = {"begin",
+                                      "load",
+                                      "wait",
+                                      "move",
+                                      "gather",
+                                      "run",
+                                      "sum_batch",
+                                      "free",
+                                      "clear",
+                                      "reduce",
+                                      "accumulate",
+                                      "all_reduce",
+                                      "sum_squares",
+                                      "reduce_scalars",
+                                      "clip",
+                                      "matrix_pieces",
+                                      "matrix_send",
+                                      "matrix_update",
+                                      "matrix_return",
+                                      "optimizer",
+                                      "table_turn",
+                                      "table_fetch",
+                                      "table_route",
+                                      "table_agree",
+                                      "table_clear",
+                                      "table_check",
+                                      "table_send",
+                                      "table_update",
+                                      "drop_activations",
+                                      "end"};
 static_assert(std::size(kKindNames) == static_cast<size_t>(ActionKind::kEnd) + 1);
 
 // A move is named by where it leads, or where it comes from.
@@ -93,6 +116,7 @@ std::string ToString(const Action& a) {
   };
   slot_of("shard", a.Find({Resource::kShard}));
   slot_of("update", a.Find({Resource::kUpdated}));
+  slot_of("matrix", a.Find({Resource::kMatrixPieces, Resource::kMatrixOwned}));
   const Use* const part = a.Find({Resource::kSpilled, Resource::kSpillSlot, Resource::kSpillCopy});
   if (part) out << " part " << part->part;
   slot_of("spill", a.Find({Resource::kSpillSlot, Resource::kSpillCopy}));

@@ -47,6 +47,10 @@ enum class ActionKind {
   kSumSquares,     // compute   Adds the squares of the unit's gradient shard; with offload: leave.
   kReduceScalars,  // reduce    All-reduce of the step's scalars: squares, loss, wishes to save.
   kClip,           // compute   Gradient norm and coefficient.
+  kMatrixPieces,   // compute   Momentum of the unit's matrices; what owners need, packed.
+  kMatrixSend,     // reduce    Pieces of matrices to their owners.
+  kMatrixUpdate,   // compute   An owner computes the updates of its matrices.
+  kMatrixReturn,   // reduce    Pieces of updates to all ranks that hold their elements.
   kOptimizer,      // compute   Updates the unit's shard; on the host: update, a host's stream.
   kTableTurn,      // reduce    Embedding tables, down to kTableUpdate: see table_actions.h.
   kTableFetch,     // reduce
@@ -100,6 +104,8 @@ enum class Resource {
   kTableRounds,    // How many rounds each rank needs.
   kRoute,          // Where the step's ids lead,
   kNextRoute,      // and those of the next step, in host memory.
+  kMatrixPieces,   // This rank's, for owners, then from them.
+  kMatrixOwned,    // Matrices that this rank owns, in pieces.
   kScalars,
   kBatch
 };

@@ -142,9 +142,10 @@ View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
   return NewPersistent(allocator_, elements, use, dtype);
 }
 
-View Executor::NewShard(int f, MemoryKind kind, DType dtype) {
+View Executor::NewShard(int f, MemoryKind kind, std::optional<DType> dtype) {
   const StorageRow& state = memory_.storage.At(Resource::kState, f);
-  const View shard = NewPersistent(allocator_, state.elements, {kind, state.place}, dtype);
+  const View shard = NewPersistent(allocator_, dtype ? state.elements : 0, {kind, state.place},
+                                   dtype.value_or(DType::kFloat32));
   if (state.place == MemoryPlace::kDisk) {
     memory_.spilled.Add(f, shard);  // Zeros, as the file is.
   } else if (shard.NumElements() > 0) {
@@ -158,7 +159,7 @@ std::vector<std::vector<View>> Executor::NewShards(MemoryKind kind,
   std::vector<std::vector<View>> shards(dtypes.size());
   for (size_t i = 0; i < dtypes.size(); ++i) {
     for (size_t f = 0; f < parameters_.size(); ++f) {
-      const DType dtype = dtypes[i](layout_.flat_parameters[f].dtypes);
+      const std::optional<DType> dtype = dtypes[i](layout_.flat_parameters[f].dtypes);
       shards[i].push_back(NewShard(static_cast<int>(f), kind, dtype));
     }
   }

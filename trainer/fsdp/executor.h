@@ -74,9 +74,9 @@ class Executor final : public SegmentHooks {
   ModelBuffers& buffers() { return memory_.buffers; }
   TableExchange* tables() const { return tables_.get(); }  // Null: the model has none.
   // Allocates zeroed shards of all trainable flat parameters, in persistent memory, where the
-  // optimizer state lives: for each of `dtypes`, which chooses each shard's dtype, one list. Takes
-  // the slots in which spilled shards are updated: to be called once.
-  using DTypeOf = std::function<DType(const DTypes&)>;
+  // optimizer state lives: for each of `dtypes`, which chooses each shard's dtype, or that it is
+  // empty, one list. Takes the slots in which spilled shards are updated: to be called once.
+  using DTypeOf = std::function<std::optional<DType>(const DTypes&)>;
   std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<DTypeOf>& dtypes);
   // Persistent, contents undefined: for results of forward that the host reads, such as logits.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
@@ -113,11 +113,10 @@ class Executor final : public SegmentHooks {
   // Writes elements [at, at + host.NumElements()) of this rank's shard to `host`, host memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
-  View NewShard(int flat, MemoryKind kind, DType dtype);
+  View NewShard(int flat, MemoryKind kind, std::optional<DType> dtype);
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
   CachingBuffers* caching() const { return allocator_.caching(); }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }
-
   void AdvanceToRun();
   const Action& CurrentRun(int segment, Pass pass, const char* what) const;
   void WaitFor(const Action& action);
@@ -160,7 +159,8 @@ class Executor final : public SegmentHooks {
   void ReduceScalars(const Action& action);
   void Clip(Stream& stream);
   void Update(const Action& action);
-  void RunTables(const Action& action);  // This and the next: executor_tables.cc.
+  void RunMatrices(const Action& action);
+  void RunTables(const Action& action);
   void PrepareTables();  // Blocks until all ranks agree on the step's number of rounds.
   Device& device_;
   PhasedAllocator& allocator_;

@@ -52,6 +52,11 @@ void Executor::Execute(const Action& action) {
       return ReduceScalars(action);
     case ActionKind::kClip:
       return Clip(stream(action.stream));
+    case ActionKind::kMatrixPieces:
+    case ActionKind::kMatrixSend:
+    case ActionKind::kMatrixUpdate:
+    case ActionKind::kMatrixReturn:
+      return RunMatrices(action);
     case ActionKind::kOptimizer:
       return Update(action);
     case ActionKind::kDrop:
@@ -331,6 +336,24 @@ void Executor::Update(const Action& action) {
     }
     step_->optimize(stream, update);
   }
+}
+
+void Executor::RunMatrices(const Action& action) {
+  Stream& stream = this->stream(action.stream);
+  const Use* const use = action.Find({Resource::kMatrixPieces, Resource::kMatrixOwned});
+  MatrixAction matrices{.kind = action.kind,
+                        .unit = action.unit,
+                        .slot = use->slot,
+                        .world = communicators_.Over(Group::kWorld)};
+  if (action.kind == ActionKind::kMatrixPieces) {
+    stream.Wait(copied_[action.unit]);  // Momentum changes here; the rest in Update().
+    for (const int f : FlatsOf(action)) {
+      if (!layout_.flat_parameters[f].dtypes.whole) continue;
+      matrices.shards.push_back(
+          {f, At({Resource::kGradientShard, action.unit}, f).view, memory_.coefficients[f]});
+    }
+  }
+  step_->matrices(stream, matrices);
 }
 
 // Embedding tables.

@@ -7,11 +7,14 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/fsdp/action.h"
 
 namespace fsdp {
 
+class Communicator;
 class ModelBuffer;
 class Parameter;
 struct EmbeddingTable;
@@ -36,6 +39,21 @@ struct ShardUpdate {
 
   // The memory to update of a shard from NewShards().
   View Shard(const View& shard) const { return in_memory ? in_memory(shard) : shard; }
+};
+
+// One action of the four on a unit's matrices that are updated whole (ActionKind::kMatrixPieces and
+// what follows). Buffers are the optimizer's: `slot` chooses among kMatrixSlots.
+struct MatrixAction {
+  ActionKind kind = ActionKind::kMatrixPieces;
+  int unit = 0, slot = 0;
+  // kMatrixPieces: by flat parameter of the unit with DTypes::whole.
+  struct Shard {
+    int flat = 0;
+    ConstView gradient;
+    ConstView coefficient;  // As in ShardUpdate.
+  };
+  std::vector<Shard> shards = {};
+  Communicator* world = nullptr;  // For kMatrixSend and kMatrixReturn: of all ranks.
 };
 
 // The update of this rank's embedding rows by one round of an exchange, as ops/row_adagrad.h takes

@@ -17,6 +17,7 @@ namespace fsdp {
 
 class Moves;
 class Parameter;
+struct ModelSegment;
 enum class Resource;
 struct DTypes;
 struct StorageRow;
@@ -25,12 +26,16 @@ struct StorageRow;
 // know.
 using DTypeRule = std::function<DTypes(const Parameter&)>;
 
+// Whether a trainable parameter of the segment is updated matrix by matrix (DTypes::whole).
+using WholeRule = std::function<bool(const ModelSegment&, const Parameter&)>;
+
 // Options that determine the step's schedule and memory, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
   ActivationOffload activation_offload = ActivationOffload::kNone;
   DTypeRule dtypes = nullptr;           // Null: from mixed_precision and state_dtype.
   DType state_dtype = DType::kFloat32;  // The optimizer's, except for parameters kept in fp32.
+  WholeRule whole = nullptr;            // Such parameters have flat parameters of their own.
 
   int64_t micro_batch_size = 1;                         // Rows of a micro-batch.
   int64_t sample_length = 1;                            // Argument of Model::Inputs().

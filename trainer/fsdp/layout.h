@@ -27,7 +27,7 @@ constexpr int64_t kParameterAlignment = 64;  // Elements.
 constexpr int64_t kShardAlignment = 256;     // Elements.
 
 // The dtypes in which a flat parameter is kept, computed and summed: five choices, none implied by
-// another. fp32 by default.
+// another. fp32 by default. The last two say how elements travel, and how they are updated.
 struct DTypes {
   DType master = DType::kFloat32;   // The optimizer updates it, a checkpoint holds it.
   DType state = DType::kFloat32;    // The optimizer's.
@@ -35,6 +35,7 @@ struct DTypes {
   DType grad = DType::kFloat32;     // Backward adds to it, before the reduction.
   DType reduce = DType::kFloat32;   // The gradient as it travels.
   bool quantized = false;           // Matrices travel in blocks that share a scale.
+  bool whole = false;               // Updated matrix by matrix (matrix_layout.h).
 
   bool operator==(const DTypes&) const = default;
 };

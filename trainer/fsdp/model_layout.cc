@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/fsdp/matrix_layout.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
@@ -93,7 +94,8 @@ std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout,
   return units;
 }
 
-std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) {
+std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes,
+                                   const WholeRule& whole) {
   std::vector<SegmentShape> shapes;
   std::set<const Parameter*> read_elsewhere;
   for (const ModelSegment& segment : model.segments()) {
@@ -105,6 +107,7 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) 
       shapes.back().parameters.push_back({p->name(), p->shape(), !p->trainable(),
                                           dtypes ? dtypes(*p) : DTypes(),
                                           read_elsewhere.contains(p)});
+      shapes.back().parameters.back().dtypes.whole = whole && p->trainable() && whole(segment, *p);
     }
     shapes.back().reads_shared =
         !segment.reads.empty() ||
@@ -114,7 +117,8 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes) 
 }
 
 Layout LayoutFor(const ExecutorOptions& options, const Model& model, int shards) {
-  return MakeLayout(ShapesOf(model, DTypeRuleOf(options)), options.auto_wrap, shards);
+  return MakeLayout(ShapesOf(model, DTypeRuleOf(options), options.whole), options.auto_wrap,
+                    shards);
 }
 
 Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<int> ranks) {
@@ -154,6 +158,9 @@ UnitRow RowOfUnit(const ExecutorOptions& options, const Layout& layout, int u,
   row.cast = schedule.shards == 1 && cast_in_gather && !on_host && !fetched &&
              std::ranges::any_of(layout.units[u].flat_parameters, is_cast);
   row.cast_frozen = row.cast && !casts_trained;
+  row.whole = schedule.mode == Mode::kTrain && std::ranges::any_of(trained, [&](int f) {
+                return layout.flat_parameters[f].dtypes.whole;
+              });
   return row;
 }
 
@@ -173,6 +180,9 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   for (int u = 0; u < std::ssize(layout.units); ++u) {
     schedule.units.push_back(
         RowOfUnit(options, layout, u, schedule, on_host.contains(u), fetched.contains(u)));
+  }
+  if (schedule.Any(&UnitRow::whole)) {
+    schedule.owners = MatrixLayout(model, layout, mesh.world_size()).OwnersHash();
   }
   schedule.backward_from = FirstTrainable(model);
   // Backward needs the last segments' activations again at once.

@@ -26,7 +26,8 @@ std::set<int> UnitsOnHost(const ExecutorOptions& options, const Layout& layout);
 // The units whose shards lie in host memory when they are gathered, in a step of `mode`.
 std::set<int> UnitsFetched(const ExecutorOptions& options, const Layout& layout, Mode mode);
 
-std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr);
+std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes = nullptr,
+                                   const WholeRule& whole = nullptr);
 
 // The model's layout over `shards` ranks, with the options' wrapping and dtypes.
 Layout LayoutFor(const ExecutorOptions& options, const Model& model, int shards);

@@ -7,6 +7,7 @@
 
 #include "trainer/core/check.h"
 #include "trainer/fsdp/action_list.h"
+#include "trainer/fsdp/device_updates.h"
 #include "trainer/fsdp/host_updates.h"
 #include "trainer/fsdp/rate_limiter.h"
 #include "trainer/fsdp/scheduled_runs.h"
@@ -409,16 +410,10 @@ class Builder {
     if (offloads_) clip.writes.push_back({Resource::kFactors});
     list_.Add(std::move(clip));
     tables_.Update();
-    for (const int u : OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()})) {
-      if (IsOnHost(u)) {
-        updates_.Update(u);
-        continue;
-      }
-      Uses uses{.reads = {scalars, {Resource::kGradientShard, u}},
-                .writes = {{Resource::kMaster, u}}};
-      if (!o_.units[u].cast) uses.writes.push_back({Resource::kComputeShard, u});
-      Add(ActionKind::kOptimizer, StreamId::kCompute, u, /*m=*/-1, std::move(uses));
-    }
+    const std::vector<int> order =
+        OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()});
+    DeviceUpdates on_device(o_, list_, order);
+    for (const int u : order) IsOnHost(u) ? updates_.Update(u) : on_device.Update(u);
   }
 
   struct Uses {

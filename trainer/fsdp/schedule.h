@@ -43,6 +43,12 @@
 //   beside the step itself, and written back behind them. An evaluation reads averages into the
 //   same slots, each ahead of its unit's fetch.
 //
+//   Matrices that are updated whole (UnitRow::whole): one rank, the owner, computes the update of a
+//   matrix from all of it. In the order of the updates a unit's pieces travel to the owners, are
+//   computed there and travel back. The pieces of the next unit travel beside the products of this
+//   one, and so do the results of the one before: three slots of each buffer (kMatrixSlots). One
+//   rank alone owns everything: nothing travels, and one slot is enough.
+//
 //   Offloaded activations leave behind their segment's forward, beside that of the next; they come
 //   back beside the backward of the segment behind theirs.
 //
@@ -75,6 +81,9 @@ enum class Mode { kTrain, kEval };  // kEval: forward only, also for sampling.
 // run.
 inline constexpr int64_t kMaxScheduledRuns = int64_t{1} << 17;
 
+// Slots of pieces of matrices, and of matrices with their owners, among several ranks.
+inline constexpr int kMatrixSlots = 3;
+
 // A unit, as the schedule sees it. Unit 0 is the root.
 struct UnitRow {
   bool trains = true;        // Has gradients.
@@ -83,6 +92,7 @@ struct UnitRow {
   bool copied = false;       // on_host: its weights come back in another dtype.
   bool cast = false;         // shards = 1: its gather is a cast, once a step.
   bool cast_frozen = false;  // cast: no parameter that is cast trains.
+  bool whole = false;        // Some of its matrices are updated whole, each by one rank.
   // The parts in which spilled shards are read, updated and written: in kTrain for units that are
   // on_host, in kEval, which reads averages, for fetched units. Each entry says whether the part
   // comes back in another dtype. Empty: nothing is spilled.
@@ -109,6 +119,7 @@ struct ScheduleOptions : FsdpOptions {
   std::vector<SegmentRow> segments = {};
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
+  uint64_t owners = 0;  // A hash of who owns which matrix; 0: none is updated whole.
   bool tables = false;  // Embedding tables outside the units: table_actions.h.
   bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
 

@@ -43,6 +43,8 @@ void ScheduleOptions::Check() const {
     require(unit.spilled.empty() || on_host,
             "spilled units are updated on the host, and evaluated where they are fetched");
     require(unit.trains || !unit.on_host, "what is frozen has no update");
+    require(!unit.whole || (unit.trains && !unit.on_host),
+            "matrices are updated whole where the device updates their unit");
     require(!unit.cast || !unit.on_host, "units on the host are cast where they are fetched");
   }
 }
@@ -53,6 +55,7 @@ std::string Schedule::ToString() const {
   if (shard_slots > 0) out << ", shard slots " << shard_slots;
   if (update_slots > 0) out << ", update slots " << update_slots;
   if (spill_slots > 0) out << ", spill slots " << spill_slots;
+  if (options.owners != 0) out << ", owners of matrices " << options.owners;
   out << "\n";
   for (size_t i = 0; i < actions.size(); ++i) {
     out << i << " " << fsdp::ToString(actions[i]) << "\n";

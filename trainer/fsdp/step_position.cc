@@ -72,6 +72,10 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
       return "backward";
     case ActionKind::kSumSquares:
     case ActionKind::kClip:
+    case ActionKind::kMatrixPieces:
+    case ActionKind::kMatrixSend:
+    case ActionKind::kMatrixUpdate:
+    case ActionKind::kMatrixReturn:
     case ActionKind::kOptimizer:
       return "update";
     default:

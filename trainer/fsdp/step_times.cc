@@ -35,6 +35,8 @@ StepClock::Part PartOf(const Action& action) {
     case ActionKind::kTableCheck:
     case ActionKind::kSumSquares:
     case ActionKind::kClip:
+    case ActionKind::kMatrixPieces:
+    case ActionKind::kMatrixUpdate:
     case ActionKind::kOptimizer:
     case ActionKind::kEnd:
       return &StepTimes::optimizer;

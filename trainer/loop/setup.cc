@@ -24,7 +24,7 @@ namespace {
 std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   std::vector<ParameterGroup> groups;
   for (const GroupRecipe& g : recipe.optimizer.groups) {
-    groups.push_back({g.match, g.weight_decay, g.lr_scale, g.frozen});
+    groups.push_back({g.match, g.weight_decay, g.lr_scale, g.frozen, g.rule});
   }
   return groups;
 }
@@ -67,10 +67,15 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<
     }
     model = std::move(adapted);
   }
-  for (const GroupMistake& mistake : FreezeParameters(*model, GroupsOf(recipe))) {
+  std::vector<GroupMistake> of_groups = FreezeParameters(*model, GroupsOf(recipe));
+  OptimizerOptions optimizer;
+  optimizer.kind = recipe.optimizer.name;
+  optimizer.groups = GroupsOf(recipe);
+  if (of_groups.empty()) of_groups = MuonMistakes(optimizer, *model);
+  for (const GroupMistake& mistake : of_groups) {
     const std::string list = "optimizer.groups";
     if (mistake.group < 0) {
-      mistakes.push_back({{list}, mistake.message});
+      mistakes.push_back({{list, "optimizer.name"}, mistake.message});
     } else {
       const std::string item = list + "[" + std::to_string(mistake.group) + "]";
       mistakes.push_back({{item + ".match", list}, mistake.message});
@@ -281,6 +286,8 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   options.optimizer.weight_decay = o.weight_decay;
   if (o.table_lr && o.lr > 0) options.optimizer.table_lr_scale = *o.table_lr / o.lr;
   options.optimizer.groups = GroupsOf(recipe);
+  options.optimizer.muon = o.muon;
+  e.whole = WholeRuleOf(options.optimizer);
   options.lr = LrScheduleFor(recipe);
   return options;
 }

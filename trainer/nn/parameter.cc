@@ -35,6 +35,14 @@ Parameter::Parameter(std::string name, const Shape& shape, std::vector<Parameter
   }
 }
 
+void Parameter::HoldsSideBySide(int layers) {
+  for (ParameterSlice& slice : slices_) {
+    FSDP_CHECK(layers >= 1 && slice.shape.rank() == 2 && slice.shape[1] % layers == 0)
+        << slice.name << " is " << slice.shape.ToString() << ", of " << layers << " layers";
+    slice.side_by_side = layers;
+  }
+}
+
 void Parameter::AddAdapter(const Adapter& adapter) {
   adapters_.push_back(adapter);
   adapter.a->is_adapter_ = adapter.b->is_adapter_ = true;

@@ -27,6 +27,9 @@ struct ParameterSlice {
   int64_t rows = 0;
   Init init = {};
   bool decay = false;  // Takes part in weight decay.
+  // Weights of so many linear layers side by side, each as wide as the others: GPT-2's c_attn,
+  // whose rows are inputs, has q, k and v in each row.
+  int side_by_side = 1;
   // Set by Parameter.
   int64_t begin = 0;  // The slice's first element in the parameter.
   Shape shape = {};   // [rows, and the parameter's other dimensions].
@@ -57,6 +60,10 @@ class Parameter {
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
   const std::vector<ParameterSlice>& slices() const { return slices_; }  // At least one.
+
+  // Says that each row has the weights of so many layers (ParameterSlice::side_by_side), which
+  // divide its width.
+  void HoldsSideBySide(int layers);
 
   // For the weight of a linear layer; a and b are in the same segment.
   void AddAdapter(const Adapter& adapter);

@@ -104,6 +104,14 @@ void SgdCpu(ThreadPool& pool, float momentum, const UpdateOperands& operands) {
               });
 }
 
+void MomentumCpu(ThreadPool& pool, const MomentumConstants& constants,
+                 const UpdateOperands& operands) {
+  UpdateShard(pool, operands, &UpdateKernels::momentum,
+              [&](float c, const ElementRule&, const UpdateFactors&) -> MomentumFactors {
+                return {.c = c, .fresh = constants.fresh, .ahead = constants.ahead};
+              });
+}
+
 constexpr std::initializer_list<DType> kKept = {DType::kFloat32, DType::kBFloat16};
 
 // Checks the operands. `states`: their names, as many as the rule keeps.
@@ -197,6 +205,22 @@ void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView f
   const auto momentum = static_cast<float>(options.momentum);
   operation.kernels.cpu = OnCpu(SgdCpu, momentum, operands);
   operation.kernels.cuda = OnCuda(SgdCuda, momentum, operands);
+  stream.Enqueue(std::move(operation));
+}
+
+void Momentum(Stream& stream, const MomentumOptions& options, uint64_t seed, ConstView rules,
+              ConstView factors, ConstView coefficient, ConstView g, View m, View u) {
+  constexpr const char* kOp = "momentum";
+  const Arguments args(kOp);
+  const UpdateOperands operands{rules, factors, coefficient, g, u, {m, View()}, {.seed = seed}};
+  args.CheckDType("u", u.dtype, {DType::kFloat32});
+  CheckUpdate(args, operands, {"m"});
+  args.Require(options.momentum >= 0 && options.momentum < 1, "momentum, want in [0, 1)");
+  const auto fresh = static_cast<float>(1 - options.momentum);
+  const MomentumConstants constants{fresh, options.nesterov ? fresh : 0};
+  Operation operation = UpdateOperation(kOp, operands, 6);
+  operation.kernels.cpu = OnCpu(MomentumCpu, constants, operands);
+  operation.kernels.cuda = OnCuda(MomentumCuda, constants, operands);
   stream.Enqueue(std::move(operation));
 }
 

@@ -1,5 +1,5 @@
-// The ops that update a flat shard: AdamW() and Sgd(). They share dtypes, rounding of results, and
-// extra outputs that are written in the same pass.
+// The ops that update a flat shard: AdamW(), Sgd() and Momentum(). They share dtypes, rounding of
+// results, and extra outputs that are written in the same pass.
 //   p        [n], fp32 or bf16: the master weights, a flat shard.
 //   states   [n], all fp32 or all bf16: the values that the rule keeps of an element.
 //   g        [n], fp32, bf16 or fp16, converted exactly.
@@ -81,6 +81,23 @@ struct SgdOptions {
 // momentum.
 void Sgd(Stream& stream, const SgdOptions& options, ConstView rules, ConstView factors,
          ConstView coefficient, ConstView g, View p, View b, const UpdateExtras& extras = {});
+
+// Momentum of gradients, and the update that Muon orthogonalises, in the order of
+// torch.optim.Muon. With c = coefficient[0]:
+//   m += (1 - momentum) (c g - m)
+//   u  = m + (1 - momentum) (c g - m)        with Nesterov's momentum; u = m without
+// The top describes g, the state m, skipping, padding and threads; u: [n], fp32, has p's place
+// there, and is computed from m before m is rounded. A skipped step leaves u as it is.
+
+struct MomentumOptions {
+  double momentum = 0.95;  // In [0, 1).
+  bool nesterov = true;
+};
+
+// rules, factors: as Sgd() takes them; of the rules only tensor and element count. 6 FLOPs per
+// element; with all operands in fp32, 20 bytes.
+void Momentum(Stream& stream, const MomentumOptions& options, uint64_t seed, ConstView rules,
+              ConstView factors, ConstView coefficient, ConstView g, View m, View u);
 
 }  // namespace fsdp
 

@@ -58,6 +58,14 @@ inline constexpr int kRulesOfLaunch = 64;
 
 [[gnu::weak]] void SgdCuda(CudaStreamHandle stream, float momentum, const UpdateOperands& operands);
 
+// MomentumOptions as the factors that kernels multiply with.
+struct MomentumConstants {
+  float fresh;  // 1 - momentum.
+  float ahead;  // 1 - momentum with Nesterov's momentum, otherwise 0.
+};
+[[gnu::weak]] void MomentumCuda(CudaStreamHandle stream, const MomentumConstants& constants,
+                                const UpdateOperands& operands);
+
 // step_parameters.h
 [[gnu::weak]] void UnpackStepInputsCuda(CudaStreamHandle stream, const ConstView& inputs,
                                         const View& mean_scale, const View& save);

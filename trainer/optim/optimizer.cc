@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "trainer/fsdp/executor.h"
 #include "trainer/nn/model.h"
@@ -14,6 +15,16 @@
 
 namespace fsdp {
 namespace {
+
+// For Sgd(), whose decay is part of what the learning rate multiplies: s r (O + d W / r).
+void ScaleUpdate(const MuonOptions& options, const Model& model, const ParameterSlice& slice,
+                 ElementRule& rule) {
+  int64_t outputs = slice.rows, inputs = slice.shape[1] / slice.side_by_side;
+  if (model.linear_layout() == WeightLayout::kInOut) std::swap(outputs, inputs);
+  const double adjusted = AdjustedLr(options.adjust_lr, outputs, inputs);
+  rule.lr_scale *= adjusted;
+  rule.weight_decay /= adjusted;
+}
 
 // The rules for the elements of this rank's shard, by flat parameter. Every rank has the same
 // number of rules, since one plan is for all; rules of slices on other ranks cover no element.
@@ -39,6 +50,7 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
           rule.weight_decay = group->weight_decay.value_or(rule.weight_decay);
           rule.lr_scale = group->lr_scale;
         }
+        if (flat.dtypes.whole) ScaleUpdate(options.muon, model, *part.slice, rule);
         rules.back().push_back(rule);
       }
     }
@@ -96,6 +108,10 @@ Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const 
   for (size_t i = 0; i < kept.size(); ++i) {
     state_.push_back({std::string(kept[i].name), shards[i]});
   }
+  for (const FlatParameter& flat : executor.layout().flat_parameters) {
+    whole_.push_back(flat.dtypes.whole);
+  }
+  if (std::ranges::any_of(whole_, std::identity())) muon_.emplace(options, executor, model);
 }
 
 void Optimizer::SetUpdates(Stream& stream, int64_t updates) {
@@ -106,9 +122,18 @@ void Optimizer::Begin(Stream& stream, ConstView inputs, ConstView coefficient) {
   DeriveUpdateFactors(stream, options_.beta1, options_.beta2, inputs, coefficient, counted_,
                       factors_);
   if (host_factors_.data != nullptr) Copy(stream, factors_, host_factors_);
+  if (muon_) muon_->Begin(stream, coefficient);
+}
+
+void Optimizer::RunMatrices(Stream& stream, const MatrixAction& action) {
+  muon_->Run(stream, action, {factors_, seed_}, rules_, state_[0].shards);
 }
 
 void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
+  if (whole_[update.flat]) {
+    const View average = options_.ema ? state_.back().shards[update.flat] : View();
+    return muon_->Step(stream, update, {factors_, seed_}, rules_[update.flat][0], average);
+  }
   ShardOperands operands{rules_[update.flat][update.part],
                          on_host_[update.flat] ? host_factors_ : factors_,
                          update.coefficient,

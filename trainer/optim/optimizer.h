@@ -4,10 +4,12 @@
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/fsdp/executor_callbacks.h"
+#include "trainer/optim/muon.h"
 #include "trainer/optim/update_rule.h"
 
 namespace fsdp {
@@ -37,6 +39,8 @@ class Optimizer {
   // Enqueues an update in one pass, which also writes the copy and the average. `stream`: the
   // device's, or the host's for a flat parameter that lies in host memory.
   void Step(Stream& stream, const ShardUpdate& update);
+  // Enqueues an action on matrices, where Muon updates some.
+  void RunMatrices(Stream& stream, const MatrixAction& action);
   // Updates rows of embedding tables by row-wise Adagrad, whatever the kind.
   void StepRows(Stream& stream, const RowUpdate& update) const;
   const std::vector<ShardState>& state() const { return state_; }
@@ -49,6 +53,8 @@ class Optimizer {
   std::vector<std::vector<View>> rules_;  // By flat parameter and part.
   std::vector<bool> on_host_;             // By flat parameter: whether the host updates it.
   std::vector<ShardState> state_;         // In the order of KeptStates().
+  std::optional<Muon> muon_;              // Where flat parameters are updated whole.
+  std::vector<bool> whole_;               // By flat parameter.
 };
 
 }  // namespace fsdp

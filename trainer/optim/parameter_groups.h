@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/optim/kind.h"
+
 namespace fsdp {
 
 class Model;
@@ -17,6 +19,7 @@ struct ParameterGroup {
   std::optional<double> weight_decay;  // For all that match, biases and norms included.
   double lr_scale = 1;                 // Multiplies the learning rate.
   bool frozen = false;                 // Not trained: no gradient, no optimizer state.
+  std::optional<GroupRule> rule = {};  // Instead of the optimizer's.
 };
 
 // The first group that matches, null where none does.

@@ -1,5 +1,5 @@
-// The optimizers: the state that each keeps of an element, and its op. They need only an element
-// and its gradient, which any flat shard has; none needs a row or a matrix.
+// The optimizers: the state that each keeps of an element, and its op. An op needs only an element
+// and its gradient, which any flat shard has. Muon alone needs whole matrices: muon.h.
 // Tests: tests/trainer/optim/optimizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_UPDATE_RULE_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_UPDATE_RULE_H_
@@ -24,6 +24,7 @@ struct OptimizerOptions {
   Kind kind = Kind::kAdamW;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.
+  MuonOptions muon;                              // Muon, which has AdamW's options for the rest.
   std::optional<double> ema;                     // Decay of the averaged masters; none without.
   double weight_decay = 0.1;                     // On slices with ParameterSlice::decay.
   std::vector<ParameterGroup> groups;
@@ -36,12 +37,17 @@ struct OptimizerOptions {
 struct KeptState {
   std::string_view name;           // As in checkpoints.
   DType DTypes::*dtype = nullptr;  // The flat parameter's; null: fp32.
+  bool of_whole = true;            // Kept for flat parameters with DTypes::whole, too.
 
-  DType In(const DTypes& dtypes) const { return dtype ? dtypes.*dtype : DType::kFloat32; }
+  // Null: no such flat parameter has it.
+  std::optional<DType> In(const DTypes& dtypes) const {
+    if (dtypes.whole && !of_whole) return std::nullopt;
+    return dtype ? dtypes.*dtype : DType::kFloat32;
+  }
 };
 
 // The states kept beside the master: "m" and "v", or "momentum", or nothing; then "ema" where
-// masters are averaged.
+// masters are averaged. Matrices that Muon updates have no "v".
 std::vector<KeptState> KeptStates(const OptimizerOptions& options);
 
 struct ShardOperands {
@@ -49,7 +55,7 @@ struct ShardOperands {
   ConstView factors;  // From DeriveUpdateFactors(), with the same betas.
   ConstView coefficient, gradient;
   View master;
-  std::vector<View> kept;  // In the order of KeptStates().
+  std::vector<View> kept;  // In the order of KeptStates(). Not of what Muon updates whole.
   View copy = {};          // The master in another dtype; empty: none is wanted.
 };
 

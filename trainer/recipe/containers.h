@@ -71,17 +71,17 @@ Type<std::vector<V>> ListOf(const Type<V>& item) {
   return Type<List>(ListOfSize(item, std::nullopt, kOps));
 }
 
-template <typename V>
-Type<std::array<V, 2>> PairOf(const Type<V>& item) {
-  using Pair = std::array<V, 2>;
+template <size_t n, typename V>
+Type<std::array<V, n>> ArrayOf(const Type<V>& item) {
+  using Array = std::array<V, n>;
   static constexpr ListOps kOps = {
-      [](const void*) { return size_t{2}; },
+      [](const void*) { return n; },
       [](const void* list, size_t i) -> const void* {
-        return &(*static_cast<const Pair*>(list))[i];
+        return &(*static_cast<const Array*>(list))[i];
       },
-      [](size_t) -> std::shared_ptr<void> { return std::make_shared<Pair>(); },
-      [](void* to, void* from) { *static_cast<Pair*>(to) = *static_cast<Pair*>(from); }};
-  return Type<Pair>(ListOfSize(item, 2, kOps));
+      [](size_t) -> std::shared_ptr<void> { return std::make_shared<Array>(); },
+      [](void* to, void* from) { *static_cast<Array*>(to) = *static_cast<Array*>(from); }};
+  return Type<Array>(ListOfSize(item, n, kOps));
 }
 
 // A map whose keys are free, but not empty.

@@ -224,6 +224,7 @@ struct GroupRecipe {
   std::optional<double> weight_decay;
   double lr_scale = 1;
   bool frozen = false;
+  std::optional<GroupRule> rule;  // Instead of optimizer.name's.
 
   bool operator==(const GroupRecipe&) const = default;
 };
@@ -240,6 +241,7 @@ struct OptimizerRecipe {
   DType state_dtype = DType::kFloat32;
   std::optional<double> table_lr;  // For embedding tables; lr where empty.
   std::vector<GroupRecipe> groups;
+  MuonOptions muon;
 
   bool operator==(const OptimizerRecipe&) const = default;
 };
@@ -345,7 +347,11 @@ constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }
 constexpr auto NamesOf(OptimizerRecipe::Kind) {
-  return std::to_array<std::string_view>({"adamw", "sgd"});
+  return std::to_array<std::string_view>({"adamw", "sgd", "muon"});
+}
+constexpr auto NamesOf(GroupRule) { return std::to_array<std::string_view>({"adamw"}); }
+constexpr auto NamesOf(AdjustLr) {
+  return std::to_array<std::string_view>({"original", "match_rms_adamw"});
 }
 constexpr auto NamesOf(ScheduleRecipe::Kind) {
   return std::to_array<std::string_view>({"cosine", "linear", "wsd", "constant"});

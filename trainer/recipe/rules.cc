@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/shape.h"
+#include "trainer/core/units.h"
 #include "trainer/data/mixture.h"
 #include "trainer/ops/update.h"
 #include "trainer/recipe/data_source.h"
@@ -282,6 +283,19 @@ void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed, bool
                 "the smallest scale is above the first");
 }
 
+void CheckMuon(Rules& rules, const Recipe& recipe) {
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const bool muon = optimizer.name == OptimizerRecipe::Kind::kMuon;
+  rules.Require(!muon || optimizer.muon.ns_coefficients[0] > 0, {"optimizer.muon.ns_coefficients"},
+                "the first coefficient is " + Shortest(optimizer.muon.ns_coefficients[0]) +
+                    ", want above 0: the iteration multiplies a small matrix by it");
+  rules.Require(!muon || !recipe.fsdp.cpu_offload.optimizer,
+                {"fsdp.cpu_offload.optimizer", "optimizer.name"},
+                "`muon` computes on the device with whole matrices, but fsdp.cpu_offload.optimizer "
+                "leaves masters and state with the host: set that to false, or optimizer.name to "
+                "adamw");
+}
+
 void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
   const FsdpOptions& fsdp = recipe.fsdp;
   rules.Require(
@@ -396,14 +410,17 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                     made_by + "`, name the tokenizer.json or .model that made them)");
 
   const OptimizerRecipe& optimizer = recipe.optimizer;
-  rules.Require(optimizer.name != OptimizerRecipe::Kind::kAdamW || optimizer.eps >= kMinAdamWEps,
+  rules.Require(optimizer.name == OptimizerRecipe::Kind::kSgd || optimizer.eps >= kMinAdamWEps,
                 {"optimizer.eps"}, AdamWEpsMessage(optimizer.eps));
+  CheckMuon(rules, recipe);
   rules.Require(!recipe.eval.ema || recipe.train.ema, {"eval.ema", "train.ema"},
                 "eval.ema is true, but train.ema is null: there is no average to evaluate");
   rules.Require(
       recipe.optimizer.name == OptimizerRecipe::Kind::kSgd || recipe.optimizer.momentum == 0,
       {"optimizer.momentum", "optimizer.name"},
-      "optimizer.momentum belongs to `sgd`, but optimizer.name is `adamw`");
+      "optimizer.momentum belongs to `sgd`, but optimizer.name is `" +
+          std::string(Name(optimizer.name)) + "`" +
+          (optimizer.name == OptimizerRecipe::Kind::kMuon ? ": set optimizer.muon.momentum" : ""));
 
   CheckPrecision(rules, recipe.fsdp.mixed_precision, recipe.run.deterministic);
   CheckPaperRuntime(rules, recipe);

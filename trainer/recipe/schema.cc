@@ -25,6 +25,9 @@ Type<GroupRecipe> GroupType() {
           "Multiplies the learning rate."),
       Key("frozen", &R::frozen, Boolean(),
           "true: not trained, with neither gradient nor optimizer state."),
+      Key("rule", &R::rule, Nullable(OneOf<GroupRule>()),
+          "adamw: updated by AdamW where optimizer.name is muon, all slices of a matrix or none. "
+          "null: by optimizer.name's rule. Other optimizers do not read it."),
   });
 }
 
@@ -136,18 +139,46 @@ Type<EvalRecipe> EvalType() {
   });
 }
 
+namespace {
+
+Type<MuonOptions> MuonType() {
+  using R = MuonOptions;
+  return Map<R>({
+      Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1, .fp32 = true}),
+          "Decay of the mean of gradients."),
+      Key("nesterov", &R::nesterov, Boolean(), "true: Nesterov's momentum."),
+      Key("ns_steps", &R::ns_steps, Integer(1, 100), "Steps of Newton and Schulz's iteration."),
+      Key("ns_coefficients", &R::ns_coefficients, ArrayOf<3>(Number({.fp32 = true})),
+          "The iteration's a, b and c: X becomes a X + (b A + c A^2) X, with A = X X^T. a is above "
+          "0."),
+      Key("ns_dtype", &R::ns_dtype, Nullable(OneOf<DType>({"fp32", "bf16"}, Later())),
+          "dtype of the iteration, and of what ranks send each other for it. null: fp32 if "
+          "fsdp.mixed_precision.param_dtype is fp32, otherwise bf16."),
+      Key("adjust_lr", &R::adjust_lr, OneOf<AdjustLr>(),
+          "The factor of a matrix's learning rate. original: the root of outputs / inputs, "
+          "at least 1. match_rms_adamw: 0.2 times the root of the larger of the two, so that "
+          "AdamW's rate fits."),
+  });
+}
+
+}  // namespace
+
 Type<OptimizerRecipe> OptimizerType() {
   using R = OptimizerRecipe;
   return Map<R>({
-      Key("name", &R::name, OneOf<R::Kind>(), "The update rule."),
+      Key("name", &R::name, OneOf<R::Kind>(),
+          "The update rule. muon: for the weights of linear layers in blocks; all else is updated "
+          "as by "
+          "adamw."),
       Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Highest learning rate."),
-      Key("betas", &R::betas, PairOf(Number({.at_least = 0, .below = 1, .fp32 = true})),
-          "adamw: decay of the first and of the second moment. sgd does not read it."),
+      Key("betas", &R::betas, ArrayOf<2>(Number({.at_least = 0, .below = 1, .fp32 = true})),
+          "adamw, muon: decay of the first and of the second moment. sgd does not read it."),
       Key("eps", &R::eps, Number({.at_least = 0, .fp32 = true}),
-          "adamw: added to the root of the second moment; at least 1.2e-38, the smallest normal "
+          "adamw, muon: added to the root of the second moment; at least 1.2e-38, the smallest "
+          "normal "
           "number of fp32. sgd does not read it."),
       Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1, .fp32 = true}),
-          "sgd: decay of the momentum. 0: no momentum. adamw takes only 0."),
+          "sgd: decay of the momentum. 0: no momentum. adamw and muon take only 0."),
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
           "Weight decay of matrices and embeddings. Biases and norms have none."),
       Key("state_dtype", &R::state_dtype, OneOf<DType>({"fp32", "bf16"}, Later({"8bit"})),
@@ -159,6 +190,9 @@ Type<OptimizerRecipe> OptimizerType() {
           "null: lr."),
       Key("groups", &R::groups, ListOf(GroupType()),
           "Parameters with settings of their own. The first group that matches a name counts."),
+      Key("muon", &R::muon, MuonType(),
+          "muon: settings of its matrices, the weights of linear layers in blocks. adamw and sgd "
+          "do not read them."),
   });
 }
 

@@ -115,6 +115,21 @@ double Network::AllReduceSeconds(const Reach& reach, double bytes) const {
   return std::min(2 * ring, TreeSeconds(reach, bytes));
 }
 
+namespace {
+
+// An uneven exchange lasts as long as its busiest rank sends or receives.
+double BytesOfBusiest(const ExchangeLayout& layout, DType dtype) {
+  int64_t most = 0;
+  for (int r = 0; r < layout.size(); ++r) {
+    most = std::max({most, layout.ToOthers(r), layout.FromOthers(r)});
+  }
+  // In an even exchange a rank keeps a part of all that it has for itself.
+  const double even = static_cast<double>(layout.size()) / std::max(1, layout.size() - 1);
+  return static_cast<double>(most * SizeOf(dtype)) * even;
+}
+
+}  // namespace
+
 SimWork Network::WorkOf(const Reach& reach, const CollectiveCall& call) const {
   SimWork work;
   if (reach.size == 1) return work;
@@ -130,7 +145,8 @@ SimWork Network::WorkOf(const Reach& reach, const CollectiveCall& call) const {
       work.seconds = AllReduceSeconds(reach, bytes);
       break;
     case Collective::kAllToAll:
-      work.seconds = ExchangeSeconds(reach, bytes * reach.size);
+      work.seconds = ExchangeSeconds(
+          reach, call.layout ? BytesOfBusiest(*call.layout, call.dtype) : bytes * reach.size);
       break;
     case Collective::kBroadcast:
       work.seconds = RingSeconds(reach, bytes);

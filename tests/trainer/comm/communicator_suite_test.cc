@@ -186,6 +186,77 @@ TEST_P(CommunicatorSuite, ExchangesAllToAll) {
   });
 }
 
+// Counts of a layout: of every pair another one, none for some, and much more than a staging buffer
+// for one. The same elements of the last rank go to everybody.
+ExchangeLayout Uneven(int size, int64_t largest) {
+  std::vector<int64_t> counts, begins;
+  for (int from = 0; from < size; ++from) {
+    int64_t begin = 3;
+    for (int to = 0; to < size; ++to) {
+      const int64_t count = (from + 2 * to) % 3 == 0 ? 0 : 7 * from + 13 * to + 1;
+      counts.push_back(from == size - 1 ? 50 : from == 0 && to == size / 2 ? largest : count);
+      begins.push_back(from == size - 1 ? 5 : begin);
+      begin += counts.back() + 1;
+    }
+  }
+  return ExchangeLayout(size, counts, begins);
+}
+
+TEST_P(CommunicatorSuite, ExchangesUnevenCounts) {
+  ExpectAllFine([](Rank& rank) -> std::string {
+    Device& device = *rank.device;
+    const auto stream = device.CreateStream("comm");
+    const auto comm = rank.join("exchange", Patient());
+    Traffic traffic;
+    comm->CountIn(&traffic);
+    const ExchangeLayout nothing(rank.size, std::vector<int64_t>(rank.size * rank.size));
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const ExchangeLayout small = Uneven(rank.size, 0), large = Uneven(rank.size, 300001);
+      for (const ExchangeLayout* layout : {&small, &nothing, &large}) {
+        const int64_t element = SizeOf(dtype);
+        // More than the layout asks for: what is behind it stays.
+        const int64_t arrives = layout->OutElements(rank.rank);
+        Tensor in(device, dtype, layout->InElements(rank.rank) + 2),
+            out(device, dtype, arrives + 4);
+        std::memcpy(HostAddress(in.view().data), BytesOf(rank.rank), in.view().bytes());
+        out.FillPeriodic([](int64_t) { return 1; });
+        traffic.Clear();
+        const int64_t before = comm->bytes_given(Collective::kAllToAll);
+        comm->Exchange(*stream, *layout, in.view(), out.view());
+        stream->Synchronize();
+        for (int r = 0; r < rank.size; ++r) {
+          const Stretch sent = layout->Sent(r, rank.rank), came = layout->Arrived(rank.rank, r);
+          out.RequireBytes(came.begin * element, came.count * element,
+                           BytesOf(r) + sent.begin * element,
+                           Describe("exchange", dtype, came.count, false));
+        }
+        out.RequirePeriodic(
+            arrives, 4, [](int64_t) { return 1; }, "behind what arrives");
+        const int64_t want = layout->ToOthers(rank.rank) * element;
+        Require(traffic.Read().of(Collective::kAllToAll) == want, "others took another number");
+        Require(comm->bytes_given(Collective::kAllToAll) - before == want, "planned another");
+      }
+    }
+    return "";
+  });
+}
+
+TEST_P(CommunicatorSuite, RanksWithDifferentLayoutsEnd) {
+  if (size() == 1) return;
+  const std::vector<Outcome> outcomes = Run([](Rank& rank) -> std::string {
+    const auto stream = rank.device->CreateStream("comm");
+    const auto comm = rank.join("layouts", Patient());
+    std::vector<int64_t> counts(rank.size * rank.size, 2);
+    counts[rank.rank == 1 ? 1 : rank.size] = 3;  // The same sum; from 0 to 1, and from 1 to 0.
+    const ExchangeLayout layout(rank.size, counts);
+    Tensor in(*rank.device, DType::kFloat32, 64), out(*rank.device, DType::kFloat32, 64);
+    comm->Exchange(*stream, layout, in.view(), out.view());
+    stream->Synchronize();
+    return "";
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_NE(outcome.error, "");
+}
+
 TEST_P(CommunicatorSuite, BroadcastsFromEveryRoot) {
   ExpectAllFine([](Rank& rank) -> std::string {
     Device& device = *rank.device;

@@ -25,6 +25,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/slot_places.h"
+#include "trainer/optim/muon.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp {
@@ -91,6 +92,7 @@ class Runner {
         meshes_{MeshFor(executor, world - 1, world), MeshFor(executor, 0, world)} {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
+    if (executor.whole) options_.optimizer.kind = OptimizerKind::kMuon;
     options_.executor.sample_length = 3;
     options_.global_batch_size = world * executor.micro_batches;
     plan_ = PlanMemory(*model_, options_, world, /*traffic=*/nullptr, device_);
@@ -594,6 +596,13 @@ TEST(Snapshot, RacesWithNoUpdate) {
       }
     }
   }
+  OptimizerOptions muon;
+  muon.kind = OptimizerKind::kMuon;
+  ExecutorOptions o;
+  o.whole = WholeRuleOf(muon);
+  Runner runner(SmallConfig(), o, /*world=*/2, {});
+  runner.TakeSnapshots();
+  EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << "muon";
 }
 
 // The workspaces and the host's copies of a GPU.
@@ -613,6 +622,35 @@ TEST(WaitDeletion, MemoryOfAGpu) {
     }
   }
   EXPECT_GE(totals.schedules, kUnderAsan ? 0 : 8);
+}
+
+// Pieces, owned matrices and results of three units, in as many slots, on two streams.
+TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
+  OptimizerOptions muon;
+  muon.kind = OptimizerKind::kMuon;
+  Totals totals;
+  std::set<uint64_t> seen;
+  for (const int world : {1, 2, 4}) {
+    for (const Strategy strategy :
+         {Strategy::kFullShard, Strategy::kNoShard, Strategy::kHybridShard}) {
+      // The last of four shards has none of so few elements.
+      if ((world == 4) != IsHybrid(strategy)) continue;
+      for (const int communicators : {1, 2}) {
+        ExecutorOptions o;
+        o.whole = WholeRuleOf(muon);
+        o.sharding_strategy = strategy;
+        if (IsHybrid(strategy)) o.shard_size = 2;
+        o.communicators = communicators;
+        Runner runner(SmallConfig(), o, world, {});
+        const Schedule schedule = runner.Of(Mode::kTrain);
+        ++totals.schedules;
+        ASSERT_EQ(runner.FirstRace(Mode::kTrain, schedule), "") << schedule.ToString();
+        LeaveOutWaits(runner, Mode::kTrain, schedule, totals);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
 }
 
 // Parts of units, whole units, and all before the last block.

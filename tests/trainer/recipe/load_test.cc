@@ -236,10 +236,11 @@ INSTANTIATE_TEST_SUITE_P(
         {"OpenEnd", "optimizer: {betas: [0.9, 1]}",
          "r.yaml:3:26: optimizer.betas[1]: want a number of at least 0 and below 1, got 1"},
         {"Name", "optimizer: {name: adam}",
-         "r.yaml:3:19: optimizer.name: want `adamw` or `sgd`, got the text `adam`; did you mean "
+         "r.yaml:3:19: optimizer.name: want `adamw`, `sgd` or `muon`, got the text `adam`; did you "
+         "mean "
          "`adamw`?"},
         {"NameOfAnotherType", "optimizer: {name: 3}",
-         "r.yaml:3:19: optimizer.name: want `adamw` or `sgd`, got 3"},
+         "r.yaml:3:19: optimizer.name: want `adamw`, `sgd` or `muon`, got 3"},
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
         // Names that are known and not in this version.
@@ -328,6 +329,16 @@ INSTANTIATE_TEST_SUITE_P(
          "evaluate"},
         {"EmaWithoutEnd", "train: {ema: {decay: 1}}",
          "r.yaml:3:22: train.ema.decay: want a number of at least 0 and below 1, got 1"},
+        {"MomentumOfSgdWithMuon", "optimizer: {name: muon, momentum: 0.9}",
+         "r.yaml:3:35: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
+         "is `muon`: set optimizer.muon.momentum"},
+        {"MuonsFirstCoefficient", "optimizer: {name: muon, muon: {ns_coefficients: [0, 1, 1]}}",
+         "r.yaml:3:49: optimizer.muon.ns_coefficients: the first coefficient is 0, want above 0: "
+         "the iteration multiplies a small matrix by it"},
+        {"MuonOnTheHost", "optimizer: {name: muon}\nfsdp: {cpu_offload: {optimizer: true}}",
+         "r.yaml:4:33: fsdp.cpu_offload.optimizer: `muon` computes on the device with whole "
+         "matrices, but fsdp.cpu_offload.optimizer leaves masters and state with the host: set "
+         "that to false, or optimizer.name to adamw"},
         {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
          "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
          "is `adamw`"},

@@ -108,7 +108,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(schema["properties"].size(), 10u);
   const Json& optimizer = schema["properties"]["optimizer"];
   EXPECT_EQ(optimizer["additionalProperties"], false);
-  EXPECT_EQ(optimizer["properties"]["name"]["enum"], Json({"adamw", "sgd"}));
+  EXPECT_EQ(optimizer["properties"]["name"]["enum"], Json({"adamw", "sgd", "muon"}));
   EXPECT_EQ(optimizer["properties"]["name"]["default"], "adamw");
   EXPECT_EQ(optimizer["properties"]["lr"]["default"], 3e-4);
   EXPECT_EQ(schema["properties"]["model"]["anyOf"],
@@ -442,7 +442,8 @@ void Reconcile(Json& recipe) {
   if (recipe["eval"]["every"] == 0 || recipe["checkpoint"]["keep_last"] == 0) {
     recipe["checkpoint"]["keep_best"] = 0;
   }
-  if (recipe["optimizer"]["name"] == "adamw") recipe["optimizer"]["momentum"] = 0.0;
+  if (recipe["optimizer"]["name"] != "sgd") recipe["optimizer"]["momentum"] = 0.0;
+  recipe["optimizer"]["muon"]["ns_coefficients"] = {3.5, -4.75, 2.0};
   Json& fsdp = recipe["fsdp"];
   Json& mixed = fsdp["mixed_precision"];
   for (const char* other : {"grad_dtype", "reduce_dtype", "master_dtype"}) {
@@ -451,6 +452,7 @@ void Reconcile(Json& recipe) {
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
   Json& offload = fsdp["cpu_offload"];
+  if (recipe["optimizer"]["name"] == "muon") offload["optimizer"] = false;
   if (fsdp["buffers"] == "caching") {
     offload["optimizer"] = false;
     recipe["train"]["activation_offload"] = "none";

@@ -108,7 +108,7 @@ uint64_t Tag(const CollectiveCall& call, uint64_t round, int from, int to) {
   uint64_t tag = 0;
   for (const uint64_t word :
        {call.sequence, static_cast<uint64_t>(call.kind), static_cast<uint64_t>(call.dtype),
-        static_cast<uint64_t>(call.root), static_cast<uint64_t>(call.n), round,
+        static_cast<uint64_t>(call.root), static_cast<uint64_t>(call.n), call.layout_hash, round,
         static_cast<uint64_t>(from), static_cast<uint64_t>(to)}) {
     tag = Mix(tag ^ word);
   }
@@ -243,7 +243,7 @@ void HostsTransport::PostSlices(const CollectiveCall& call, const std::byte* dat
                                 std::span<const Part> parts) {
   for (const int from : served_) {
     for (const int to : locals_) {
-      Receive(call, from, to, ArrivedFor(from, to, round()), parts[to].bytes);
+      Receive(call, from, to, ArrivedFor(from, to, round()), PairBytes(call, from, to));
     }
   }
   for (int i = 1; i < size(); ++i) {

@@ -46,6 +46,7 @@ void NcclCollectives::Run(CudaStreamHandle stream, const CollectiveCall& call) {
     case Collective::kAllReduce:
       return AllReduce(stream, call);
     case Collective::kAllToAll:
+      if (call.layout) return Exchange(stream, call);
       return Do(stream, "ncclAlltoAll", [&](const NcclLibrary& nccl, ncclComm_t comm) {
         return nccl.AlltoAll(call.in, call.out, call.n, type, comm, stream);
       });
@@ -158,6 +159,26 @@ void NcclCollectives::SumSlices(CudaStreamHandle stream, const CollectiveCall& c
     return first;
   });
   Sum(stream, call, data + rank_ * pitch * element, stride, n, out);
+}
+
+// Every pair of ranks is in the group, also where it has nothing: so ranks meet as in other calls.
+void NcclCollectives::Exchange(CudaStreamHandle stream, const CollectiveCall& call) {
+  Do(stream, "ncclSend and ncclRecv", [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    const ncclDataType_t type = TypeOf(call.dtype);
+    const int64_t element = SizeOf(call.dtype);
+    ncclResult_t first = nccl.GroupStart();
+    const auto keep = [&](ncclResult_t result) {
+      if (!Failed(first)) first = result;
+    };
+    for (int i = 0; i < size_; ++i) {
+      const int peer = (rank_ + i) % size_;
+      const Stretch sent = SentOf(call, rank_, peer), arrives = ArrivedOf(call, rank_, peer);
+      keep(nccl.Send(call.in + sent.begin * element, sent.count, type, peer, comm, stream));
+      keep(nccl.Recv(call.out + arrives.begin * element, arrives.count, type, peer, comm, stream));
+    }
+    keep(nccl.GroupEnd());
+    return first;
+  });
 }
 
 void NcclCollectives::SumWhole(CudaStreamHandle stream, const CollectiveCall& call, std::byte* data,

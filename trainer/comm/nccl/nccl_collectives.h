@@ -50,6 +50,7 @@ class NcclCollectives {
   // come into the staging memory, and are summed into `out` with its own.
   void SumSlices(CudaStreamHandle stream, const CollectiveCall& call, const std::byte* data,
                  int64_t pitch, int64_t n, std::byte* out);
+  void Exchange(CudaStreamHandle stream, const CollectiveCall& call);
   // Every rank's `n` elements of data, summed on every rank, in place.
   void SumWhole(CudaStreamHandle stream, const CollectiveCall& call, std::byte* data, int64_t n);
   void Sum(CudaStreamHandle stream, const CollectiveCall& call, const std::byte* own,

@@ -130,20 +130,33 @@ void StagedTransport::AllReduce(const CollectiveCall& call) {
 }
 
 void StagedTransport::AllToAll(const CollectiveCall& call) {
+  const int64_t element = SizeOf(call.dtype);
   InPieces(
-      call, call.bytes(), slice_bytes_,
-      [&](int64_t begin, int64_t bytes) {
-        for (int r = 0; r < size_; ++r) parts_[r] = {r * call.bytes() + begin, bytes};
+      call, MostForOne(call) * element, slice_bytes_,
+      [&](int64_t begin, int64_t) {
+        piece_ = begin;
+        for (int r = 0; r < size_; ++r) {
+          parts_[r] = {SentOf(call, rank_, r).begin * element + begin, PairBytes(call, rank_, r)};
+        }
         GiveSlices(call, call.in);
       },
       [&](int64_t begin, int64_t bytes, uint64_t round) {
-        const int64_t mine = rank_ * call.bytes() + begin;
-        CopyBytes(call.out + mine, call.in + mine, bytes);
-        for (int i = 1; i < size_; ++i) {
+        for (int i = 0; i < size_; ++i) {
           const int from = (rank_ + i) % size_;
-          CopyBytes(call.out + from * call.bytes() + begin, SliceOf(from, round), bytes);
+          const Stretch to = ArrivedOf(call, rank_, from);
+          const std::byte* slice =
+              i == 0 ? call.in + SentOf(call, rank_, rank_).begin * element + begin
+                     : SliceOf(from, round);
+          const int64_t count = std::clamp<int64_t>(to.count * element - begin, 0, bytes);
+          CopyBytes(call.out + to.begin * element + begin, slice, count);
         }
       });
+}
+
+int64_t StagedTransport::PairBytes(const CollectiveCall& call, int from, int to) const {
+  if (call.kind != Collective::kAllToAll) return parts_[to].bytes;
+  const int64_t all = SentOf(call, from, to).count * SizeOf(call.dtype);
+  return std::clamp<int64_t>(all - piece_, 0, slice_bytes_);
 }
 
 void StagedTransport::Broadcast(const CollectiveCall& call) {

@@ -77,6 +77,9 @@ class StagedTransport : public Transport {
   virtual void PostSlices(const CollectiveCall& call, const std::byte* data,
                           std::span<const Part> parts) = 0;
   virtual const std::byte* SliceOf(int from, uint64_t round) const = 0;
+  // Bytes that `from` posts for `to` in the PostSlices() that is being made. In an all-to-all they
+  // may differ from pair to pair.
+  int64_t PairBytes(const CollectiveCall& call, int from, int to) const;
 
  private:
   template <typename Post, typename Consume>
@@ -98,6 +101,7 @@ class StagedTransport : public Transport {
   const bool ahead_;
   uint64_t round_ = 0;
   std::vector<Part> parts_;  // By rank, of what is posted.
+  int64_t piece_ = 0;        // The byte of each slice of an all-to-all at which that begins.
   std::vector<const std::byte*> sources_;
 };
 

@@ -78,9 +78,12 @@ class ThreadTransport final : public Transport {
   void AllToAll(const CollectiveCall& call) {
     for (int i = 0; i < member_.size(); ++i) {
       const int peer = Peer(i);
-      CopyBytes(call.out + peer * call.bytes(),
-                member_.CallOf(peer).in + member_.rank() * call.bytes(), call.bytes());
-      Took(peer, call.bytes());
+      const int64_t element = SizeOf(call.dtype);
+      const Stretch from = SentOf(call, peer, member_.rank());
+      const Stretch to = ArrivedOf(call, member_.rank(), peer);
+      CopyBytes(call.out + to.begin * element, member_.CallOf(peer).in + from.begin * element,
+                to.count * element);
+      Took(peer, to.count * element);
     }
   }
 

@@ -139,6 +139,22 @@ struct SgdRule {
   Floats c, momentum, lr, weight_decay;
 };
 
+struct MomentumRule {
+  using Factors = MomentumFactors;
+  static constexpr int kStates = 1;
+
+  FSDP_ALWAYS_INLINE explicit MomentumRule(const MomentumFactors& f)
+      : c(AllFloats(f.c)), fresh(AllFloats(f.fresh)), ahead(AllFloats(f.ahead)) {}
+
+  FSDP_ALWAYS_INLINE void Update(Floats g, Floats& u, Floats& m, Floats&) const {
+    const Floats gradient = c * g;
+    m = Fma(fresh, gradient - m, m);
+    u = Fma(ahead, gradient - m, m);
+  }
+
+  Floats c, fresh, ahead;
+};
+
 using Schedules = DrawSchedule[3];  // For p and for each state.
 
 // Elements [at, at + kChunk) of t: the chunk of that number in their tensor.
@@ -249,8 +265,12 @@ void Sgd(const UpdateTensors& t, const UpdateRun& run, const SgdFactors& factors
   Update<SgdRule<true>>(t, run, factors);
 }
 
+void Momentum(const UpdateTensors& t, const UpdateRun& run, const MomentumFactors& factors) {
+  Update<MomentumRule>(t, run, factors);
+}
+
 }  // namespace
 
-const UpdateKernels FSDP_ISA(kUpdate) = {AdamW, Sgd};
+const UpdateKernels FSDP_ISA(kUpdate) = {AdamW, Sgd, Momentum};
 
 }  // namespace fsdp

@@ -45,9 +45,17 @@ struct SgdFactors {
   float weight_decay;
 };
 
+struct MomentumFactors {
+  float c;
+  float fresh;  // 1 - momentum.
+  float ahead;  // 1 - momentum, or 0.
+};
+
 struct UpdateKernels {
   void (*adamw)(const UpdateTensors& tensors, const UpdateRun& run, const AdamWFactors& factors);
   void (*sgd)(const UpdateTensors& tensors, const UpdateRun& run, const SgdFactors& factors);
+  void (*momentum)(const UpdateTensors& tensors, const UpdateRun& run,
+                   const MomentumFactors& factors);
 };
 
 extern const UpdateKernels kUpdateAvx2, kUpdateAvx512;

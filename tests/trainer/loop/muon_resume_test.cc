@@ -1,0 +1,97 @@
+// A run with Muon that stops and goes on: with the same bits, and with as many ranks as one likes.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/testing/fresh_directory.h"
+#include "tests/trainer/loop/checkpoint_files.h"
+#include "tests/trainer/loop/train_ranks.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/core/atomic_file.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
+
+namespace fsdp {
+namespace {
+
+using testing::CheckpointFiles;
+using testing::TrainRanks;
+using testing::UnusedPath;
+using Strings = std::vector<std::string>;
+
+Recipe Load(const std::string& run, const Strings& more) {
+  Strings all = {"run.dir=" + run};
+  all.insert(all.end(), more.begin(), more.end());
+  return ParseRecipe({{"r.yaml",
+                       "model: {family: gpt2, hidden_size: 24, num_hidden_layers: 2,\n"
+                       "        num_attention_heads: 3, vocab_size: 50,\n"
+                       "        max_position_embeddings: 8}\n"
+                       "data: {train: {source: synthetic}, seq_len: 8}\n"
+                       "run: {threads: 1, timeout_s: 60}\n"
+                       "train: {micro_batch_size: 2, global_batch_size: 6, ema: {decay: 0.9}}\n"
+                       "log: {every: 1}\n"
+                       "optimizer: {name: muon, lr: 0.01}\n"
+                       "checkpoint: {every: 2, keep_last: 9}\n"
+                       "schedule: {name: constant, warmup_steps: 0}\n"}},
+                     all);
+}
+
+void Train(const std::string& run, int world, int steps, Strings settings = {}) {
+  settings.push_back("train.steps=" + std::to_string(steps));
+  ASSERT_EQ(TrainRanks(world, Load(run, settings)), Strings(world, "0 "));
+}
+
+TEST(MuonResume, GoesOnWithTheSameBits) {
+  const std::string through = UnusedPath("through"), stopped = UnusedPath("stopped");
+  Train(through, 2, 4);
+  Train(stopped, 2, 2);
+  Train(stopped, 2, 4);
+  EXPECT_EQ(CheckpointFiles(stopped), CheckpointFiles(through));
+  // Matrices have one moment, all else two.
+  CheckpointReader reader(through + "/checkpoints/step_4");
+  int whole = 0;
+  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
+    whole += flat.dtypes.whole ? 1 : 0;
+    EXPECT_EQ(FlatHasState(flat, "v"), !flat.dtypes.whole) << flat.name;
+  }
+  EXPECT_EQ(whole, 2);
+}
+
+// Three ranks go on from what two have saved, to rounding as two would.
+TEST(MuonResume, AnyNumberOfRanksReadsTheState) {
+  const std::string two = UnusedPath("two"), three = UnusedPath("three");
+  Train(two, 2, 4);
+  Train(three, 2, 2);
+  Train(three, 3, 4);
+  const auto values = [&](const std::string& run, const char* state) {
+    CheckpointReader reader(run + "/checkpoints/step_4");
+    std::vector<float> all;
+    for (const FlatParameter& flat : reader.manifest().flat_parameters) {
+      for (const Placement& p : flat.parameters) {
+        std::vector<float> of(p.size());
+        reader.Read(
+            state, p.name, p.shape, 0,
+            View(reinterpret_cast<std::byte*>(of.data()), DType::kFloat32, Shape{p.size()}));
+        all.insert(all.end(), of.begin(), of.end());
+      }
+    }
+    return all;
+  };
+  for (const char* state : {"master", "m", "ema"}) {
+    const std::vector<float> want = values(two, state), got = values(three, state);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-3) << state << i;
+  }
+}
+
+TEST(MuonResume, AnotherOptimizerIsRefused) {
+  const std::string run = UnusedPath("other");
+  Train(run, 1, 2);
+  const std::string outcome =
+      TrainRanks(1, Load(run, {"train.steps=4", "optimizer.name=adamw"}))[0];
+  EXPECT_NE(outcome.find("has muon, the recipe has adamw"), std::string::npos) << outcome;
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,423 @@
+// Muon over all ranks of a world, from gradients that a formula gives to every element, against the
+// formula in float64 and against itself at other numbers of ranks.
+#include "trainer/optim/muon.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "models/gpt2/gpt2.h"
+#include "models/llama/llama.h"
+#include "tests/testing/tiny_run.h"
+#include "tests/trainer/comm/ranks.h"
+#include "trainer/comm/mesh_communicators.h"
+#include "trainer/core/atomic_file.h"
+#include "trainer/core/json_reader.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/pooled_allocator.h"
+#include "trainer/ops/cast.h"
+#include "trainer/ops/step_parameters.h"
+#include "trainer/optim/optimizer.h"
+#include "trainer/runtime/cpu/cpu_device.h"
+#include "trainer/runtime/kernel.h"
+
+namespace fsdp {
+namespace {
+
+using testing::Rank;
+using testing::TinyRun;
+using Values = std::map<std::string, std::vector<float>>;
+
+struct Case {
+  bool llama = false;
+  int world = 1;
+  ExecutorOptions executor = {};
+  OptimizerOptions optimizer = {};
+  float size = 1;                                  // The largest gradient.
+  std::vector<float> coefficients = {0.5f, 1, 2};  // By step.
+  double lr = 0.02;
+
+  Case() { optimizer.kind = OptimizerKind::kMuon; }
+  std::unique_ptr<Model> MakeModel() const {
+    if (llama) return std::make_unique<Llama>(TinyRun::TinyLlama());
+    return std::make_unique<Gpt2>(TinyRun::TinyConfig());
+  }
+};
+
+ParameterGroup Excepted(const std::string& match) {
+  ParameterGroup group;
+  group.match = match;
+  group.rule = GroupRule::kAdamW;
+  return group;
+}
+
+// In [-1, 1), exact in fp32: number() of tools/reference/muon.py.
+float Number(const std::string& name, int64_t element, int64_t step) {
+  uint32_t key = 7;
+  for (const char c : name) key = key * 31 + static_cast<unsigned char>(c);
+  uint32_t word = static_cast<uint32_t>(element) * 2654435761u +
+                  static_cast<uint32_t>(step) * 2246822519u + key * 3266489917u;
+  for (const uint32_t factor : {2246822519u, 3266489917u}) word = (word ^ (word >> 15)) * factor;
+  word ^= word >> 13;
+  return static_cast<float>(static_cast<int32_t>(word) >> 8) * 0x1p-23f;
+}
+
+std::vector<float> Floats(const View& shard) {
+  const View host = Host(shard);
+  std::vector<float> values(shard.NumElements());
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = shard.dtype == DType::kFloat32 ? host.As<float>()[i]
+                                               : static_cast<float>(host.As<BFloat16>()[i]);
+  }
+  return values;
+}
+
+// One rank's steps. Appends "<state>/<parameter>" with the rank's elements, NaN elsewhere.
+Values StepOnRank(const Case& c, Rank& rank) {
+  const std::unique_ptr<Model> model = c.MakeModel();
+  ExecutorOptions options = c.executor;
+  options.whole = WholeRuleOf(c.optimizer);
+  CpuDevice device;
+  PooledAllocator allocator(device);
+  const MeshCommunicators communicators(MeshFor(options, rank.rank, rank.size), /*queues=*/1,
+                                        [&](const std::string& name, const RankGroup& group) {
+                                          return rank.join_group(name, group, CommOptions());
+                                        });
+  Executor executor(device, allocator, *model, options, communicators);
+  Optimizer optimizer(c.optimizer, executor, *model);
+  executor.Initialize([](const Parameter& p, int64_t begin, std::span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = Number(p.name(), begin + i, 0);
+  });
+  executor.Synchronize();
+  Stream& stream = executor.compute();
+  const Layout& layout = executor.layout();
+  float factor = 1;
+  StepInputs step{.lr = c.lr};
+  const View inputs(reinterpret_cast<std::byte*>(&step), DType::kUInt8, BlockShape<StepInputs>());
+  const View coefficient(reinterpret_cast<std::byte*>(&factor), DType::kFloat32, Shape{1});
+  for (size_t s = 0; s < c.coefficients.size(); ++s) {
+    factor = c.coefficients[s];
+    for (int f = 0; f < static_cast<int>(layout.flat_parameters.size()); ++f) {
+      const View gradient = Host(executor.gradient(f));
+      std::vector<float> values(gradient.NumElements());
+      for (const Piece& p : PiecesOfShard(layout.flat_parameters[f], executor.shard_rank())) {
+        for (int64_t i = 0; i < p.count; ++i) {
+          values[p.at + i] = c.size * Number(p.parameter->name, p.begin + i, s + 1);
+        }
+      }
+      std::copy(values.begin(), values.end(), gradient.As<float>());
+    }
+    optimizer.Begin(stream, inputs, coefficient);
+    for (const Action& action : executor.schedule(Mode::kTrain).actions) {
+      const auto flats = [&] { return layout.TrainableFlatParameters(action.unit); };
+      const Use* const use = action.Find({Resource::kMatrixPieces, Resource::kMatrixOwned});
+      if (action.kind == ActionKind::kOptimizer) {
+        for (const int f : flats()) {
+          optimizer.Step(stream, {f, executor.master(f), executor.gradient(f), coefficient});
+        }
+      } else if (use != nullptr) {
+        MatrixAction matrices{.kind = action.kind,
+                              .unit = action.unit,
+                              .slot = use->slot,
+                              .world = communicators.Over(Group::kWorld)};
+        for (const int f : flats()) {
+          if (!layout.flat_parameters[f].dtypes.whole) continue;
+          matrices.shards.push_back({f, executor.gradient(f), coefficient});
+        }
+        optimizer.RunMatrices(stream, matrices);
+      }
+    }
+    executor.Synchronize();
+  }
+  Values values;
+  const auto collect = [&](const std::string& state, int f, const View& view) {
+    if (view.NumElements() == 0) return;
+    const std::vector<float> shard = Floats(view);
+    std::vector<bool> used(shard.size());
+    for (const Piece& p : PiecesOfShard(layout.flat_parameters[f], executor.shard_rank())) {
+      std::vector<float>& whole = values[state + "/" + p.parameter->name];
+      whole.resize(p.parameter->size(), std::nanf(""));
+      for (int64_t i = 0; i < p.count; ++i) {
+        whole[p.begin + i] = shard[p.at + i];
+        used[p.at + i] = true;
+      }
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      testing::Require(used[i] || shard[i] == 0, "padding of " + state);
+    }
+  };
+  for (int f = 0; f < static_cast<int>(layout.flat_parameters.size()); ++f) {
+    collect("master", f, executor.master(f));
+    for (const ShardState& state : optimizer.state()) collect(state.name, f, state.shards[f]);
+  }
+  return values;
+}
+
+// All elements, from whichever rank has them; replicas must have the same bits.
+Values Steps(const Case& c) {
+  std::vector<Values> ranks(c.world);
+  for (const testing::Outcome& outcome :
+       testing::RunThreadRanks(c.world, [&](Rank& rank) -> std::string {
+         ranks[rank.rank] = StepOnRank(c, rank);
+         return "";
+       })) {
+    EXPECT_EQ(outcome.error, "");
+  }
+  Values all;
+  for (const Values& own : ranks) {
+    for (const auto& [name, values] : own) {
+      std::vector<float>& whole = all[name];
+      whole.resize(values.size(), std::nanf(""));
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (std::isnan(values[i])) continue;
+        EXPECT_TRUE(std::isnan(whole[i]) || whole[i] == values[i]) << name << " " << i;
+        whole[i] = values[i];
+      }
+    }
+  }
+  for (const auto& [name, values] : all) {
+    EXPECT_TRUE(std::ranges::none_of(values, [](float v) { return std::isnan(v); })) << name;
+  }
+  return all;
+}
+
+using Matrix = std::vector<double>;
+
+Matrix Product(const Matrix& a, const Matrix& b, int64_t m, int64_t k, int64_t n) {
+  Matrix c(m * n);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t j = 0; j < n; ++j) c[i * n + j] += a[i * k + l] * b[l * n + j];
+    }
+  }
+  return c;
+}
+
+Matrix Turned(const Matrix& a, int64_t m, int64_t n) {
+  Matrix t(a.size());
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) t[j * m + i] = a[i * n + j];
+  }
+  return t;
+}
+
+Matrix Orthogonal(Matrix x, int64_t rows, int64_t cols) {
+  if (rows > cols) return Turned(Orthogonal(Turned(x, rows, cols), cols, rows), cols, rows);
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  for (double& v : x) v /= std::max(std::sqrt(squares), 1e-7);
+  for (int step = 0; step < 5; ++step) {
+    const Matrix gram = Product(x, Turned(x, rows, cols), rows, cols, rows);
+    Matrix factor = Product(gram, gram, rows, rows, rows);
+    for (size_t i = 0; i < factor.size(); ++i) factor[i] = -4.775 * gram[i] + 2.0315 * factor[i];
+    const Matrix more = Product(factor, x, rows, rows, cols);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + more[i];
+  }
+  return x;
+}
+
+// The masters of a parameter's columns [from, from + width) after the case's steps.
+Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitch, int64_t from,
+              int64_t width, int64_t first_row, double adjusted) {
+  Matrix w, m(rows * width);
+  const auto number = [&](int64_t i, int64_t step) {
+    return static_cast<double>(
+        Number(name, (first_row + i / width) * pitch + from + i % width, step));
+  };
+  for (int64_t i = 0; i < rows * width; ++i) w.push_back(number(i, 0));
+  for (size_t s = 0; s < c.coefficients.size(); ++s) {
+    Matrix u(m.size());
+    for (size_t i = 0; i < m.size(); ++i) {
+      const double g = c.coefficients[s] * c.size * number(i, s + 1);
+      const double mu = c.optimizer.muon.momentum;
+      m[i] += (1 - mu) * (g - m[i]);
+      u[i] = c.optimizer.muon.nesterov ? m[i] + (1 - mu) * (g - m[i]) : m[i];
+    }
+    const Matrix o = Orthogonal(u, rows, width);
+    for (size_t i = 0; i < w.size(); ++i) {
+      w[i] -= c.lr * (c.optimizer.weight_decay * w[i] + adjusted * o[i]);
+    }
+  }
+  return w;
+}
+
+void ExpectColumns(const std::vector<float>& got, const Matrix& want, int64_t pitch, int64_t from,
+                   int64_t width, int64_t first_row, const std::string& what) {
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const int64_t at = (first_row + static_cast<int64_t>(i) / width) * pitch + from +
+                       static_cast<int64_t>(i) % width;
+    worst = std::max(worst, std::abs(got[at] - want[i]));
+  }
+  EXPECT_LT(worst, 2e-5) << what;
+}
+
+// c_attn is [inputs, 3 outputs], c_fc [inputs, outputs]: rows are inputs.
+TEST(Muon, FollowsTheFormulaForEachMatrixOfGpt2) {
+  for (const AdjustLr how : {AdjustLr::kOriginal, AdjustLr::kMatchRmsAdamW}) {
+    Case c;
+    c.optimizer.muon.adjust_lr = how;
+    c.optimizer.muon.nesterov = how == AdjustLr::kOriginal;
+    const Values got = Steps(c);
+    const bool original = how == AdjustLr::kOriginal;
+    const std::string h = "transformer.h.1.";
+    for (int part = 0; part < 3; ++part) {
+      const std::string name = h + "attn.c_attn.weight";
+      ExpectColumns(got.at("master/" + name),
+                    Oracle(c, name, 24, 72, 24 * part, 24, 0, original ? 1 : 0.2 * std::sqrt(24)),
+                    72, 24 * part, 24, 0, name);
+    }
+    const std::string fc = h + "mlp.c_fc.weight", proj = h + "mlp.c_proj.weight";
+    const double large = 0.2 * std::sqrt(52.0);
+    ExpectColumns(got.at("master/" + fc),
+                  Oracle(c, fc, 24, 52, 0, 52, 0, original ? std::sqrt(52.0 / 24) : large), 52, 0,
+                  52, 0, fc);
+    ExpectColumns(got.at("master/" + proj), Oracle(c, proj, 52, 24, 0, 24, 0, original ? 1 : large),
+                  24, 0, 24, 0, proj);
+  }
+}
+
+// Rows are outputs, and q, k and v are rows of one parameter.
+TEST(Muon, FollowsTheFormulaForSlicesOfLlama) {
+  Case c;
+  c.llama = true;
+  c.optimizer.muon.adjust_lr = AdjustLr::kOriginal;
+  const Values got = Steps(c);
+  const auto is_qkv = [](const auto& entry) {
+    return entry.first.starts_with("master/model.layers.1.") && entry.second.size() == 120 * 24;
+  };
+  const auto qkv = std::ranges::find_if(got, is_qkv);
+  ASSERT_NE(qkv, got.end());
+  const std::string name = qkv->first.substr(7);
+  for (const auto& [first, rows] : {std::pair(0, 60), {60, 30}, {90, 30}}) {
+    ExpectColumns(qkv->second,
+                  Oracle(c, name, rows, 24, 0, 24, first, std::sqrt(std::max(1.0, rows / 24.0))),
+                  24, 0, 24, first, name);
+  }
+}
+
+TEST(Muon, AllElseIsUpdatedAsByAdamW) {
+  Case muon, adamw;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
+  muon.optimizer.groups = {Excepted("*.h.0.mlp.*.weight")};
+  const Values a = Steps(muon), b = Steps(adamw);
+  int same = 0;
+  for (const auto& [name, values] : b) {
+    const bool linear = name.find(".h.") != std::string::npos && values.size() >= 24 * 24;
+    const bool excepted = name.find(".h.0.mlp.") != std::string::npos;
+    if (linear && !excepted) {
+      EXPECT_EQ(a.contains(name), !name.starts_with("v/")) << name;
+      continue;
+    }
+    EXPECT_EQ(a.at(name), values) << name;
+    ++same;
+  }
+  EXPECT_GT(same, 30);
+}
+
+TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
+  for (const bool llama : {false, true}) {
+    for (const bool narrow : {false, true}) {
+      Case c;
+      c.llama = llama;
+      c.optimizer.seed = 5;
+      if (narrow) {
+        c.executor.state_dtype = DType::kBFloat16;
+        c.optimizer.muon.ns_dtype = DType::kBFloat16;
+        c.optimizer.ema = 0.9;
+      }
+      const Values one = Steps(c);
+      for (const int world : {2, 3, 4}) {
+        c.world = world;
+        EXPECT_EQ(Steps(c), one) << world;
+      }
+      c.executor.auto_wrap.policy = AutoWrap::kNone;
+      EXPECT_EQ(Steps(c), one) << "one unit";
+      c.executor.auto_wrap.policy = AutoWrap::kTransformerBlock;
+      c.world = 3;
+      c.executor.sharding_strategy = Strategy::kNoShard;
+      EXPECT_EQ(Steps(c), one) << "no_shard";
+      c.world = 4;
+      c.executor.sharding_strategy = Strategy::kHybridShard;
+      c.executor.shard_size = 2;
+      EXPECT_EQ(Steps(c), one) << "hybrid";
+    }
+  }
+}
+
+TEST(Muon, AZeroGradientAndASkippedStepMoveNothing) {
+  for (const bool skipped : {false, true}) {
+    Case c, none;
+    c.optimizer.weight_decay = none.optimizer.weight_decay = 0;
+    if (skipped) {
+      c.coefficients = {1, std::nanf(""), 2}, none.coefficients = {1, 2};
+    } else {
+      c.size = 0, none.coefficients = {};
+    }
+    // The gradients of a step follow its number: only those of the last step may differ.
+    if (skipped) c.coefficients = {1, std::nanf("")}, none.coefficients = {1};
+    for (const int world : {1, 2}) {
+      c.world = none.world = world;
+      EXPECT_EQ(Steps(c), Steps(none)) << skipped << " " << world;
+    }
+  }
+}
+
+// 20 steps beside torch.optim.Muon: as far from float64 as it is, or less.
+TEST(Muon, FollowsTorch) {
+  const auto file = TryParseJson(ReadWholeFile("tests/fixtures/muon/steps.json"));
+  ASSERT_TRUE(file);
+  for (const auto& [dtype, key, times] :
+       {std::tuple(DType::kFloat32, "float32", 4), {DType::kBFloat16, "bfloat16", 2}}) {
+    Case c;
+    c.world = 2;
+    c.lr = file->At("lr").Number();
+    c.coefficients.assign(file->At("steps").Integer(), 1);
+    c.optimizer.weight_decay = file->At("weight_decay").Number();
+    c.optimizer.muon.momentum = file->At("momentum").Number();
+    c.optimizer.muon.adjust_lr = AdjustLr::kOriginal;
+    c.optimizer.muon.ns_dtype = dtype;
+    const Values got = Steps(c);
+    for (const JsonValue& matrix : file->At("matrices").Elements()) {
+      const std::string name = matrix.At("name").Text();
+      const int64_t pitch = matrix.At("pitch").Integer(), width = matrix.At("width").Integer();
+      const std::vector<JsonValue> want = matrix.At("want").Elements();
+      double squares = 0;
+      for (int64_t i = 0; i < std::ssize(want); ++i) {
+        const int64_t at = i / width * pitch + matrix.At("column").Integer() + i % width;
+        const double error = got.at("master/" + name)[at] - want[i].Number();
+        squares += error * error;
+      }
+      const double mean = std::sqrt(squares / static_cast<double>(want.size()));
+      EXPECT_LT(mean, times * matrix.At(key).Number()) << name << " " << key;
+      std::printf("%s, %s: %.2f times torch's error\n", name.c_str(), key,
+                  mean / matrix.At(key).Number());
+    }
+  }
+}
+
+TEST(Muon, MistakesNameGroups) {
+  const Llama model(TinyRun::TinyLlama());
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kMuon;
+  EXPECT_TRUE(MuonMistakes(options, model).empty());
+  options.groups = {Excepted("*")};
+  ASSERT_EQ(MuonMistakes(options, model).size(), 1u);
+  EXPECT_EQ(MuonMistakes(options, model)[0].group, -1);
+  options.groups = {Excepted("*.0.*q_proj*")};
+  ASSERT_EQ(MuonMistakes(options, model).size(), 1u);
+  EXPECT_EQ(MuonMistakes(options, model)[0].group, 0);
+  EXPECT_NE(MuonMistakes(options, model)[0].message.find("k_proj"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fsdp

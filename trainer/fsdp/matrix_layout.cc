@@ -1,0 +1,174 @@
+#include "trainer/fsdp/matrix_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "trainer/core/philox.h"
+#include "trainer/nn/model.h"
+
+namespace fsdp {
+
+int64_t WholeMatrix::Before(int64_t end) const {
+  const int64_t at = std::max<int64_t>(0, end - begin);
+  const int64_t row = std::min(rows, at / pitch);
+  return row * width + (row < rows ? std::min(width, at % pitch) : 0);
+}
+
+double WholeMatrix::Work() const {
+  const auto m = static_cast<double>(std::min(rows, width));
+  const auto n = static_cast<double>(std::max(rows, width));
+  return m * m * (3 * n + m);
+}
+
+MatrixLayout::MatrixLayout(const Model& model, const Layout& layout, int world)
+    : shards_(layout.shards), world_(world), of_unit_(layout.units.size()) {
+  const bool rows_are_outputs = model.linear_layout() == WeightLayout::kOutIn;
+  std::map<std::string, const Parameter*> parameters;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) parameters[p->name()] = p;
+  }
+  for (const FlatParameter& flat : layout.flat_parameters) shard_sizes_.push_back(flat.shard_size);
+  for (int u = 0; u < std::ssize(layout.units); ++u) {
+    for (const int f : layout.TrainableFlatParameters(u)) {
+      const FlatParameter& flat = layout.flat_parameters[f];
+      if (!flat.dtypes.whole) continue;
+      for (const Placement& p : flat.parameters) {
+        for (const ParameterSlice& slice : parameters.at(p.name)->slices()) {
+          const int64_t pitch = slice.shape[1], width = pitch / slice.side_by_side;
+          for (int i = 0; i < slice.side_by_side; ++i) {
+            of_unit_[u].push_back(static_cast<int>(matrices_.size()));
+            matrices_.push_back({.name = slice.name,
+                                 .outputs = rows_are_outputs ? slice.rows : width,
+                                 .inputs = rows_are_outputs ? width : slice.rows,
+                                 .rows = slice.rows,
+                                 .width = width,
+                                 .begin = p.offset + slice.begin + i * width,
+                                 .pitch = pitch,
+                                 .flat = f,
+                                 .unit = u});
+          }
+        }
+      }
+    }
+  }
+  Deal();
+}
+
+void MatrixLayout::Deal() {
+  std::vector<int> order(matrices_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), [&](int i) { return matrices_[i].Work(); });
+  std::vector<double> work(world_);
+  for (const int i : order) {
+    WholeMatrix& matrix = matrices_[i];
+    for (int rank = 1; rank < world_; ++rank) {
+      const auto key = [&](int r) { return std::pair(work[r], -HeldOf(matrix, r % shards_)); };
+      if (key(rank) < key(matrix.owner)) matrix.owner = rank;
+    }
+    work[matrix.owner] += matrix.Work();
+  }
+}
+
+uint64_t MatrixLayout::OwnersHash() const {
+  std::string text;
+  for (const WholeMatrix& matrix : matrices_) {
+    text += matrix.name + " " + std::to_string(matrix.begin) + " " + std::to_string(matrix.owner) +
+            "\n";
+  }
+  return HashBytes(text);
+}
+
+MatrixPiece MatrixLayout::PieceOf(int matrix, int shard) const {
+  const WholeMatrix& of = matrices_[matrix];
+  const int64_t begin = shard * shard_sizes_[of.flat];
+  const int64_t first = of.Before(begin);
+  return {
+      .matrix = matrix, .first = first, .count = of.Before(begin + shard_sizes_[of.flat]) - first};
+}
+
+int64_t MatrixLayout::HeldOf(const WholeMatrix& matrix, int shard) const {
+  return PieceOf(static_cast<int>(&matrix - matrices_.data()), shard).count;
+}
+
+std::vector<MatrixPiece> MatrixLayout::Held(int unit, int rank) const {
+  std::vector<MatrixPiece> pieces;
+  int64_t packed = 0;
+  for (int owner = 0; owner < world_; ++owner) {
+    for (const int i : of_unit_[unit]) {
+      MatrixPiece piece = PieceOf(i, rank % shards_);
+      if (matrices_[i].owner != owner || piece.count == 0) continue;
+      piece.packed = std::exchange(packed, packed + piece.count);
+      pieces.push_back(piece);
+    }
+  }
+  return pieces;
+}
+
+std::vector<MatrixPiece> MatrixLayout::Owned(int unit, int rank) const {
+  std::vector<MatrixPiece> pieces;
+  int64_t packed = 0;
+  for (int shard = 0; shard < shards_; ++shard) {
+    for (const int i : of_unit_[unit]) {
+      MatrixPiece piece = PieceOf(i, shard);
+      if (matrices_[i].owner != rank || piece.count == 0) continue;
+      piece.packed = std::exchange(packed, packed + piece.count);
+      pieces.push_back(piece);
+    }
+  }
+  return pieces;
+}
+
+int64_t MatrixLayout::MostHeld() const {
+  int64_t most = 0;
+  for (const std::vector<int>& unit : of_unit_) {
+    for (int shard = 0; shard < shards_; ++shard) {
+      int64_t held = 0;
+      for (const int i : unit) held += PieceOf(i, shard).count;
+      most = std::max(most, held);
+    }
+  }
+  return most;
+}
+
+int64_t MatrixLayout::MostOwned() const {
+  int64_t most = 0;
+  for (const std::vector<int>& unit : of_unit_) {
+    std::vector<int64_t> owned(world_);
+    for (const int i : unit) owned[matrices_[i].owner] += matrices_[i].size();
+    most = std::max(most, std::ranges::max(owned));
+  }
+  return most;
+}
+
+// Rank `shard` of a copy and an owner exchange one stretch: it is one behind the other on both
+// sides, since both pack by matrix inside it.
+ExchangeLayout MatrixLayout::Exchange(int unit, bool back) const {
+  std::vector<std::vector<int64_t>> stretch(shards_, std::vector<int64_t>(world_));
+  for (int shard = 0; shard < shards_; ++shard) {
+    for (const int i : of_unit_[unit])
+      stretch[shard][matrices_[i].owner] += PieceOf(i, shard).count;
+  }
+  const int64_t entries = static_cast<int64_t>(world_) * world_;
+  std::vector<int64_t> counts(entries), begins(entries);
+  for (int rank = 0; rank < world_; ++rank) {
+    const int shard = rank % shards_;
+    int64_t held = 0;
+    for (int owner = 0; owner < world_; ++owner) {
+      const int64_t count = stretch[shard][owner];
+      if (back) {
+        counts[owner * world_ + rank] = count;
+        for (int s = 0; s < shard; ++s) begins[owner * world_ + rank] += stretch[s][owner];
+      } else {
+        const bool own_copy = rank / shards_ == owner / shards_;
+        counts[rank * world_ + owner] = own_copy ? count : 0;
+        begins[rank * world_ + owner] = held;
+      }
+      held += count;
+    }
+  }
+  return ExchangeLayout(world_, std::move(counts), std::move(begins));
+}
+
+}  // namespace fsdp

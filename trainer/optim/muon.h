@@ -1,0 +1,93 @@
+// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) as torch.optim.Muon has it, for the
+// matrices of a model (fsdp/matrix_layout.h). With G = coefficient times the gradient:
+//   M <- M + (1 - momentum) (G - M)
+//   U  = M + (1 - momentum) (G - M)            Nesterov; U = M without
+//   O  = the iteration of Newton and Schulz for U (ops/newton_schulz.h), in ns_dtype
+//   W <- W - s lr (weight_decay W + r O)       r: AdjustLr; s: the group's lr_scale
+// M, the state "m", lies in shards, as the masters do. A rank updates its elements of M and packs U
+// for the owners of matrices, in ns_dtype. An owner computes O of its matrices; all ranks that hold
+// elements of a matrix get those of O. An update therefore depends neither on the number of ranks,
+// nor on how shards cut a matrix, nor on who owns it.
+#ifndef FSDP_TRAIN_TRAINER_OPTIM_MUON_H_
+#define FSDP_TRAIN_TRAINER_OPTIM_MUON_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/core/view.h"
+#include "trainer/fsdp/executor_callbacks.h"
+#include "trainer/fsdp/executor_options.h"
+#include "trainer/fsdp/matrix_layout.h"
+#include "trainer/ops/matrix_pieces.h"
+#include "trainer/ops/newton_schulz.h"
+#include "trainer/optim/update_rule.h"
+#include "trainer/runtime/stream.h"
+
+namespace fsdp {
+
+class Executor;
+class Model;
+class Parameter;
+struct ModelSegment;
+
+// Whether Muon updates the parameter: the weight of linear layers in a block, no adapter's, without
+// a group whose rule is AdamW. All slices of a parameter are, or none.
+bool IsUpdatedWhole(const OptimizerOptions& options, const ModelSegment& segment,
+                    const Parameter& parameter);
+// The same for ExecutorOptions::whole; null where the options are not Muon's.
+WholeRule WholeRuleOf(const OptimizerOptions& options);
+// Empty where the options are not Muon's. Mistakes: a parameter with slices of a group of another
+// rule and others; nothing left that is updated whole.
+std::vector<GroupMistake> MuonMistakes(const OptimizerOptions& options, const Model& model);
+// The factor r of a matrix.
+double AdjustedLr(AdjustLr how, int64_t outputs, int64_t inputs);
+
+class Muon {
+ public:
+  // Takes its buffers, persistent, from the executor, on the device: a shard's update in fp32, the
+  // packed tensors in ns_dtype (one slot on one rank, kMatrixSlots on several), and the workspace
+  // of the largest matrix.
+  Muon(const OptimizerOptions& options, Executor& executor, const Model& model);
+
+  // Before all others of a step. coefficient: as Optimizer::Begin() has it.
+  void Begin(Stream& stream, ConstView coefficient);
+  struct Shared {
+    ConstView factors;
+    uint64_t seed = 0;
+  };
+  // rules, momentum: by flat parameter.
+  void Run(Stream& stream, const MatrixAction& action, const Shared& shared,
+           const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum);
+  // The update of a shard of matrices whose results have arrived in the unit's slot.
+  void Step(Stream& stream, const ShardUpdate& update, const Shared& shared, ConstView rules,
+            View average);
+
+ private:
+  void Pack(Stream& stream, const MatrixAction& action, const Shared& shared,
+            const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum);
+  void Compute(Stream& stream, const MatrixAction& action);
+  SpreadPiece InShard(const MatrixPiece& piece) const;
+
+  struct OfUnit {
+    std::vector<MatrixPiece> held, owned;
+    ExchangeLayout to_owners, from_owners;
+  };
+
+  const OptimizerOptions options_;
+  const MatrixLayout layout_;
+  const int rank_, shard_;
+  const bool alone_;  // One rank, which owns everything: nothing travels.
+  std::vector<int64_t> shard_sizes_;
+  std::vector<int> unit_of_flat_;
+  std::vector<OfUnit> units_;
+  std::vector<int> slots_;            // By unit: of the pieces that have come last.
+  View update_;                       // [the largest shard], fp32.
+  std::vector<View> pieces_, owned_;  // By slot.
+  View gate_;                         // [2], fp32: 1, or NaN in a step that is skipped; and 1.
+  NewtonSchulzWorkspace workspace_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_OPTIM_MUON_H_
