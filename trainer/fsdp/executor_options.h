@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "trainer/autograd/activation_options.h"
 #include "trainer/core/dtype.h"
@@ -25,12 +27,21 @@ struct StorageRow;
 // know.
 using DTypeRule = std::function<DTypes(const Parameter&)>;
 
+// The dtype of the optimizer's state for what a glob matches; empty: as without it.
+struct StateChoice {
+  std::string match;
+  std::optional<DType> dtype;
+};
+
 // Options that determine the step's schedule and memory, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
   Recompute recompute = Recompute::kNone;
   ActivationOffload activation_offload = ActivationOffload::kNone;
   DTypeRule dtypes = nullptr;           // Null: from mixed_precision and state_dtype.
   DType state_dtype = DType::kFloat32;  // The optimizer's, except for parameters kept in fp32.
+                                        // kUInt8: codes, for parameters that can have them.
+  // By the name of a parameter's first slice: the first that matches counts, before state_dtype.
+  std::vector<StateChoice> state_choices = {};
 
   int64_t micro_batch_size = 1;                         // Rows of a micro-batch.
   int64_t sample_length = 1;                            // Argument of Model::Inputs().
