@@ -94,14 +94,14 @@ TEST(Cli, NumbersThatAreNoneAreUsageErrors) {
 TEST(Cli, ConfigCheckListsEveryMistakeOnce) {
   const std::string bad = Write("bad.yaml", "train: {steps: x}\n");
   const Result result = Call("config check --config " + Good() + " --config " + bad +
-                             " --set optimizer.lr=-1 --set optimizer.state_dtype=8bit");
+                             " --set optimizer.lr=-1 --set optimizer.state_dtype=fp8");
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
             bad + ":1:16: train.steps: want an integer of at least 1, got the text `x`\n" +
                 "--set optimizer.lr=-1: optimizer.lr: want a number of at least 0, got -1\n" +
-                "--set optimizer.state_dtype=8bit: optimizer.state_dtype: `8bit`: not in this "
-                "version (want `fp32` or `bf16`)\n");
+                "--set optimizer.state_dtype=fp8: optimizer.state_dtype: want `fp32`, `bf16` or "
+                "`8bit`, got the text `fp8`\n");
 }
 
 TEST(Cli, ConfigPrintReadsBack) {

@@ -22,6 +22,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/cuda/cublaslt.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/state_codes.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/spill/spill_memory.h"
@@ -267,6 +268,7 @@ class TinyRank {
         });
     CollectTables("parameter/", "state/rows/");
     for (const ShardState& state : session_.optimizer().state()) {
+      if (state.absmax_of) continue;  // Part of the values of the codes.
       Collect("state/" + state.name + "/", [&](int unit) { return state.shards[unit]; });
     }
     const ModelBuffers& buffers = executor.buffers();
@@ -383,9 +385,23 @@ class TinyRank {
       values[i] = host.dtype == DType::kBFloat16  ? static_cast<float>(host.As<BFloat16>()[i])
                   : host.dtype == DType::kFloat16 ? static_cast<float>(host.As<Float16>()[i])
                   : host.dtype == DType::kInt64   ? static_cast<float>(host.As<int64_t>()[i])
+                  : host.dtype == DType::kUInt8   ? static_cast<float>(host.As<uint8_t>()[i])
                                                   : host.As<float>()[i];
     }
     return values;
+  }
+
+  // The codes of a shard of the optimizer's become their values.
+  void Decode(const View& codes, int unit, std::vector<float>& values) {
+    const std::vector<ShardState>& states = session_.optimizer().state();
+    for (const ShardState& state : states) {
+      if (!state.absmax_of || states[*state.absmax_of].shards[unit].data != codes.data) continue;
+      const std::vector<float> absmax = Floats(state.shards[unit]);
+      const StateCodeTables& tables = state.name == "v_absmax" ? kUnsignedCodes : kSignedCodes;
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = tables.values[static_cast<int>(values[i])] * absmax[i / kCodeBlock];
+      }
+    }
   }
 
   template <typename ShardOf>
@@ -398,7 +414,8 @@ class TinyRank {
       const View view = shard_of(static_cast<int>(u));
       const bool may_lack = units[u].frozen || units[u].dtypes.whole;  // No gradient, no state.
       if (may_lack && view.NumElements() == 0) continue;
-      const std::vector<float> shard = Floats(view);
+      std::vector<float> shard = Floats(view);
+      if (view.dtype == DType::kUInt8) Decode(view, static_cast<int>(u), shard);
       const float scale = scale_of(static_cast<int>(u));
       int64_t end = 0;  // End of the last piece: padding lies between pieces.
       const auto padding_until = [&](int64_t begin) {

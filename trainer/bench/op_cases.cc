@@ -23,6 +23,7 @@
 #include "trainer/ops/quantized_layout.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/rope.h"
+#include "trainer/ops/state_codes.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/ops/swiglu.h"
 #include "trainer/ops/update.h"
@@ -374,6 +375,24 @@ void AddUpdate(std::vector<OpCase>& cases, const std::string& name, int64_t n, D
                    }});
 }
 
+// The same with moments in codes, of the whole blocks of n elements.
+void AddCodedUpdate(std::vector<OpCase>& cases, const std::string& name, int64_t n, DType master) {
+  n = n / kCodeBlock * kCodeBlock;
+  cases.push_back({name, [=](BenchTensors& t) -> Call {
+                     const View one = t.Constant({1}, 1), g = t.Float({n});
+                     const View p = t.Constant({n}, 1, master);
+                     const auto moment = [&] {
+                       const View codes(t.Constant({n / 4}, 0).data, DType::kUInt8, Shape{n});
+                       return CodedMoment{codes, t.Constant({n / kCodeBlock}, 0)};
+                     };
+                     const CodedMoment m = moment(), v = moment();
+                     const View rules(nullptr, DType::kUInt8, RuleTableShape(0));
+                     const View ones = t.Constant({sizeof(UpdateFactors) / sizeof(float)}, 1);
+                     const View factors(ones.data, DType::kUInt8, BlockShape<UpdateFactors>());
+                     return [=](Stream& s) { AdamWCoded(s, {}, rules, factors, one, g, p, m, v); };
+                   }});
+}
+
 // A shard of n elements as it travels, and what becomes of four ranks' of them.
 void AddQuantized(std::vector<OpCase>& cases, const std::string& form_name, QuantizedForm form,
                   int64_t n) {
@@ -416,6 +435,7 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
   AddUpdate(cases, "adamw, bf16 state, bf16 copy", n, kF32, kBF16, kBF16, false);
   AddUpdate(cases, "adamw, all bf16", n, kBF16, kBF16, kBF16, false);
   AddUpdate(cases, "adamw, all bf16, average", n, kBF16, kBF16, kBF16, true);
+  AddCodedUpdate(cases, "adamw, 8bit state", n, kF32);
   AddQuantized(cases, "int8", QuantizedForm::kInt8, n);
   AddQuantized(cases, "int4", QuantizedForm::kInt4, n);
   cases.push_back({"sum_of_squares", [=](BenchTensors& t) -> Call {

@@ -22,6 +22,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
+#include "trainer/core/round_up.h"
 #include "trainer/runtime/memory.h"
 
 namespace fsdp {
@@ -33,7 +34,10 @@ std::vector<StateFormat> FormatsOf(const std::vector<CheckpointState>& states) {
     StateFormat& format = formats.emplace_back();
     format.name = state.name;
     format.grid = state.grid;
-    for (const View& shard : state.shards) format.dtypes.push_back(shard.dtype);
+    for (const View& shard : state.shards) {
+      format.dtypes.push_back(shard.dtype);
+      if (state.grid == Grid::kBlock) format.coded.push_back(shard.NumElements() > 0);
+    }
     for (const CheckpointState::Tensor& t : state.tensors) {
       Shape shape = t.value.shape;
       if (state.grid == Grid::kRows) {
@@ -79,8 +83,9 @@ void CheckArguments(const char* function, const Layout& layout, const ShardPlace
     }
     for (size_t u = 0; u < shards; ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
-      const int64_t want = FlatHasState(flat, state.name) ? flat.shard_size : 0;
       const View& shard = state.shards[u];
+      int64_t want = FlatHasState(flat, state.name) ? flat.shard_size : 0;
+      if (state.grid == Grid::kBlock) want = shard.NumElements() == 0 ? 0 : want / kCodeBlock;
       if (!IsStateDType(shard.dtype, state.grid) || shard.NumElements() != want) {
         wrong("state '" + state.name + "', unit " + flat.name + ": " +
               std::string(Name(shard.dtype)) + " of " + std::to_string(shard.NumElements()) +
@@ -135,14 +140,14 @@ ManifestFile WriteRankFile(const std::string& directory, const Layout& layout,
       }
     } else {
       const int64_t at = slice.begin - layout.flat_parameters[slice.flat].ShardBegin(place.shard);
-      values = state.shards[slice.flat].Slice(at, slice.count);
+      values = state.shards[slice.flat].Slice(at / slice.elements_per_value, slice.values());
     }
     if (IsSpilled(state, values)) {
       state.spill->ReadInOrder(values, [&](ConstView block) { append(i, block); });
       continue;
     }
-    for (int64_t done = 0; done < slice.count; done += kBlock) {
-      append(i, values.Slice(done, std::min(kBlock, slice.count - done)));
+    for (int64_t done = 0; done < slice.values(); done += kBlock) {
+      append(i, values.Slice(done, std::min(kBlock, slice.values() - done)));
     }
   }
   return file.Finish();
@@ -330,6 +335,9 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
         if (state.grid == Grid::kElement && FlatHasState(flat, state.name)) {
           reader.Read(state.name, p.name, p.shape, 0, Nothing(state.shards[u].dtype));
         }
+        if (state.grid == Grid::kBlock && state.shards[u].NumElements() > 0) {
+          reader.ReadAbsmax(state.name, p.name, p.shape, 0, Nothing(DType::kFloat32));
+        }
       }
     }
   }
@@ -374,6 +382,18 @@ void CheckNoMoreTensors(const CheckpointReader& reader, const char* name, const 
 
 void Clear(View values) { std::fill_n(values.data, values.bytes(), std::byte{0}); }
 
+// The absmax of a rank's shard.
+void ReadAbsmax(CheckpointReader& reader, const CheckpointState& state, const FlatParameter& flat,
+                int shard, const View& out) {
+  Clear(out);
+  for (const Piece& piece : PiecesOfShard(flat, shard)) {
+    const int64_t first = piece.at / kCodeBlock;
+    reader.ReadAbsmax(
+        state.name, piece.parameter->name, piece.parameter->shape, piece.begin,
+        out.Slice(first, RoundUp(piece.at + piece.count, kCodeBlock) / kCodeBlock - first));
+  }
+}
+
 // The values of a rank's shard from `begin` on.
 void ReadShard(CheckpointReader& reader, const CheckpointState& state, const FlatParameter& flat,
                int shard, int64_t begin, const View& out) {
@@ -411,6 +431,10 @@ LoadedCheckpoint LoadCheckpoint(const std::string& directory, const Layout& layo
       const FlatParameter& flat = layout.flat_parameters[u];
       const View& shard = state.shards[u];
       if (!FlatHasState(flat, state.name)) continue;
+      if (state.grid == Grid::kBlock) {
+        if (shard.NumElements() > 0) ReadAbsmax(reader, state, flat, place.shard, shard);
+        continue;
+      }
       if (!IsSpilled(state, shard)) {
         ReadShard(reader, state, flat, place.shard, 0, shard);
         continue;

@@ -39,7 +39,8 @@
 namespace fsdp {
 
 // One state, in host memory; dtypes are those of the Views. `shards`, for kElement: this rank's
-// shard of each flat parameter; [0] for a frozen flat parameter in all states but "master". Shards
+// shard of each flat parameter; [0] for a frozen flat parameter in all states but "master". For
+// kBlock: its absmax, [0] where the state of codes is not in uint8. Shards
 // may lie in `spill`; they are then copied in blocks, in 1 MiB of memory for a save, 4 MiB for a
 // load. `tensors`, for kTensor: the same on all ranks except the values, which are null on ranks
 // that neither write (rank_file.h) nor hold them. `tensors`, for kRows: this rank's rows of each

@@ -14,6 +14,7 @@
 #include "trainer/checkpoint/state_format.h"
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/round_up.h"
 #include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
@@ -31,6 +32,8 @@ const char* Describe(Grid grid) {
   switch (grid) {
     case Grid::kElement:
       return "a value an element";
+    case Grid::kBlock:
+      return "a value a block";
     case Grid::kTensor:
       return "tensors of its own";
     case Grid::kRows:
@@ -99,8 +102,9 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
             Shape{static_cast<int64_t>(out.size())}));
 }
 
-void CheckpointReader::Read(const std::string& state, const std::string& parameter,
-                            const Shape& shape, int64_t begin, View out) {
+CheckpointReader::Found CheckpointReader::FindValues(const std::string& state,
+                                                     const std::string& parameter,
+                                                     const Shape& shape, DType wanted) const {
   const StateFormat& format = Require(state, Grid::kElement);
   const auto it = locations_.find(parameter);
   if (it == locations_.end()) {
@@ -116,10 +120,99 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
     throw CheckpointError(directory() + ": has no state '" + state + "' of '" + parameter +
                           "', which was frozen");
   }
-  RequireDType(state, parameter, format.dtypes[u], out.dtype);
-  RequireRange("Read", parameter, begin, out.NumElements(), placement->size());
-  if (out.NumElements() == 0) return;
-  ReadValues(extents_.at({state, flat.name}), format.dtypes[u], placement->offset + begin, out);
+  const DType stored = format.dtypes[u];
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+  };
+  const StateFormat* const absmax = manifest_.FindState(state + std::string(kAbsmaxSuffix));
+  const bool coded = stored == DType::kUInt8 && absmax != nullptr && absmax->grid == Grid::kBlock &&
+                     absmax->Has(flat, u);
+  const bool decodes = coded && (wanted == DType::kFloat32 || wanted == DType::kBFloat16);
+  const bool encodes = is_float(stored) && wanted == DType::kUInt8;
+  if (!decodes && !encodes) RequireDType(state, parameter, stored, wanted);
+  return {stored, &flat, placement->offset, placement->size()};
+}
+
+void CheckpointReader::Read(const std::string& state, const std::string& parameter,
+                            const Shape& shape, int64_t begin, View out) {
+  const Found found = FindValues(state, parameter, shape, out.dtype);
+  const int64_t n = out.NumElements();
+  RequireRange("Read", parameter, begin, n, found.size);
+  if (n == 0) return;
+  const bool from_codes = found.dtype == DType::kUInt8, to_codes = out.dtype == DType::kUInt8;
+  if (from_codes && !to_codes) return ReadDecoded(state, found, begin, out);
+  if (!from_codes && to_codes) {
+    return ReadEncoded(state, found, begin, n, out.As<uint8_t>(), nullptr);
+  }
+  ReadValues(extents_.at({state, found.flat->name}), found.dtype, found.offset + begin, out);
+}
+
+void CheckpointReader::ReadAbsmax(const std::string& state, const std::string& parameter,
+                                  const Shape& shape, int64_t begin, View out) {
+  const std::string codes = CodesOf(state);
+  const Found found = FindValues(codes, parameter, shape, DType::kFloat32);
+  const int64_t blocks = out.NumElements(), end = begin + blocks * kCodeBlock;
+  RequireRange("ReadAbsmax", parameter, begin, 0, found.size);
+  if (blocks == 0) return;
+  if (found.dtype != DType::kUInt8) {
+    return ReadEncoded(codes, found, begin, std::min(end, found.size) - begin, nullptr,
+                       out.As<float>());
+  }
+  ReadValues(extents_.at({state, found.flat->name}), DType::kFloat32, found.offset + begin, out,
+             kCodeBlock);
+}
+
+void CheckpointReader::ReadEncoded(const std::string& state, const Found& found, int64_t begin,
+                                   int64_t count, uint8_t* codes, float* absmax) {
+  if (begin % kCodeBlock != 0 || (count % kCodeBlock != 0 && begin + count != found.size)) {
+    throw std::invalid_argument("[CheckpointReader::Read] codes of parts of blocks");
+  }
+  constexpr int64_t kAtOnce = 64 * kCodeBlock;
+  std::vector<float> values(kAtOnce);
+  uint8_t unused[kCodeBlock];
+  const std::vector<Extent>& extents = extents_.at({state, found.flat->name});
+  for (int64_t done = 0; done < count; done += kAtOnce) {
+    const int64_t n = std::min(kAtOnce, count - done);
+    ReadValues(extents, found.dtype, found.offset + begin + done,
+               View(reinterpret_cast<std::byte*>(values.data()), DType::kFloat32, Shape{n}));
+    for (int64_t at = 0; at < n; at += kCodeBlock) {
+      const auto block = std::span(values).subspan(at, std::min(kCodeBlock, n - at));
+      const float scale =
+          EncodeBlock(CodesOfState(state), block, codes == nullptr ? unused : codes + done + at);
+      if (absmax != nullptr) absmax[(done + at) / kCodeBlock] = scale;
+    }
+  }
+}
+
+void CheckpointReader::ReadDecoded(const std::string& state, const Found& found, int64_t begin,
+                                   View out) {
+  constexpr int64_t kAtOnce = 64 * kCodeBlock;
+  std::vector<uint8_t> codes(kAtOnce);
+  std::vector<float> values(kAtOnce), scales(kAtOnce / kCodeBlock + 1);
+  const auto view = [](auto& of, DType dtype, int64_t n) {
+    return View(reinterpret_cast<std::byte*>(of.data()), dtype, Shape{n});
+  };
+  const std::string absmax = state + std::string(kAbsmaxSuffix);
+  for (int64_t done = 0, n = 0; done < out.NumElements(); done += n) {
+    const int64_t from = begin + done, first = from / kCodeBlock;
+    n = std::min(kAtOnce - from % kCodeBlock, out.NumElements() - done);
+    ReadValues(extents_.at({state, found.flat->name}), DType::kUInt8, found.offset + from,
+               view(codes, DType::kUInt8, n));
+    ReadValues(extents_.at({absmax, found.flat->name}), DType::kFloat32,
+               found.offset + first * kCodeBlock,
+               view(scales, DType::kFloat32, RoundUp(from + n, kCodeBlock) / kCodeBlock - first),
+               kCodeBlock);
+    for (int64_t i = 0; i < n; ++i) {
+      const float scale = scales[(from + i) / kCodeBlock - first];
+      values[i] = CodesOfState(state).values[codes[i]] * scale;
+    }
+    const View part = out.Slice(done, n);
+    if (out.dtype == DType::kFloat32) {
+      std::copy_n(values.data(), n, part.As<float>());
+    } else {
+      ConvertValues(view(values, DType::kFloat32, n), part);
+    }
+  }
 }
 
 void CheckpointReader::ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin,
@@ -190,7 +283,7 @@ void CheckpointReader::RequireDType(const std::string& state, const std::string&
 }
 
 void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stored, int64_t from,
-                                  View out) {
+                                  View out, int64_t elements) {
   constexpr int64_t kConverted = int64_t{1} << 16;  // Values that are held to be converted.
   const int64_t size = SizeOf(stored);
   auto extent = std::upper_bound(extents.begin(), extents.end(), from,
@@ -198,8 +291,8 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
   --extent;
   for (int64_t done = 0; done < out.NumElements();) {
     FSDP_CHECK(extent != extents.end()) << "the manifest was checked to hold every element";
-    const int64_t skip = from - extent->begin;
-    int64_t count = std::min(out.NumElements() - done, extent->count - skip);
+    const int64_t skip = (from - extent->begin) / elements;
+    int64_t count = std::min(out.NumElements() - done, extent->count / elements - skip);
     if (stored != out.dtype) count = std::min(count, kConverted);
     const View part = out.Slice(done, count);
     if (stored == out.dtype) {
@@ -210,7 +303,7 @@ void CheckpointReader::ReadValues(const std::vector<Extent>& extents, DType stor
       ReadBytes(extent->file, extent->at + skip * size, converted_);
       ConvertValues(ConstView(converted_.data(), stored, Shape{count}), part);
     }
-    from += count;
+    from += count * elements;
     done += count;
     if (from == extent->begin + extent->count) ++extent;
   }

@@ -43,11 +43,17 @@ class CheckpointReader {
   // CheckpointError also where the state, parameter or tensor is missing or has another grid, shape
   // or dtype, and std::invalid_argument for a range outside it.
 
-  // Elements [begin, begin + n) of the parameter, in a state per element.
+  // Elements [begin, begin + n) of the parameter, in a state per element. To be encoded, begin is a
+  // multiple of kCodeBlock, and n too unless the parameter ends there.
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, View out);
   void Read(const std::string& state, const std::string& parameter, const Shape& shape,
             int64_t begin, std::span<float> out);
+  // The absmax, fp32, of n blocks of a parameter's codes, the first one's elements from `begin` on,
+  // a multiple of kCodeBlock. `state`: the kBlock state. Where the checkpoint's values are no
+  // codes, they are those with which Read() encodes.
+  void ReadAbsmax(const std::string& state, const std::string& parameter, const Shape& shape,
+                  int64_t begin, View out);
   // Elements [begin, begin + n) of a state's own tensor.
   void ReadTensor(const std::string& state, const OwnTensor& tensor, int64_t begin, View out);
   // Rows of a kRows state, as `want` describes it: the rows of table `table` that the rank at
@@ -62,11 +68,25 @@ class CheckpointReader {
     const Placement* placement = nullptr;
   };
 
+  // Where Read() finds a parameter's values in a state per element.
+  struct Found {
+    DType dtype = DType::kFloat32;
+    const FlatParameter* flat = nullptr;
+    int64_t offset = 0, size = 0;  // Elements: where the parameter is.
+  };
+  Found FindValues(const std::string& state, const std::string& parameter, const Shape& shape,
+                   DType wanted) const;
+  // Read() of values in another form than codes as codes, and the other way; `absmax` alone is
+  // written where there is one. Both work block by block.
+  void ReadEncoded(const std::string& state, const Found& found, int64_t begin, int64_t count,
+                   uint8_t* codes, float* absmax);
+  void ReadDecoded(const std::string& state, const Found& found, int64_t begin, View out);
   const StateFormat& Require(const std::string& state, Grid grid) const;
   void RequireDType(const std::string& state, const std::string& of, DType stored,
                     DType wanted) const;
-  // Values of the file's dtype from element `from` on.
-  void ReadValues(const std::vector<Extent>& extents, DType stored, int64_t from, View out);
+  // Values of the file's dtype from element `from` on, one for each `elements`.
+  void ReadValues(const std::vector<Extent>& extents, DType stored, int64_t from, View out,
+                  int64_t elements = 1);
   void ReadBytes(int file, int64_t begin, std::span<std::byte> out);
   // Once a file, before any of its values is read: that it is the one that the manifest describes.
   void RequireHeader(int file);

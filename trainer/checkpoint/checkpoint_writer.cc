@@ -53,8 +53,8 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
   for (const StateFormat& state : manifest.states) {
     for (size_t u = 0; u < state.dtypes.size(); ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
-      if (!FlatHasState(flat, state.name)) continue;
-      total += flat.size * SizeOf(state.dtypes[u]);
+      if (!state.Has(flat, u)) continue;
+      total += flat.size / state.elements_per_value() * SizeOf(state.dtypes[u]);
     }
     for (const OwnTensor& t : state.tensors) total += t.shape.NumElements() * SizeOf(t.dtype);
   }
@@ -82,7 +82,7 @@ SavedCheckpoint Write(const std::string& out, Manifest manifest, const Layout& l
       // Rows are read whole.
       const StateFormat& state = manifest.states[slice.state];
       const int64_t row = state.grid == Grid::kRows ? RowOf(state.tensors[slice.tensor]) : 1;
-      ReadAhead(slice.count, std::max<int64_t>(kBlock / row, 1) * row, read_block, append);
+      ReadAhead(slice.values(), std::max<int64_t>(kBlock / row, 1) * row, read_block, append);
     }
     manifest.files.push_back(file.Finish());
   }
@@ -162,11 +162,22 @@ SavedCheckpoint ReshardCheckpoint(CheckpointHold source, int world, int shards,
   };
   const auto read = [&](const RankFileWriter::Slice& slice, int rank, int64_t at, View values) {
     const StateFormat& state = from.states[slice.state];
-    const int64_t begin = slice.begin + at;
+    const int64_t begin = slice.begin + at * slice.elements_per_value;
     switch (state.grid) {
       case Grid::kElement:
         return ReadFlatParameter(layout.flat_parameters[slice.flat], state.name, begin, values,
                                  read_view);
+      case Grid::kBlock: {
+        std::fill_n(values.data, values.bytes(), std::byte{0});
+        const int64_t end = begin + values.NumElements() * kCodeBlock;
+        for (const Piece& p : PiecesBetween(layout.flat_parameters[slice.flat], begin, end)) {
+          const int64_t first = p.at / kCodeBlock;
+          const int64_t count = RoundUp(p.at + p.count, kCodeBlock) / kCodeBlock - first;
+          reader.ReadAbsmax(state.name, p.parameter->name, p.parameter->shape, p.begin,
+                            values.Slice(first, count));
+        }
+        return;
+      }
       case Grid::kTensor:
         return reader.ReadTensor(state.name, state.tensors[slice.tensor], begin, values);
       case Grid::kRows: {

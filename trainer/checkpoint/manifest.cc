@@ -158,14 +158,23 @@ StateFormat ParseFormat(const JsonValue& node, const std::string& name,
     if (FlatHasState(flats[u], name)) without[flats[u].name] = u;
   }
   state.dtypes.resize(flats.size(), DType::kFloat32);
+  const bool blocks = state.grid == Grid::kBlock;
+  if (blocks) {
+    state.coded.resize(flats.size());
+    if (!name.ends_with(kAbsmaxSuffix)) node.Refuse("a state of blocks has no " + Quote(name));
+  }
   const JsonValue dtypes = node.At("dtypes");
   for (const auto& [flat, dtype] : dtypes.Members()) {
     const auto it = without.find(flat);
     if (it == without.end()) dtypes.Refuse("no unit " + Quote(flat) + " has the state");
     state.dtypes[it->second] = ParseDType(dtype, state.grid);
+    if (blocks) {
+      state.coded[it->second] = true;
+      if (state.dtypes[it->second] != DType::kFloat32) dtypes.Refuse("an absmax is fp32");
+    }
     without.erase(it);
   }
-  if (!without.empty()) dtypes.Refuse("has no " + Quote(without.begin()->first));
+  if (!without.empty() && !blocks) dtypes.Refuse("has no " + Quote(without.begin()->first));
   return state;
 }
 
@@ -264,7 +273,11 @@ void CheckSlices(const JsonValue& document, const Manifest& manifest) {
     if (it == value_bytes.end()) {
       document.Refuse(own ? "no tensor " + Quote(slice.tensor) : "no unit " + Quote(slice.flat));
     }
-    if (const int64_t want = slice.count * it->second; slice.bytes != want) {
+    const int64_t elements = state->elements_per_value();
+    if (slice.begin % elements != 0 || slice.count % elements != 0) {
+      document.Refuse(of + " cuts a block");
+    }
+    if (const int64_t want = slice.count / elements * it->second; slice.bytes != want) {
       document.Refuse(of + " has " + std::to_string(slice.bytes) + " bytes, want " +
                       std::to_string(want));
     }
@@ -319,8 +332,9 @@ void CheckCoverage(const JsonValue& document, const Manifest& manifest) {
     }
     if (state.grid == Grid::kRows) CheckDeal(document, manifest, state, extents);
     if (HasOwnTensors(state.grid)) continue;
-    for (const FlatParameter& flat : manifest.flat_parameters) {
-      check(state.name, "unit", flat.name, FlatHasState(flat, state.name) ? flat.size : 0);
+    for (size_t u = 0; u < manifest.flat_parameters.size(); ++u) {
+      const FlatParameter& flat = manifest.flat_parameters[u];
+      check(state.name, "unit", flat.name, state.Has(flat, u) ? flat.size : 0);
     }
   }
 }

@@ -16,9 +16,10 @@
 //             "valid": []},                      data_files.h; an import has none
 //    "records": {"bytes": 9000, "hash": "<16 hexadecimal digits>"},   what metrics.jsonl began with
 //                                                when it was saved: file_prefix.h
-//    "states": ["master", "m", "factor"],
+//    "states": ["master", "m", "m_absmax", "factor"],
 //    "formats": {"master": {"grid": "element", "dtypes": {"root": "fp32", ...}},
 //                "m": {"grid": "element", "dtypes": {"root": "uint8", ...}},
+//                "m_absmax": {"grid": "block", "dtypes": {"root": "fp32"}},
 //                "factor": {"grid": "tensor",
 //                           "tensors": [{"name": "wte.weight.rows", "owner": "wte.weight",
 //                                        "dtype": "fp32", "shape": [64]}, ...]}},

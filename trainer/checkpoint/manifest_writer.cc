@@ -57,7 +57,7 @@ JsonTree ToJson(const StateFormat& state, const std::vector<FlatParameter>& flat
   }
   JsonTree dtypes = JsonTree::Object();
   for (size_t u = 0; u < flats.size(); ++u) {
-    if (FlatHasState(flats[u], state.name)) dtypes[flats[u].name] = Name(state.dtypes.at(u));
+    if (state.Has(flats[u], u)) dtypes[flats[u].name] = Name(state.dtypes.at(u));
   }
   return JsonTree::Object({{"grid", Name(state.grid)}, {"dtypes", std::move(dtypes)}});
 }

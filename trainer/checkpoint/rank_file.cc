@@ -64,7 +64,8 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     for (size_t u = 0; u < state.dtypes.size(); ++u) {
       const FlatParameter& flat = layout.flat_parameters[u];
       const Part part = PartOfReplica(flat.shard_size, place);
-      if (part.count == 0 || !FlatHasState(flat, state.name)) continue;
+      if (part.count == 0 || !state.Has(flat, u)) continue;
+      slice.elements_per_value = state.elements_per_value();
       slice.flat = static_cast<int>(u);
       slice.begin = flat.ShardBegin(place.shard) + part.begin;
       slice.count = part.count;
@@ -103,10 +104,10 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     if (own) {
       entry.shape = ShapeInFile(states[slice.state], slice.tensor, slice.count);
     } else {
-      entry.shape = {slice.count};
+      entry.shape = {slice.values()};
     }
     file_.slices.push_back({state, own ? "" : of, slice.begin, slice.count, /*at=*/0,
-                            slice.count * SizeOf(slice.dtype), own ? of : ""});
+                            slice.values() * SizeOf(slice.dtype), own ? of : ""});
   }
   writer_.emplace(directory + "/" + file_.name, entries);
   file_.bytes = writer_->file_bytes();
@@ -166,8 +167,9 @@ std::string RankFileWriter::DescribeNotFiniteValue(const Slice& slice, int64_t i
   const StateFormat& state = states_[slice.state];
   switch (state.grid) {
     case Grid::kElement:
-      return DescribeNotFinite(state.name, layout_.flat_parameters[slice.flat], slice.begin + index,
-                               value);
+    case Grid::kBlock:
+      return DescribeNotFinite(state.name, layout_.flat_parameters[slice.flat],
+                               slice.begin + index * slice.elements_per_value, value);
     case Grid::kTensor:
     case Grid::kRows:
       return state.name + " of " + state.tensors[slice.tensor].name + ": element " +
@@ -231,6 +233,7 @@ KeptByName KeptIn(const Manifest& manifest) {
     }
     for (size_t u = 0; u < state.dtypes.size(); ++u) {
       const FlatParameter& flat = manifest.flat_parameters[u];
+      if (!state.Has(flat, u)) continue;
       kept[{state.name, flat.name}] = {state.dtypes[u], &flat, &state, -1};
     }
   }
@@ -254,7 +257,7 @@ std::string SliceDiffers(const ManifestSlice& slice, const Kept& kept, const Sha
   if (const SafetensorsType want = ToSafetensorsType(kept.dtype); info.type != want) {
     return differs("as " + std::string(Name(info.type)), "as " + std::string(Name(want)));
   }
-  std::vector<int64_t> shape = {slice.count};
+  std::vector<int64_t> shape = {slice.count / kept.state->elements_per_value()};
   if (kept.flat == nullptr) shape = ShapeInFile(*kept.state, kept.tensor, slice.count);
   if (info.shape != shape) return differs("in another shape", "in that of its slice");
   if (kept.flat == nullptr) return "";

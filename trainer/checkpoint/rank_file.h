@@ -43,6 +43,9 @@ class RankFileWriter {
     int tensor = -1;
     int64_t begin = 0, count = 0;  // Elements.
     DType dtype = DType::kFloat32;
+    int64_t elements_per_value = 1;
+
+    int64_t values() const { return count / elements_per_value; }
   };
 
   // Makes <directory>/rank_<r>.safetensors. Keeps references to the layout and the states, whose

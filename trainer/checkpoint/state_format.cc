@@ -13,6 +13,8 @@ std::string_view Name(Grid grid) {
   switch (grid) {
     case Grid::kElement:
       return "element";
+    case Grid::kBlock:
+      return "block";
     case Grid::kTensor:
       return "tensor";
     case Grid::kRows:
@@ -22,7 +24,7 @@ std::string_view Name(Grid grid) {
 }
 
 std::optional<Grid> FindGrid(std::string_view name) {
-  for (const Grid grid : {Grid::kElement, Grid::kTensor, Grid::kRows}) {
+  for (const Grid grid : {Grid::kElement, Grid::kBlock, Grid::kTensor, Grid::kRows}) {
     if (Name(grid) == name) return grid;
   }
   return std::nullopt;
@@ -55,6 +57,19 @@ RowPlacement DealOf(const StateFormat& state, int world) {
 bool FlatHasState(const FlatParameter& flat, std::string_view state) {
   if (flat.frozen) return state == "master";
   return !flat.dtypes.whole || state != "v";
+}
+
+bool StateFormat::Has(const FlatParameter& flat, size_t u) const {
+  return FlatHasState(flat, name) && (grid != Grid::kBlock || coded.at(u));
+}
+
+std::string CodesOf(const std::string& absmax) {
+  FSDP_CHECK(absmax.ends_with(kAbsmaxSuffix)) << absmax;
+  return absmax.substr(0, absmax.size() - kAbsmaxSuffix.size());
+}
+
+const StateCodeTables& CodesOfState(const std::string& state) {
+  return state == "v" ? kUnsignedCodes : kSignedCodes;
 }
 
 namespace {
@@ -93,7 +108,7 @@ std::string DescribeConversion(const Manifest& there, const Layout& layout,
   std::map<std::pair<DType, DType>, std::vector<std::string>> states;
   for (const StateFormat& state : here) {
     const StateFormat* stored = there.FindState(state.name);
-    if (stored == nullptr) continue;
+    if (stored == nullptr || state.grid == Grid::kBlock) continue;
     const std::map<std::string, DType> from = DTypesOf(there.flat_parameters, *stored);
     const std::map<std::string, DType> to = DTypesOf(layout.flat_parameters, state);
     std::map<std::pair<DType, DType>, size_t> changed;
@@ -108,9 +123,13 @@ std::string DescribeConversion(const Manifest& there, const Layout& layout,
   std::string text;
   for (const auto& [change, names] : states) {
     const auto [from, to] = change;
-    text += (text.empty() ? "" : "; ") + Listed(names) + " from " + std::string(Name(from)) +
-            " to " + std::string(Name(to)) +
-            (SizeOf(to) < SizeOf(from) ? ", rounded to nearest" : ", exactly");
+    const auto named = [](DType dtype) {
+      return dtype == DType::kUInt8 ? "8bit" : std::string(Name(dtype));
+    };
+    const bool rounds =
+        SizeOf(to) < SizeOf(from) || (from == DType::kUInt8 && to != DType::kFloat32);
+    text += (text.empty() ? "" : "; ") + Listed(names) + " from " + named(from) + " to " +
+            named(to) + (rounds ? ", rounded to nearest" : ", exactly");
   }
   return text;
 }

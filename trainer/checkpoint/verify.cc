@@ -40,9 +40,10 @@ std::vector<std::string> Contents(const Manifest& manifest, const ManifestFile& 
       found.push_back(slice.state + " of " + slice.tensor);
       continue;
     }
-    const int64_t value_bytes = slice.bytes / slice.count;
-    const int64_t element = slice.begin + (from - slice.at) / value_bytes;
-    const int64_t last = slice.begin + (to - 1 - slice.at) / value_bytes;
+    const int64_t elements = manifest.FindState(slice.state)->elements_per_value();
+    const int64_t value_bytes = slice.bytes / (slice.count / elements);
+    const int64_t element = slice.begin + (from - slice.at) / value_bytes * elements;
+    const int64_t last = slice.begin + ((to - 1 - slice.at) / value_bytes + 1) * elements - 1;
     for (const Placement& p : flats.at(slice.flat)->parameters) {
       if (p.offset <= last && element < p.offset + p.size()) {
         found.push_back(slice.state + " of " + p.name);

@@ -74,16 +74,14 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
 
 // Bytes that a rank has of masters and optimizer state, at the least.
 int64_t LeastState(const Model& model, const SessionOptions& options, int world) {
-  const std::vector<KeptState> states = KeptStates(options.optimizer);
   const int shards = MeshFor(options.executor, /*rank=*/0, world).shard_size();
+  const Layout layout = LayoutFor(options.executor, model, shards);
+  const std::vector<KeptState> states = KeptStates(options.optimizer, layout);
   int64_t bytes = 0;
-  for (const FlatParameter& flat : LayoutFor(options.executor, model, shards).flat_parameters) {
+  for (const FlatParameter& flat : layout.flat_parameters) {
     if (flat.frozen) continue;
-    int64_t each = SizeOf(flat.dtypes.master);
-    for (const KeptState& state : states) {
-      if (const auto dtype = state.In(flat.dtypes)) each += SizeOf(*dtype);
-    }
-    bytes += flat.shard_size * each;
+    bytes += flat.shard_size * SizeOf(flat.dtypes.master);
+    for (const KeptState& state : states) bytes += state.ShardBytes(flat);
   }
   return bytes;
 }

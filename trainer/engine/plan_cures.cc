@@ -93,6 +93,11 @@ const Change kChanges[] = {
        return std::exchange(o.executor.activation_offload, ActivationOffload::kHost) !=
               ActivationOffload::kHost;
      }},
+    {"optimizer.state_dtype: 8bit",
+     [](SessionOptions& o) {
+       if (o.optimizer.kind != OptimizerKind::kAdamW) return false;
+       return std::exchange(o.executor.state_dtype, DType::kUInt8) != DType::kUInt8;
+     }},
     {"fsdp.cpu_offload.optimizer_share: 0",
      [](SessionOptions& o) {
        auto& offload = o.executor.cpu_offload;

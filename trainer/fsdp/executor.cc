@@ -142,25 +142,26 @@ View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
   return NewPersistent(allocator_, elements, use, dtype);
 }
 
-View Executor::NewShard(int f, MemoryKind kind, std::optional<DType> dtype) {
+View Executor::NewShard(int f, MemoryKind kind, const ShardForm& form) {
   const StorageRow& state = memory_.storage.At(Resource::kState, f);
-  const View shard = NewPersistent(allocator_, dtype ? state.elements : 0, {kind, state.place},
-                                   dtype.value_or(DType::kFloat32));
-  if (state.place == MemoryPlace::kDisk) {
+  const MemoryPlace place = form.elements == 1 ? state.place : PlaceOf(f);
+  const int64_t values = form.elements == 0 ? 0 : state.elements / form.elements;
+  const View shard = NewPersistent(allocator_, values, {kind, place}, form.dtype);
+  if (place == MemoryPlace::kDisk) {
     memory_.spilled.Add(f, shard);  // Zeros, as the file is.
-  } else if (shard.NumElements() > 0) {
-    Fill(StreamFor(f), 0, shard);
+  } else if (values > 0) {          // Bytes are as many as whole words.
+    const View words(shard.data, DType::kInt32, Shape{shard.bytes() / SizeOf(DType::kInt32)});
+    Fill(StreamFor(f), 0, form.dtype == DType::kUInt8 ? words : shard);
   }
   return shard;
 }
 
 std::vector<std::vector<View>> Executor::NewShards(MemoryKind kind,
-                                                   const std::vector<DTypeOf>& dtypes) {
-  std::vector<std::vector<View>> shards(dtypes.size());
-  for (size_t i = 0; i < dtypes.size(); ++i) {
-    for (size_t f = 0; f < parameters_.size(); ++f) {
-      const std::optional<DType> dtype = dtypes[i](layout_.flat_parameters[f].dtypes);
-      shards[i].push_back(NewShard(static_cast<int>(f), kind, dtype));
+                                                   const std::vector<FormOf>& forms) {
+  std::vector<std::vector<View>> shards(forms.size());
+  for (size_t i = 0; i < forms.size(); ++i) {
+    for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
+      shards[i].push_back(NewShard(f, kind, forms[i](layout_.flat_parameters[f])));
     }
   }
   memory_.spilled.TakeSlots(allocator_, schedules_[0].spill_slots);

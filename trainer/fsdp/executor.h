@@ -74,10 +74,10 @@ class Executor final : public SegmentHooks {
   ModelBuffers& buffers() { return memory_.buffers; }
   TableExchange* tables() const { return tables_.get(); }  // Null: the model has none.
   // Allocates zeroed shards of all trainable flat parameters, in persistent memory, where the
-  // optimizer state lives: for each of `dtypes`, which chooses each shard's dtype, or that it is
-  // empty, one list. Takes the slots in which spilled shards are updated: to be called once.
-  using DTypeOf = std::function<std::optional<DType>(const DTypes&)>;
-  std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<DTypeOf>& dtypes);
+  // optimizer state lives: for each of `forms`, which chooses each shard's form, one list. Takes
+  // the slots in which spilled shards are updated: to be called once.
+  using FormOf = std::function<ShardForm(const FlatParameter&)>;
+  std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<FormOf>& forms);
   // Persistent, contents undefined: for results of forward that the host reads, such as logits.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
 
@@ -113,7 +113,7 @@ class Executor final : public SegmentHooks {
   // Writes elements [at, at + host.NumElements()) of this rank's shard to `host`, host memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
-  View NewShard(int flat, MemoryKind kind, std::optional<DType> dtype);
+  View NewShard(int flat, MemoryKind kind, const ShardForm& form);
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
   CachingBuffers* caching() const { return allocator_.caching(); }
   View scalar(int index) const { return memory_.scalars.Slice(index, 1); }

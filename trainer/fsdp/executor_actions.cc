@@ -330,6 +330,7 @@ void Executor::Update(const Action& action) {
     }
     if (written.part >= 0) {
       update.part = static_cast<int>(part->begin / options_.spill_part);
+      update.begin = part->begin;
       update.in_memory = [this, slot = written.slot, part = *part](const View& shard) {
         return spilled().In(slot, part, shard);
       };

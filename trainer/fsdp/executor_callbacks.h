@@ -26,6 +26,13 @@ using FillParameter = std::function<void(const Parameter&, int64_t begin, std::s
 using FillBuffer = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
 using FillRows = std::function<void(const EmbeddingTable&, int64_t begin, std::span<float> values)>;
 
+// A shard of Executor::NewShards(). One with a value for several elements stays in pinned memory
+// where the others are spilled.
+struct ShardForm {
+  DType dtype = DType::kFloat32;
+  int64_t elements = 1;  // Per value; a shard's length is a multiple of them. 0: no values.
+};
+
 // The update of a trainable flat parameter's shard, or of a part of the shard.
 struct ShardUpdate {
   int flat = 0;
@@ -34,6 +41,7 @@ struct ShardUpdate {
   ConstView coefficient;  // [1], fp32: multiplies the gradient; NaN there changes nothing at all.
   View copy = {};         // The copy to compute with; empty where that is the master.
   int part = 0;           // Index in SpilledShards::PartsOf().
+  int64_t begin = 0;      // The part's first element in the shard.
   // Where that part of another shard lies; null: shards are whole, in their usual place.
   std::function<View(const View& shard)> in_memory = nullptr;
 

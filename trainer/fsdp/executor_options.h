@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "trainer/autograd/activation_options.h"
 #include "trainer/core/dtype.h"
@@ -28,6 +30,11 @@ using DTypeRule = std::function<DTypes(const Parameter&)>;
 
 // Whether a trainable parameter of the segment is updated matrix by matrix (DTypes::whole).
 using WholeRule = std::function<bool(const ModelSegment&, const Parameter&)>;
+// The dtype of the optimizer's state for what a glob matches; empty: as without it.
+struct StateChoice {
+  std::string match;
+  std::optional<DType> dtype;
+};
 
 // Options that determine the step's schedule and memory, for one rank of a job.
 struct ExecutorOptions : FsdpOptions {
@@ -35,7 +42,10 @@ struct ExecutorOptions : FsdpOptions {
   ActivationOffload activation_offload = ActivationOffload::kNone;
   DTypeRule dtypes = nullptr;           // Null: from mixed_precision and state_dtype.
   DType state_dtype = DType::kFloat32;  // The optimizer's, except for parameters kept in fp32.
-  WholeRule whole = nullptr;            // Such parameters have flat parameters of their own.
+                                        // kUInt8: codes, for parameters that can have them.
+  // By the name of a parameter's first slice: the first that matches counts, before state_dtype.
+  std::vector<StateChoice> state_choices = {};
+  WholeRule whole = nullptr;  // Such parameters have flat parameters of their own.
 
   int64_t micro_batch_size = 1;                         // Rows of a micro-batch.
   int64_t sample_length = 1;                            // Argument of Model::Inputs().

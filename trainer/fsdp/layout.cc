@@ -57,7 +57,8 @@ int64_t Bytes(const Layout& layout, std::span<const int> flats, DType DTypes::*d
 // Where a parameter begins behind so many elements. No shard cuts a matrix's blocks: they end at
 // multiples of a shard's alignment.
 int64_t OffsetOf(const ParameterShape& p, int64_t behind) {
-  const bool in_blocks = p.dtypes.quantized && p.shape.rank() > 1;
+  const bool coded = p.dtypes.state == DType::kUInt8;
+  const bool in_blocks = coded || (p.dtypes.quantized && p.shape.rank() > 1);
   return RoundUp(behind, in_blocks ? kShardAlignment : kParameterAlignment);
 }
 

@@ -7,9 +7,9 @@
 // again by choice of dtypes.
 // Offsets count elements and are the same for every dtype: each parameter starts at a multiple of
 // 64 (a cache line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never
-// straddles two ranks). A matrix that may travel in blocks of 64, 128 or 256 starts at a multiple
-// of 256, so that its blocks are the same in every layout. Padding is zero in parameters, gradients
-// and state, by construction.
+// straddles two ranks). A matrix that may travel in blocks of 64, 128 or 256, or whose optimizer
+// state is in blocks, starts at a multiple of 256, so that its blocks are the same in every layout.
+// Padding is zero in parameters, gradients and state, by construction.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 
@@ -30,7 +30,7 @@ constexpr int64_t kShardAlignment = 256;     // Elements.
 // another. fp32 by default. The last two say how elements travel, and how they are updated.
 struct DTypes {
   DType master = DType::kFloat32;   // The optimizer updates it, a checkpoint holds it.
-  DType state = DType::kFloat32;    // The optimizer's.
+  DType state = DType::kFloat32;    // The optimizer's. kUInt8: codes (ops/state_codes.h).
   DType compute = DType::kFloat32;  // Gathered, and seen by the model's code.
   DType grad = DType::kFloat32;     // Backward adds to it, before the reduction.
   DType reduce = DType::kFloat32;   // The gradient as it travels.
@@ -78,6 +78,7 @@ struct FlatParameter {
   DTypes dtypes = {};
 
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
+  bool HasCodes() const { return !frozen && dtypes.state == DType::kUInt8; }
 };
 
 // A block's trainable parameters and its frozen ones are flat parameters of their own (the latter

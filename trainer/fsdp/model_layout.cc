@@ -13,6 +13,7 @@
 
 #include "trainer/fsdp/matrix_layout.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/state_codes.h"
 
 namespace fsdp {
 namespace {
@@ -47,12 +48,25 @@ int FirstTrainable(const Model& model) {
   return static_cast<int>(first - segments.begin());
 }
 
+DType StateOf(const Parameter& p, DType otherwise, const std::vector<StateChoice>& choices) {
+  DType dtype = otherwise;
+  for (const StateChoice& choice : choices) {
+    if (!Matches(choice.match, p.slices().front().name)) continue;
+    dtype = choice.dtype.value_or(dtype);
+    break;
+  }
+  return dtype == DType::kUInt8 && !CanHaveCodes(p) ? DType::kFloat32 : dtype;
+}
+
 DTypeRule DTypeRuleOf(const ExecutorOptions& options) {
   if (options.dtypes) return options.dtypes;
   const bool quantized = options.quantize.gather != FsdpOptions::Quantize::Gather::kNone ||
                          options.quantize.reduce != FsdpOptions::Quantize::Reduce::kNone;
-  return [=, mixed = options.mixed_precision, state = options.state_dtype](const Parameter& p) {
-    if (KeptInFp32(mixed.keep_fp32, p)) return DTypes();
+  return [=, mixed = options.mixed_precision, all = options.state_dtype,
+          choices = options.state_choices](const Parameter& p) {
+    const bool kept = KeptInFp32(mixed.keep_fp32, p);
+    const DType state = StateOf(p, kept ? DType::kFloat32 : all, choices);
+    if (kept) return DTypes{.state = state};
     return DTypes{.master = mixed.master_dtype,
                   .state = state,
                   .compute = mixed.param_dtype,
@@ -209,6 +223,14 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.tables = !model.tables().empty();
   schedule.poison = options.poison;
   return MakeSchedule(schedule);
+}
+
+bool CanHaveCodes(const Parameter& parameter) {
+  return parameter.trainable() &&
+         std::ranges::all_of(parameter.slices(), [](const ParameterSlice& slice) {
+           return slice.shape.rank() > 1 && slice.shape.NumElements() >= kLeastCoded &&
+                  slice.begin % kCodeBlock == 0;
+         });
 }
 
 bool KeptInFp32(const std::vector<std::string>& globs, const Parameter& parameter) {

@@ -40,6 +40,12 @@ Mesh MeshFor(const ExecutorOptions& options, int rank, int world, std::vector<in
 Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const Mesh& mesh,
                      Mode mode);
 
+// Whether the optimizer's state of the parameter can be codes (ops/state_codes.h): it trains, and
+// each of its slices is no vector, has at least 4,096 elements and begins at a multiple of a block,
+// so that no block has elements of two tensors.
+inline constexpr int64_t kLeastCoded = 4096;
+bool CanHaveCodes(const Parameter& parameter);
+
 // Parameters that stay fp32 in a mixed-precision run, by name: their masters, gathered values,
 // gradients and wire data. They are flat parameters of their own in their unit.
 //

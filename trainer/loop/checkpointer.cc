@@ -45,7 +45,10 @@ std::vector<CheckpointState> ForCheckpoint(const Executor& executor,
   SpillMemory* const spill = executor.spill();
   std::vector<CheckpointState> states;
   for (const ShardState& s : state) {
-    states.push_back({.name = s.name, .shards = s.shards, .spill = spill});
+    states.push_back({.name = s.name,
+                      .shards = s.shards,
+                      .grid = s.absmax_of ? Grid::kBlock : Grid::kElement,
+                      .spill = spill});
   }
   if (executor.tables()) AddRows(*executor.tables(), rows, states);
   if (buffers.empty()) return states;

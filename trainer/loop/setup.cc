@@ -24,7 +24,7 @@ namespace {
 std::vector<ParameterGroup> GroupsOf(const Recipe& recipe) {
   std::vector<ParameterGroup> groups;
   for (const GroupRecipe& g : recipe.optimizer.groups) {
-    groups.push_back({g.match, g.weight_decay, g.lr_scale, g.frozen, g.rule});
+    groups.push_back({g.match, g.weight_decay, g.lr_scale, g.frozen, g.rule, g.state_dtype});
   }
   return groups;
 }
@@ -267,6 +267,9 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.threads = threads;
   e.memory_limit = recipe.run.memory_limit;
   e.state_dtype = recipe.optimizer.state_dtype;
+  for (const GroupRecipe& g : recipe.optimizer.groups) {
+    e.state_choices.push_back({g.match, g.state_dtype});
+  }
 
   options.global_batch_size = recipe.train.global_batch_size;
   options.data_threads = static_cast<int>(recipe.data.threads);

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "trainer/core/philox.h"
+#include "trainer/core/round_up.h"
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cpu/update_kernels.h"
 #include "trainer/ops/element_backends.h"
 #include "trainer/ops/element_rules.h"
+#include "trainer/ops/state_codes.h"
 #include "trainer/ops/step_parameters.h"
 #include "trainer/ops/update_backends.h"
 #include "trainer/runtime/operation.h"
@@ -72,19 +74,48 @@ void UpdateShard(ThreadPool& pool, const UpdateOperands& o,
   });
 }
 
+AdamWFactors FactorsOf(const AdamWConstants& constants, float c, const ElementRule& rule,
+                       const UpdateFactors& factors) {
+  const double lr = rule.lr_scale * factors.lr;
+  return {.c = c,
+          .beta1_new = constants.beta1_new,
+          .beta2_old = constants.beta2_old,
+          .beta2_new = constants.beta2_new,
+          .eps = constants.eps,
+          .root_factor = factors.root_factor,
+          .keep = static_cast<float>(1 - lr * rule.weight_decay),
+          .step_size = static_cast<float>(lr / factors.correction1)};
+}
+
 void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& operands) {
   UpdateShard(pool, operands, &UpdateKernels::adamw,
-              [&](float c, const ElementRule& rule, const UpdateFactors& factors) -> AdamWFactors {
-                const double lr = rule.lr_scale * factors.lr;
-                return {.c = c,
-                        .beta1_new = constants.beta1_new,
-                        .beta2_old = constants.beta2_old,
-                        .beta2_new = constants.beta2_new,
-                        .eps = constants.eps,
-                        .root_factor = factors.root_factor,
-                        .keep = static_cast<float>(1 - lr * rule.weight_decay),
-                        .step_size = static_cast<float>(lr / factors.correction1)};
+              [&](float c, const ElementRule& rule, const UpdateFactors& factors) {
+                return FactorsOf(constants, c, rule, factors);
               });
+}
+
+// The same, block by block: a rule's run has whole blocks, with the padding behind it.
+void AdamWCodedCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& o) {
+  const float c = *o.coefficient.As<float>();
+  const bool skipped = !std::isfinite(c);
+  if (skipped) return CopyOfSkipped(pool, o);
+  const UpdateFactors& factors = *o.factors.As<UpdateFactors>();
+  const std::span<const ElementRule> rules = RulesIn(o.rules);
+  const UpdateTensors tensors = TensorsOf(o, factors.update);
+  const CodedTensors coded{{o.states[0].As<uint8_t>(), o.states[1].As<uint8_t>()},
+                           {o.absmax[0].As<float>(), o.absmax[1].As<float>()}};
+  const auto update = ForThisCpu(kUpdateAvx2, kUpdateAvx512).adamw_coded;
+  const auto block_from = [](int64_t at) { return RoundUp(at, kCodeBlock); };
+  pool.ParallelFor(o.p.NumElements() / kCodeBlock, /*grain=*/4, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kCodeBlock, end = last * kCodeBlock;
+    ForEachRun(rules, begin, end, [&](int64_t at, int64_t stop, int index) {
+      const ElementRule rule = index < 0 ? ElementRule() : rules[index];
+      const int64_t from = block_from(at), to = block_from(stop);
+      if (from == to) return;
+      const UpdateRun run{from, to - from, rule.tensor, rule.element + from - rule.begin};
+      update(tensors, coded, run, FactorsOf(constants, c, rule, factors));
+    });
+  });
 }
 
 AdamWConstants Constants(const AdamWOptions& o) {
@@ -150,6 +181,33 @@ void CheckUpdate(const Arguments& args, const UpdateOperands& o,
   args.Check("factors", o.factors, DType::kUInt8, BlockShape<UpdateFactors>());
 }
 
+// Checks the codes of an update whose other operands are right.
+void CheckCoded(const Arguments& args, const UpdateOperands& o) {
+  const int64_t n = o.p.NumElements();
+  args.Require(n % kCodeBlock == 0, "the number of elements, want a multiple of kCodeBlock");
+  const std::pair<const char*, ConstView> coded[] = {{"codes of m", o.states[0]},
+                                                     {"codes of v", o.states[1]},
+                                                     {"absmax of m", o.absmax[0]},
+                                                     {"absmax of v", o.absmax[1]}};
+  for (size_t a = 0; a < 4; ++a) {
+    const auto& [name, view] = coded[a];
+    const bool codes = a < 2;
+    args.Check(name, view, codes ? DType::kUInt8 : DType::kFloat32,
+               Shape{codes ? n : n / kCodeBlock});
+    args.CheckDisjoint(name, view, "p", o.p);
+    args.CheckDisjoint(name, view, "g", o.g);
+    for (size_t b = 0; b < a; ++b) args.CheckDisjoint(name, view, coded[b].first, coded[b].second);
+  }
+}
+
+AdamWConstants CheckedConstants(const Arguments& args, const AdamWOptions& o) {
+  args.Require(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1,
+               "beta1 and beta2, want in [0, 1)");
+  const AdamWConstants constants = Constants(o);
+  args.Require(constants.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
+  return constants;
+}
+
 // The operation of that name, with the rule's FLOPs for an element, and the ranges read and
 // written.
 Operation UpdateOperation(const char* op, const UpdateOperands& o, double flops) {
@@ -159,7 +217,8 @@ Operation UpdateOperation(const char* op, const UpdateOperands& o, double flops)
   for (const ConstView& view : {o.rules, o.factors, o.coefficient, o.g}) {
     cost.bytes_read += static_cast<double>(view.bytes());
   }
-  for (const View& view : {o.p, o.states[0], o.states[1], o.extras.average, o.extras.copy}) {
+  for (const View& view :
+       {o.p, o.states[0], o.states[1], o.absmax[0], o.absmax[1], o.extras.average, o.extras.copy}) {
     if (view.data == nullptr) continue;
     const double bytes = static_cast<double>(view.bytes());
     if (view.data != o.extras.copy.data) cost.bytes_read += bytes;
@@ -178,13 +237,26 @@ void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstVi
   const Arguments args(kOp);
   const UpdateOperands operands{rules, factors, coefficient, g, p, {m, v}, extras};
   CheckUpdate(args, operands, {"m", "v"});
-  args.Require(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-               "beta1 and beta2, want in [0, 1)");
-  const AdamWConstants constants = Constants(options);
-  args.Require(constants.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
+  const AdamWConstants constants = CheckedConstants(args, options);
   Operation operation = UpdateOperation(kOp, operands, 16);
   operation.kernels.cpu = OnCpu(AdamWCpu, constants, operands);
   operation.kernels.cuda = OnCuda(AdamWCuda, constants, operands);
+  stream.Enqueue(std::move(operation));
+}
+
+void AdamWCoded(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
+                ConstView coefficient, ConstView g, View p, const CodedMoment& m,
+                const CodedMoment& v, const UpdateExtras& extras) {
+  constexpr const char* kOp = "adamw_coded";
+  const Arguments args(kOp);
+  const UpdateOperands operands{
+      rules, factors, coefficient, g, p, {m.codes, v.codes}, extras, {m.absmax, v.absmax}};
+  CheckUpdate(args, operands, {});
+  CheckCoded(args, operands);
+  const AdamWConstants constants = CheckedConstants(args, options);
+  Operation operation = UpdateOperation(kOp, operands, 26);
+  operation.kernels.cpu = OnCpu(AdamWCodedCpu, constants, operands);
+  operation.kernels.cuda = OnCuda(AdamWCodedCuda, constants, operands);
   stream.Enqueue(std::move(operation));
 }
 

@@ -1,4 +1,5 @@
-// The ops that update a flat shard: AdamW(), Sgd() and Momentum(). They share dtypes, rounding of
+// The ops that update a flat shard: AdamW(), AdamWCoded(), Sgd() and Momentum(). They share dtypes,
+// rounding of
 // results, and extra outputs that are written in the same pass.
 //   p        [n], fp32 or bf16: the master weights, a flat shard.
 //   states   [n], all fp32 or all bf16: the values that the rule keeps of an element.
@@ -63,6 +64,22 @@ struct AdamWOptions {
 void AdamW(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
            ConstView coefficient, ConstView g, View p, View m, View v,
            const UpdateExtras& extras = {});
+
+// AdamW() with moments in one byte an element (state_codes.h): decoded, updated in fp32, used for p
+// as they are then, and encoded again. m is signed, v unsigned. n is a multiple of kCodeBlock, and
+// elements share an absmax by blocks from the first on. A rule begins at a multiple of kCodeBlock,
+// and so does the index of its `element`; elements between its end and the next block are padding.
+// A skipped step keeps codes and absmax. 26 FLOPs per element; with p and g in fp32 and without
+// extras, 16 1/16 bytes per element.
+
+struct CodedMoment {
+  View codes;   // [n], uint8.
+  View absmax;  // [n / kCodeBlock], fp32.
+};
+
+void AdamWCoded(Stream& stream, const AdamWOptions& options, ConstView rules, ConstView factors,
+                ConstView coefficient, ConstView g, View p, const CodedMoment& m,
+                const CodedMoment& v, const UpdateExtras& extras = {});
 
 // Stochastic gradient descent with momentum, in the order of torch.optim.SGD (dampening 0, no
 // Nesterov). Weight decay is coupled: it is part of the gradient. With c = coefficient[0]:

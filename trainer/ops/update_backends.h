@@ -22,11 +22,13 @@ struct UpdateOperands {
   View p;
   View states[2];  // Empty where the rule keeps less.
   UpdateExtras extras;
+  View absmax[2] = {};  // For states that are codes.
 };
 template <typename Visit>
 void ForEachAddress(UpdateOperands& o, const Visit& visit) {
   visit(o.rules), visit(o.factors), visit(o.coefficient), visit(o.g), visit(o.p);
   visit(o.states[0]), visit(o.states[1]), visit(o.extras.copy), visit(o.extras.average);
+  visit(o.absmax[0]), visit(o.absmax[1]);
 }
 
 // AdamWOptions as the factors that kernels multiply with.
@@ -38,6 +40,8 @@ struct AdamWConstants {
 
 [[gnu::weak]] void AdamWCuda(CudaStreamHandle stream, const AdamWConstants& constants,
                              const UpdateOperands& operands);
+[[gnu::weak]] void AdamWCodedCuda(CudaStreamHandle stream, const AdamWConstants& constants,
+                                  const UpdateOperands& operands);
 
 // element_rules.h
 // The most rules of one launch, which are among its arguments.

@@ -11,6 +11,7 @@
 #include "trainer/ops/element_rules.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/row_adagrad.h"
+#include "trainer/ops/state_codes.h"
 #include "trainer/ops/step_parameters.h"
 
 namespace fsdp {
@@ -99,14 +100,18 @@ Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const 
     host_factors_ = executor.NewBuffer(sizeof(UpdateFactors), DType::kUInt8,
                                        {MemoryKind::kOptimizer, MemoryPlace::kPinned});
   }
-  const std::vector<KeptState> kept = KeptStates(options);
-  std::vector<Executor::DTypeOf> dtypes;
+  const std::vector<KeptState> kept = KeptStates(options, executor.layout());
+  std::vector<Executor::FormOf> forms;
   for (const KeptState& state : kept) {
-    dtypes.emplace_back([&state](const DTypes& of) { return state.In(of); });
+    forms.emplace_back([&state](const FlatParameter& flat) {
+      return ShardForm{state.In(flat.dtypes), state.ElementsPerValue(flat)};
+    });
   }
-  const std::vector<std::vector<View>> shards = executor.NewShards(MemoryKind::kOptimizer, dtypes);
+  const std::vector<std::vector<View>> shards = executor.NewShards(MemoryKind::kOptimizer, forms);
   for (size_t i = 0; i < kept.size(); ++i) {
-    state_.push_back({std::string(kept[i].name), shards[i]});
+    const std::optional<size_t> of =
+        kept[i].absmax_of > 0 ? std::optional(i - kept[i].absmax_of) : std::nullopt;
+    state_.push_back({std::string(kept[i].name), shards[i], of});
   }
   for (const FlatParameter& flat : executor.layout().flat_parameters) {
     whole_.push_back(flat.dtypes.whole);
@@ -141,8 +146,14 @@ void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
                          update.master,
                          {},
                          update.copy};
+  const int64_t count = update.master.NumElements();
   for (const ShardState& state : state_) {
-    operands.kept.push_back(update.Shard(state.shards[update.flat]));
+    const View& shard = state.shards[update.flat];
+    if (!state.absmax_of) {
+      operands.kept.push_back(update.Shard(shard));
+    } else if (shard.NumElements() > 0) {
+      operands.kept.push_back(shard.Slice(update.begin / kCodeBlock, count / kCodeBlock));
+    }
   }
   UpdateShard(stream, options_, seed_, operands);
 }

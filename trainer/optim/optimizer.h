@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_OPTIMIZER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ class Model;
 struct ShardState {
   std::string name;
   std::vector<View> shards;
+  // The index, among the optimizer's states, of the one whose blocks' absmax this is.
+  std::optional<size_t> absmax_of = {};
 };
 
 class Optimizer {

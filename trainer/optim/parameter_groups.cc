@@ -2,6 +2,8 @@
 
 #include <fnmatch.h>
 
+#include <set>
+
 #include "trainer/nn/model.h"
 
 namespace fsdp {
@@ -30,13 +32,16 @@ std::vector<GroupMistake> FreezeParameters(Model& model,
     for (Parameter* parameter : segment.parameters) {
       const ParameterGroup* first = nullptr;
       size_t frozen = 0;
+      std::set<std::optional<DType>> states;
       for (const ParameterSlice& slice : parameter->slices()) {
         some_name = slice.name;
         for (size_t i = 0; i < groups.size(); ++i) {
           if (Matches(groups[i], slice.name)) matches[i] = true;
         }
         const ParameterGroup* group = GroupOf(groups, slice.name);
+        states.insert(group == nullptr ? std::nullopt : group->state_dtype);
         if (group == nullptr) continue;
+        if (group->state_dtype) first = group;
         used[group - groups.data()] = true;
         if (!group->frozen) continue;
         ++frozen;
@@ -48,6 +53,12 @@ std::vector<GroupMistake> FreezeParameters(Model& model,
         for (const ParameterSlice& slice : parameter->slices()) names += " " + slice.name;
         mistakes.push_back({static_cast<int>(first - groups.data()),
                             "one matrix holds these, so all or none can be frozen:" + names});
+      }
+      if (states.size() > 1 && parameter->trainable()) {
+        std::string names;
+        for (const ParameterSlice& slice : parameter->slices()) names += " " + slice.name;
+        mistakes.push_back({static_cast<int>(first - groups.data()),
+                            "one matrix holds these, so all have one state_dtype:" + names});
       }
       trains |= parameter->trainable();
     }

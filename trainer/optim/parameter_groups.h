@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/core/dtype.h"
 #include "trainer/optim/kind.h"
 
 namespace fsdp {
@@ -20,6 +21,8 @@ struct ParameterGroup {
   double lr_scale = 1;                 // Multiplies the learning rate.
   bool frozen = false;                 // Not trained: no gradient, no optimizer state.
   std::optional<GroupRule> rule = {};  // Instead of the optimizer's.
+  // The dtype of optimizer state (DTypes::state); empty: the run's.
+  std::optional<DType> state_dtype = std::nullopt;
 };
 
 // The first group that matches, null where none does.
@@ -33,7 +36,8 @@ struct GroupMistake {
 
 // Freezes the parameters whose group says so. Returns the mistakes; after one the model is not to
 // be used. Mistakes: a group that matches no parameter, or none that an earlier one has left; a
-// parameter with frozen slices and others; nothing left to train.
+// parameter with frozen slices and others, or with slices of different state_dtype; nothing left to
+// train.
 std::vector<GroupMistake> FreezeParameters(Model& model, const std::vector<ParameterGroup>& groups);
 
 }  // namespace fsdp

@@ -32,31 +32,34 @@ struct OptimizerOptions {
   uint64_t seed = 0;          // For stochastic rounding to bf16 (ops/update.h).
 };
 
-// A state with one value for each element of the master. It is laid out as the master's shards are,
-// so it is saved and resharded as they are.
+// A state with one value for each element of the master, or for each block of elements. It is laid
+// out as the master's shards are, so it is saved and resharded as they are.
 struct KeptState {
   std::string_view name;           // As in checkpoints.
   DType DTypes::*dtype = nullptr;  // The flat parameter's; null: fp32.
   bool of_whole = true;            // Kept for flat parameters with DTypes::whole, too.
+  // fp32 a block, for flat parameters with codes alone: the absmax of the state before by so many.
+  int absmax_of = 0;
 
-  // Null: no such flat parameter has it.
-  std::optional<DType> In(const DTypes& dtypes) const {
-    if (dtypes.whole && !of_whole) return std::nullopt;
-    return dtype ? dtypes.*dtype : DType::kFloat32;
-  }
+  // A shard's dtype, and elements for a value of it; 0: it has none.
+  DType In(const DTypes& dtypes) const { return dtype ? dtypes.*dtype : DType::kFloat32; }
+  int64_t ElementsPerValue(const FlatParameter& flat) const;
+  int64_t ShardBytes(const FlatParameter& flat) const;
 };
 
-// The states kept beside the master: "m" and "v", or "momentum", or nothing; then "ema" where
-// masters are averaged. Matrices that Muon updates have no "v".
-std::vector<KeptState> KeptStates(const OptimizerOptions& options);
+// The states kept beside the master: "m" and "v", or "momentum", or nothing; "m_absmax" and
+// "v_absmax" where the layout has flat parameters with codes; then "ema" where masters are
+// averaged. Matrices that Muon updates have no "v".
+std::vector<KeptState> KeptStates(const OptimizerOptions& options, const Layout& layout);
 
 struct ShardOperands {
   ConstView rules;    // A table of WriteRules().
   ConstView factors;  // From DeriveUpdateFactors(), with the same betas.
   ConstView coefficient, gradient;
   View master;
-  std::vector<View> kept;  // In the order of KeptStates(). Not of what Muon updates whole.
-  View copy = {};          // The master in another dtype; empty: none is wanted.
+  // In the order of KeptStates(), those of this shard. Not of what Muon updates whole.
+  std::vector<View> kept;
+  View copy = {};  // The master in another dtype; empty: none is wanted.
 };
 
 // Enqueues an update: one pass, which writes the copy, too. `seed` replaces the options'.

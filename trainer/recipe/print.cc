@@ -212,7 +212,7 @@ fp32.
 | `bf16` | `fp32`, `bf16` | `fp32`, `bf16` | `fp32`, `bf16` | none |
 | `fp16` | `fp32`, `fp16` | `fp32`, `fp16` | `fp32` | yes |
 
-`optimizer.state_dtype` may be `fp32` or `bf16` with each. `buffer_dtype` is always `fp32`.
+`optimizer.state_dtype` may be `fp32`, `bf16` or `8bit` with each. `buffer_dtype` is always `fp32`.
 )";
 
 }  // namespace

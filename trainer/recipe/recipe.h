@@ -224,7 +224,8 @@ struct GroupRecipe {
   std::optional<double> weight_decay;
   double lr_scale = 1;
   bool frozen = false;
-  std::optional<GroupRule> rule;  // Instead of optimizer.name's.
+  std::optional<GroupRule> rule;     // Instead of optimizer.name's.
+  std::optional<DType> state_dtype;  // As OptimizerRecipe's.
 
   bool operator==(const GroupRecipe&) const = default;
 };
@@ -238,8 +239,8 @@ struct OptimizerRecipe {
   double eps = 1e-8;                          // AdamW.
   double momentum = 0;                        // SGD.
   double weight_decay = 0.1;
-  DType state_dtype = DType::kFloat32;
-  std::optional<double> table_lr;  // For embedding tables; lr where empty.
+  DType state_dtype = DType::kFloat32;  // kUInt8: 8bit.
+  std::optional<double> table_lr;       // For embedding tables; lr where empty.
   std::vector<GroupRecipe> groups;
   MuonOptions muon;
 

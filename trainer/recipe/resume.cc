@@ -23,7 +23,8 @@ bool IsFree(const std::string& key) {
          key == "data.allow_invalid_text" || key == "train.steps" || key == "train.epochs" ||
          key == "train.micro_batch_size" || key == "train.max_skipped_steps" ||
          key == "train.activation_checkpointing" || key == "train.activation_offload" ||
-         key == "optimizer.state_dtype";
+         key == "optimizer.state_dtype" ||
+         (key.starts_with("optimizer.groups[") && key.ends_with("].state_dtype"));
 }
 
 // The key's name in checkpoint.allow_changed; empty where it has none.

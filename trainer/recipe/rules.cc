@@ -254,6 +254,23 @@ std::string AdamWEpsMessage(double eps) {
   return message.str();
 }
 
+void CheckStateDTypes(Rules& rules, const OptimizerRecipe& optimizer) {
+  const auto require_adamw = [&](const std::string& key, DType state) {
+    rules.Require(state != DType::kUInt8 || optimizer.name == OptimizerRecipe::Kind::kAdamW,
+                  {key, "optimizer.name"},
+                  key + " is `8bit`, which is for `adamw`, but optimizer.name is `" +
+                      std::string(Name(optimizer.name)) + "`: set " + key + " to fp32 or bf16");
+  };
+  require_adamw("optimizer.state_dtype", optimizer.state_dtype);
+  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
+    const GroupRecipe& group = optimizer.groups[i];
+    const std::string key = "optimizer.groups[" + std::to_string(i) + "].state_dtype";
+    require_adamw(key, group.state_dtype.value_or(DType::kFloat32));
+    rules.Require(!group.frozen || !group.state_dtype, {key},
+                  key + " is given, but the group is frozen and has no state: leave it out");
+  }
+}
+
 // docs/recipe.md has these rules as a table (print.cc).
 void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed, bool deterministic) {
   const std::string section = "fsdp.mixed_precision.", param(Name(mixed.param_dtype));
@@ -422,6 +439,7 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
           std::string(Name(optimizer.name)) + "`" +
           (optimizer.name == OptimizerRecipe::Kind::kMuon ? ": set optimizer.muon.momentum" : ""));
 
+  CheckStateDTypes(rules, optimizer);
   CheckPrecision(rules, recipe.fsdp.mixed_precision, recipe.run.deterministic);
   CheckPaperRuntime(rules, recipe);
   rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||

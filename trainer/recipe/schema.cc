@@ -1,5 +1,7 @@
 #include "trainer/recipe/schema.h"
 
+#include <algorithm>
+
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/sections.h"
@@ -10,6 +12,17 @@ namespace {
 constexpr int64_t kAnyInteger = std::numeric_limits<int64_t>::max();
 
 Type<DType> AnyFloat() { return OneOf<DType>({"fp32", "bf16", "fp16"}, Later()); }
+// DType::kUInt8 is `8bit`.
+Type<DType> StateDType() {
+  static constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kUInt8};
+  static constexpr EnumOps kOps = {
+      [](const void* value) {
+        return static_cast<size_t>(std::ranges::find(kDTypes, *static_cast<const DType*>(value)) -
+                                   kDTypes);
+      },
+      [](void* value, size_t index) { *static_cast<DType*>(value) = kDTypes[index]; }};
+  return Type<DType>(OneOfNames({"fp32", "bf16", "8bit"}, Later(), kOps));
+}
 Type<DType> Only32Bit() { return OneOf<DType>({"fp32"}, Later({"bf16", "fp16"})); }
 
 Type<GroupRecipe> GroupType() {
@@ -28,6 +41,8 @@ Type<GroupRecipe> GroupType() {
       Key("rule", &R::rule, Nullable(OneOf<GroupRule>()),
           "adamw: updated by AdamW where optimizer.name is muon, all slices of a matrix or none. "
           "null: by optimizer.name's rule. Other optimizers do not read it."),
+      Key("state_dtype", &R::state_dtype, Nullable(StateDType()),
+          "dtype of the optimizer state of the parameters that match. null: as without the group."),
   });
 }
 
@@ -181,9 +196,10 @@ Type<OptimizerRecipe> OptimizerType() {
           "sgd: decay of the momentum. 0: no momentum. adamw and muon take only 0."),
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
           "Weight decay of matrices and embeddings. Biases and norms have none."),
-      Key("state_dtype", &R::state_dtype, OneOf<DType>({"fp32", "bf16"}, Later({"8bit"})),
-          "dtype of moments and momentum. bf16 is rounded stochastically. Parameters in "
-          "fsdp.mixed_precision.keep_fp32 have fp32 state."),
+      Key("state_dtype", &R::state_dtype, StateDType(),
+          "dtype of moments and momentum. bf16 is rounded stochastically. 8bit, for adamw, keeps a "
+          "byte an element and a scale for 256 of them; vectors, and tensors of fewer than 4,096 "
+          "elements, stay fp32. Parameters in fsdp.mixed_precision.keep_fp32 have fp32 state."),
       Key("table_lr", &R::table_lr, Nullable(Number({.at_least = 0, .fp32 = true})),
           "Highest learning rate of embedding tables outside FSDP; it rises and falls with lr. "
           "Their rows are always updated by row-wise Adagrad, whatever optimizer.name says. "

@@ -24,7 +24,7 @@ bool InTheFloor(std::string_view op) {
   return std::find(kBeside.begin(), kBeside.end(), op) == kBeside.end();
 }
 
-bool Updates(std::string_view op) { return op == "adamw" || op == "sgd"; }
+bool Updates(std::string_view op) { return op == "adamw" || op == "adamw_coded" || op == "sgd"; }
 
 }  // namespace
 

@@ -347,8 +347,7 @@ TEST(ManifestTest, RefusesFormatsThatDoNotFit) {
       {"formats.'m'.grid: this build knows of no grid 'row': use the build that wrote it, or a "
        "newer one",
        [](Json& j) { j["formats"]["m"]["grid"] = "row"; }},
-      // Builds up to 2026-11 knew of it and never wrote it.
-      {"formats.'m'.grid: this build knows of no grid 'block'",
+      {"formats.'m': a state of blocks has no 'm'",
        [](Json& j) { j["formats"]["m"]["grid"] = "block"; }},
       {"formats.'m'.dtypes.'h.0': no dtype of states is called 'fp8'",
        [](Json& j) { j["formats"]["m"]["dtypes"]["h.0"] = "fp8"; }},

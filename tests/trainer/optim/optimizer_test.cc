@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -62,6 +63,8 @@ struct Given {
   double lr = 0.5;
   std::vector<float> coefficients = {1};  // By step.
   int64_t updates = 0;                    // Landed before.
+  // In place of `gradient`, by the element of a parameter.
+  std::function<float(const std::string& parameter, int64_t element)> gradient_of = nullptr;
 };
 
 std::vector<float> Floats(const View& shard) {
@@ -69,6 +72,7 @@ std::vector<float> Floats(const View& shard) {
   std::vector<float> values(shard.NumElements());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = shard.dtype == DType::kFloat32 ? host.As<float>()[i]
+                : shard.dtype == DType::kUInt8 ? static_cast<float>(host.As<uint8_t>()[i])
                                                : static_cast<float>(host.As<BFloat16>()[i]);
   }
   return values;
@@ -106,7 +110,16 @@ Updated StepOnEveryRank(Model& model, const Options& options, int world, const G
       factor = given_factor;
       optimizer.Begin(executor.compute(), inputs, coefficient);
       for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-        Fill(executor.compute(), given.gradient, executor.gradient(u));
+        Fill(executor.compute(), given.gradient_of ? 0 : given.gradient, executor.gradient(u));
+        if (given.gradient_of) {
+          executor.Synchronize();
+          for (const Piece& piece : PiecesOfShard(units[u], executor.shard_rank())) {
+            for (int64_t i = 0; i < piece.count; ++i) {
+              Host(executor.gradient(u)).As<float>()[piece.at + i] =
+                  given.gradient_of(piece.parameter->name, piece.begin + i);
+            }
+          }
+        }
         optimizer.Step(executor.compute(),
                        {u, executor.master(u), executor.gradient(u), coefficient});
       }
@@ -237,6 +250,106 @@ TEST_P(OptimizerTest, RoundedStateDependsOnNoShard) {
   const int64_t q = 30 * 11, v = 50 * 11;
   EXPECT_FALSE(std::equal(qkv.begin(), qkv.begin() + 20 * 11, qkv.begin() + v)) << "q and v";
   EXPECT_FALSE(std::equal(qkv.begin(), qkv.begin() + q - 220, qkv.begin() + 220));
+}
+
+// A model with tensors of every size around the least that has codes, and a matrix of slices.
+class CodedModel final : public Model {
+ public:
+  const std::vector<ModelSegment>& segments() const override { return segments_; }
+  void Loss(Tape& tape, const Batch&, float, View) const override {
+    tape.Segment(0, {}, /*recomputable=*/false, [](Tape&, const Var&) { return Var{}; });
+  }
+  BatchSpec Inputs(int64_t length) const override { return TokenInputs(length, 8); }
+
+ private:
+  Parameter bias_{"bias", Shape{5000}, Init{}, false}, odd_{"odd", Shape{65, 67}, Init{}, true},
+      small_{"small", Shape{63, 65}, Init{}, true},
+      qkv_{"qkv", Shape{48, 256}, {{"q", 16}, {"k", 16}, {"v", 16}}},
+      uneven_{"uneven", Shape{90, 70}, {{"a", 30}, {"b", 60}}},
+      last_{"last", Shape{80, 100}, Init{}, true};
+  std::vector<ModelSegment> segments_{{"h.0", true, {&bias_, &odd_, &small_}},
+                                      {"h.1", true, {&qkv_, &uneven_, &last_}}};
+};
+
+// Every element has the update of its block of 256 of its own tensor, whatever the shards and
+// units are. Tensors are of very different sizes: one that saw another's absmax would lose its
+// small values.
+TEST(CodedOptimizer, CodesDependOnNoShardAndNoUnit) {
+  CodedModel model;
+  Options options;
+  options.executor.state_dtype = DType::kUInt8;
+  const Given given{.lr = 0.1,
+                    .coefficients = {1, 0.7f, NAN, 0.5f},
+                    .gradient_of = [](const std::string& name, int64_t i) {
+                      const auto mixed =
+                          static_cast<float>((i * 2654435761u + name.size() * 77) % 2003) - 1001;
+                      return mixed * std::ldexp(1.0f, name == "odd" || name == "last" ? 4 : -8);
+                    }};
+  const Updated one = StepOnEveryRank(model, options, 1, given);
+  const std::vector<float> padding(one.padding.size(), 0.0f);
+  EXPECT_EQ(one.padding, padding);
+  for (const int world : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    for (const AutoWrap wrap : {AutoWrap::kTransformerBlock, AutoWrap::kNone}) {
+      options.executor.auto_wrap.policy = wrap;
+      const Updated updated = StepOnEveryRank(model, options, world, given);
+      EXPECT_EQ(updated.parameters, one.parameters) << world;
+      EXPECT_EQ(updated.padding, std::vector<float>(updated.padding.size(), 0.0f));
+    }
+  }
+  // And with fp32 state vectors, small tensors and uneven slices are updated so, others not.
+  options.executor.state_dtype = DType::kFloat32;
+  const Updated exact = StepOnEveryRank(model, options, 1, given);
+  for (const auto& [name, values] : exact.parameters) {
+    const bool coded = name == "odd" || name == "qkv" || name == "last";
+    EXPECT_EQ(values != one.parameters.at(name), coded) << name;
+  }
+}
+
+TEST(CodedOptimizer, GroupsChooseTheStateOfParameters) {
+  CodedModel model;
+  ExecutorOptions options;
+  options.state_choices = {{"q", DType::kUInt8}, {"odd", {}}, {"*d*", DType::kBFloat16}};
+  std::map<std::string, DType> states;
+  for (const FlatParameter& flat : LayoutFor(options, model, 2).flat_parameters) {
+    for (const Placement& p : flat.parameters) states[p.name] = flat.dtypes.state;
+  }
+  const DType wide = DType::kFloat32;
+  EXPECT_EQ(states, (std::map<std::string, DType>{{"bias", wide},
+                                                  {"odd", wide},
+                                                  {"small", wide},
+                                                  {"qkv", DType::kUInt8},
+                                                  {"uneven", wide},
+                                                  {"last", wide}}));
+  options.state_dtype = DType::kUInt8;
+  options.state_choices = {{"last", wide}, {"bias", DType::kUInt8}};
+  for (const FlatParameter& flat : LayoutFor(options, model, 2).flat_parameters) {
+    for (const Placement& p : flat.parameters) {
+      const bool coded = p.name == "odd" || p.name == "qkv";
+      EXPECT_EQ(flat.HasCodes(), coded) << p.name;
+      EXPECT_EQ(coded ? p.offset % 256 : 0, 0) << p.name;
+    }
+  }
+  // Every other of its slices would have another form.
+  std::vector<ParameterGroup> groups(1);
+  groups[0].match = "k";
+  groups[0].state_dtype = DType::kUInt8;
+  const std::vector<GroupMistake> mistakes = FreezeParameters(model, groups);
+  ASSERT_EQ(mistakes.size(), 1u);
+  EXPECT_EQ(mistakes[0].message, "one matrix holds these, so all have one state_dtype: q k v");
+}
+
+TEST(CodedOptimizer, TwoBytesAnElementAndEightABlock) {
+  CodedModel model;
+  ExecutorOptions options;
+  options.state_dtype = DType::kUInt8;
+  for (const FlatParameter& flat : LayoutFor(options, model, 3).flat_parameters) {
+    int64_t bytes = 0;
+    for (const KeptState& state : KeptStates({}, LayoutFor(options, model, 3))) {
+      bytes += state.ShardBytes(flat);
+    }
+    const int64_t n = flat.shard_size;
+    EXPECT_EQ(bytes, flat.HasCodes() ? 2 * n + 8 * n / 256 : 8 * n) << flat.name;
+  }
 }
 
 TEST_P(OptimizerTest, StateStartsAtZero) {

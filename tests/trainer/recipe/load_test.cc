@@ -243,10 +243,16 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:19: optimizer.name: want `adamw`, `sgd` or `muon`, got 3"},
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
-        // Names that are known and not in this version.
-        {"LaterState", "optimizer: {state_dtype: 8bit}",
-         "r.yaml:3:26: optimizer.state_dtype: `8bit`: not in this version (want `fp32` or "
-         "`bf16`)"},
+        {"CodesOfSgd", "optimizer: {name: sgd, state_dtype: 8bit}",
+         "r.yaml:3:37: optimizer.state_dtype: optimizer.state_dtype is `8bit`, which is for "
+         "`adamw`, but optimizer.name is `sgd`: set optimizer.state_dtype to fp32 or bf16"},
+        {"CodesOfAGroupOfSgd", "optimizer: {name: sgd, groups: [{match: '*', state_dtype: 8bit}]}",
+         "r.yaml:3:59: optimizer.groups[0].state_dtype: optimizer.groups[0].state_dtype is `8bit`, "
+         "which is for `adamw`, but optimizer.name is `sgd`: set "
+         "optimizer.groups[0].state_dtype to fp32 or bf16"},
+        {"StateOfFrozen", "optimizer: {groups: [{match: '*', frozen: true, state_dtype: bf16}]}",
+         "r.yaml:3:62: optimizer.groups[0].state_dtype: optimizer.groups[0].state_dtype is given, "
+         "but the group is frozen and has no state: leave it out"},
         // The paper's runtime.
         {"DeviceLimitsSlots", "fsdp: {buffers: caching, limiter: device}",
          "r.yaml:3:35: fsdp.limiter: `device` limits gathers by slots, and with fsdp.buffers "

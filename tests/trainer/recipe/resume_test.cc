@@ -82,7 +82,7 @@ TEST(ResumeDifferences, OthersAreNamedWithBothValues) {
   EXPECT_EQ(Differences({"train.ema={decay: 0.5}"}), "train.ema null -> {decay: 0.5}; ");
   EXPECT_EQ(Differences({"optimizer.groups=[{match: x, frozen: true}]"}),
             "optimizer.groups [] -> [{match: x, weight_decay: null, lr_scale: 1.0, frozen: true, "
-            "rule: null}]; ");
+            "rule: null, state_dtype: null}]; ");
   const auto replaced = ResumeDifferences(With({}), mixed("{paths: [y]}"));
   ASSERT_EQ(replaced.size(), 1u);
   EXPECT_EQ(replaced[0].key, "data.train");

@@ -51,11 +51,20 @@ struct MomentumFactors {
   float ahead;  // 1 - momentum, or 0.
 };
 
+// The moments of an update whose states are codes (state_codes.h): m and v.
+struct CodedTensors {
+  uint8_t* codes[2];
+  float* absmax[2];
+};
+
 struct UpdateKernels {
   void (*adamw)(const UpdateTensors& tensors, const UpdateRun& run, const AdamWFactors& factors);
   void (*sgd)(const UpdateTensors& tensors, const UpdateRun& run, const SgdFactors& factors);
   void (*momentum)(const UpdateTensors& tensors, const UpdateRun& run,
                    const MomentumFactors& factors);
+  // Updates whole blocks; `tensors` has no states.
+  void (*adamw_coded)(const UpdateTensors& tensors, const CodedTensors& coded, const UpdateRun& run,
+                      const AdamWFactors& factors);
 };
 
 extern const UpdateKernels kUpdateAvx2, kUpdateAvx512;

@@ -1,4 +1,4 @@
-// The pass over a shard that updates make (update.h). Not an op itself: adamw_cuda.cu and
+// The pass over a shard that updates make (update.h). Not an op itself: adamw_rule.h and
 // sgd_cuda.cu compute an element. They use the CPU's fused operations and roundings, so results
 // have the CPU's bits.
 //
@@ -280,9 +280,8 @@ __global__ void __launch_bounds__(kUpdateThreads, kUpdateBlocks)
   }
 }
 
-template <typename Rule>
-void UpdateShardCuda(CudaStreamHandle stream, const UpdateOperands& o,
-                     const typename Rule::Constants& constants) {
+// The operands' addresses, on the host.
+inline UpdateAddresses AddressesOf(const UpdateOperands& o) {
   UpdateAddresses t{.rules = o.rules.As<ElementRule>(),
                     .rule_count = static_cast<int>(o.rules.bytes() / sizeof(ElementRule)),
                     .factors = o.factors.As<UpdateFactors>(),
@@ -302,6 +301,13 @@ void UpdateShardCuda(CudaStreamHandle stream, const UpdateOperands& o,
                                                                 o.extras.copy, o.extras.average}) {
     t.quads &= reinterpret_cast<uintptr_t>(view.data) % (kQuad * SizeOf(view.dtype)) == 0;
   }
+  return t;
+}
+
+template <typename Rule>
+void UpdateShardCuda(CudaStreamHandle stream, const UpdateOperands& o,
+                     const typename Rule::Constants& constants) {
+  const UpdateAddresses t = AddressesOf(o);
   const auto for_kept = [](DType dtype, const auto& f) {
     dtype == DType::kBFloat16 ? f(Is<__nv_bfloat16>()) : f(Is<float>());
   };
