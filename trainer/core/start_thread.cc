@@ -11,15 +11,23 @@
 
 namespace fsdp {
 
-void ThrowNoThread(const std::string& what, const std::system_error& error) {
+void RequireRoomForThread(const std::string& what) {
+  // A thread begins by allocating a little, and would end by std::bad_alloc without it.
+  constexpr int64_t kFirst = 1 << 20;
   const MemoryLimits limits;
-  const std::string failed = "cannot start " + what + ": ";
   for (const std::optional<MemoryRoom>& room : {limits.AddressSpace(), limits.DataSegment()}) {
-    if (!room || room->bytes > StackBytes()) continue;
-    throw MemoryError(failed + "a thread's stack takes " + HumanBytes(StackBytes()) +
-                      " of addresses, and " + HumanBytes(room->bytes) + " are left (" +
-                      room->limit + "): raise that limit, or lower ulimit -s or run.threads");
+    const int64_t bytes = room ? StackBytes() + kFirst : 0;
+    if (!room || room->bytes > bytes) continue;
+    throw MemoryError("cannot start " + what + ": a thread takes " + HumanBytes(bytes) +
+                      " of addresses with its stack, and " + HumanBytes(room->bytes) +
+                      " are left (" + room->limit +
+                      "): raise that limit, or lower ulimit -s or run.threads");
   }
+}
+
+void ThrowNoThread(const std::string& what, const std::system_error& error) {
+  RequireRoomForThread(what);
+  const std::string failed = "cannot start " + what + ": ";
   rlimit most;
   const bool limited = getrlimit(RLIMIT_NPROC, &most) == 0 && most.rlim_cur != RLIM_INFINITY;
   throw DeviceError(failed + error.code().message() + ": " +

@@ -10,13 +10,16 @@
 
 namespace fsdp {
 
-// Throws "cannot start <what>: ...": MemoryError where ulimit -v or -d leaves no room for another
-// stack, otherwise DeviceError. `error`: what std::thread threw.
+// Throws MemoryError, "cannot start <what>: ...", where ulimit -v or -d leaves no room for another
+// stack and what a thread begins with.
+void RequireRoomForThread(const std::string& what);
+// Throws as RequireRoomForThread(), otherwise DeviceError. `error`: what std::thread threw.
 [[noreturn]] void ThrowNoThread(const std::string& what, const std::system_error& error);
 
-// Starts a std::thread or std::jthread that does `work`. Throws as ThrowNoThread() does.
+// Starts a std::thread or std::jthread that does `work`. Throws as the two above.
 template <typename Thread = std::thread, typename Work>
 Thread StartThread(const std::string& what, Work&& work) {
+  RequireRoomForThread(what);
   try {
     return Thread(std::forward<Work>(work));
   } catch (const std::system_error& error) {

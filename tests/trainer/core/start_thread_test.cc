@@ -39,9 +39,10 @@ void Limit(int resource, rlim_t most) {
 }
 
 TEST(StartThreadDeathTest, SaysWhichLimitLeavesNoRoomForAStack) {
-  EXPECT_EXIT(StartUnder([] { Limit(RLIMIT_AS, 1 << 20); }), ::testing::ExitedWithCode(3),
-              "^cannot start a thread that tests: a thread's stack takes .* of addresses, and 0 B "
-              "are left \\(ulimit -v\\): raise that limit, or lower ulimit -s or run.threads$");
+  EXPECT_EXIT(
+      StartUnder([] { Limit(RLIMIT_AS, 1 << 20); }), ::testing::ExitedWithCode(3),
+      "^cannot start a thread that tests: a thread takes .* of addresses with its stack, and 0 B "
+      "are left \\(ulimit -v\\): raise that limit, or lower ulimit -s or run.threads$");
   EXPECT_EXIT(StartUnder([] { Limit(RLIMIT_DATA, 1 << 20); }), ::testing::ExitedWithCode(3),
               " are left \\(ulimit -d\\): ");
 }
