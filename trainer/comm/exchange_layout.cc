@@ -21,7 +21,7 @@ std::vector<int64_t> OneBehindTheOther(int size, const std::vector<int64_t>& cou
 
 }  // namespace
 
-ExchangeLayout::ExchangeLayout(int size, std::vector<int64_t> counts)
+ExchangeLayout::ExchangeLayout(int size, const std::vector<int64_t>& counts)
     : ExchangeLayout(size, counts, OneBehindTheOther(size, counts)) {}
 
 ExchangeLayout::ExchangeLayout(int size, std::vector<int64_t> counts, std::vector<int64_t> begins)

@@ -22,7 +22,7 @@ class ExchangeLayout {
   // another number of entries, or one below 0.
   ExchangeLayout(int size, std::vector<int64_t> counts, std::vector<int64_t> begins);
   // With begins[r, s] behind all that r has for earlier ranks.
-  ExchangeLayout(int size, std::vector<int64_t> counts);
+  ExchangeLayout(int size, const std::vector<int64_t>& counts);
 
   int size() const { return size_; }
   Stretch Sent(int from, int to) const { return {begins_[At(from, to)], counts_[At(from, to)]}; }

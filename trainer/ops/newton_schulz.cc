@@ -41,13 +41,15 @@ void SymmetricRows(int64_t m, int64_t block, float p_scale, const float* product
     const int64_t b = i / block, width = std::min(m, (b + 1) * block);
     return products + block * block * b * (b + 1) / 2 + (i - b * block) * width;
   };
+  const float* columns[kTile];
   for (int64_t column = 0; column < m; column += kTile) {
     const int64_t n = std::min(kTile, m - column);
+    for (int64_t j = 0; j < n; ++j) columns[j] = row_of(column + j);
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t j = 0; j < n; ++j) {
-        tile[j] = column + j <= i ? row_of(i)[column + j] : row_of(column + j)[i];
-        tile[j] *= p_scale;
-      }
+      const int64_t below = std::clamp<int64_t>(i + 1 - column, 0, n);
+      const float* const row = row_of(i) + column;
+      for (int64_t j = 0; j < below; ++j) tile[j] = p_scale * row[j];
+      for (int64_t j = below; j < n; ++j) tile[j] = p_scale * columns[j][i];
       if (a.data != nullptr) {
         const float* added = ReadFloats(a, i * m + column, n, old);
         for (int64_t j = 0; j < n; ++j) tile[j] += a_scale * added[j];

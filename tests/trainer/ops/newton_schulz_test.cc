@@ -163,6 +163,10 @@ TEST_P(NewtonSchulzTest, PiecesOfAMatrixMoveWhereTheyBelong) {
   }
   EXPECT_EQ(Get(packed), want);
 
+  const View wide = Input({40}, source, kF32), narrowed = Accumulated({11}, -1);
+  Run([&](Stream& stream) { PackPieces(stream, {piece}, wide, narrowed); });
+  EXPECT_EQ(Get(narrowed), want);
+
   const View back = Accumulated({40}, 0, kF32);
   Run([&](Stream& stream) { SpreadPieces(stream, {piece}, 2, packed, back); });
   Matrix there(40);

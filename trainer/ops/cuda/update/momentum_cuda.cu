@@ -6,6 +6,7 @@ namespace {
 
 struct MomentumRule {
   using Constants = MomentumConstants;
+  using P = float;
   static constexpr int kStates = 1;
 
   struct Factors {

@@ -311,8 +311,15 @@ void UpdateShardCuda(CudaStreamHandle stream, const UpdateOperands& o,
   const auto for_kept = [](DType dtype, const auto& f) {
     dtype == DType::kBFloat16 ? f(Is<__nv_bfloat16>()) : f(Is<float>());
   };
+  const auto for_p = [&](const auto& f) {  // Rule::P: of one type, for every state.
+    if constexpr (requires { typename Rule::P; }) {
+      f(Is<typename Rule::P>());
+    } else {
+      for_kept(o.p.dtype, f);
+    }
+  };
   const auto blocks = static_cast<unsigned>(CeilDiv(t.n, kUpdateElements));
-  for_kept(o.p.dtype, [&](auto p) {
+  for_p([&](auto p) {
     using P = typename decltype(p)::type;
     if constexpr (Rule::kStates == 0) {
       Launch<UpdateKernel<Rule, P, P>>(stream, blocks, kUpdateThreads, 0, t, constants);
