@@ -24,7 +24,6 @@
 #include "trainer/core/read_file.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
-#include "trainer/data/samples/line_samples.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/data/tokenizers/unicode.h"
 #include "trainer/generate/chat_format.h"
@@ -214,12 +213,7 @@ std::string PromptOfMessages(const std::string& file, const ChatFormat& format) 
   const std::string where = "--messages: " + file + ": ";
   if (!read.why.empty()) throw ConfigError(where + read.why);
   try {
-    nlohmann::ordered_json json = ParseConversation(read.text);
-    if (json.is_array()) {
-      const bool from = !json.empty() && json[0].is_object() && json[0].contains("from");
-      json = {{from ? "conversations" : "messages", json}};
-    }
-    return format.PromptOf(FromShareGpt(json).value_or(json));
+    return format.PromptOf(ParseConversation(read.text));
   } catch (const DataError& error) {
     throw ConfigError(where + error.what());
   }

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "trainer/data/samples/line_samples.h"
+
 namespace fsdp {
 
 ChatFormat::ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer,
@@ -19,8 +21,13 @@ ChatFormat::ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer,
   end_text_ = std::move(end.text);
 }
 
-std::string ChatFormat::PromptOf(const nlohmann::ordered_json& conversation) const {
-  return template_.Render(conversation, options_).text;
+std::string ChatFormat::PromptOf(nlohmann::ordered_json conversation) const {
+  if (conversation.is_array()) {
+    const bool theirs =
+        !conversation.empty() && conversation[0].is_object() && conversation[0].contains("from");
+    conversation = {{theirs ? "conversations" : "messages", std::move(conversation)}};
+  }
+  return template_.Render(FromShareGpt(conversation).value_or(conversation), options_).text;
 }
 
 std::string AnswerStream::Add(int32_t id) {

@@ -19,9 +19,10 @@ class ChatFormat {
   // `date`: today, to the template. Throws as RequireSpecialTokens().
   ChatFormat(ChatTemplate chat_template, const Tokenizer& tokenizer, std::optional<JinjaDate> date);
 
-  // The text that an answer to `conversation` follows, an object with `messages` as in
-  // ChatTemplate::Render(). Throws DataError.
-  std::string PromptOf(const nlohmann::ordered_json& conversation) const;
+  // The text that an answer to `conversation` follows: an object with `messages` as in
+  // ChatTemplate::Render(), or of ShareGPT's form (FromShareGpt()), or a list of the turns of
+  // either. Throws DataError.
+  std::string PromptOf(nlohmann::ordered_json conversation) const;
 
   // The token, or else the text, that the template puts behind an answer, white space apart.
   // Neither where it puts nothing there, or refuses an answer to a user's message.

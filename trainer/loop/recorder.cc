@@ -121,10 +121,7 @@ void Recorder::Begin(const RunStart& start, const SetAside& aside, int64_t step,
   }
   for (const std::string& note : recipe_.notes) console_.Line(Printable(note));
   for (const std::string& line : Advice(recipe_, job_.world)) console_.Warning(line);
-  if (recipe_.fsdp.mixed_precision.sum && job_.device.type == DeviceType::kCpu) {
-    console_.Line(recipe_.Mistake("fsdp.mixed_precision.sum",
-                                  "sums are exact on CPUs, which do not read it"));
-  }
+  SayWhatIsNotRead();
   SayDataUse(*facts.data);
   SayWhatIsHeldOut(facts);
   console_.Line(WhatIsSaved(recipe_.checkpoint));
@@ -207,6 +204,12 @@ void Recorder::RecordResume(const RunStart& start, int64_t step, const RunFacts&
     console_.Line("records: " + start.records_unknown + ": not compared");
   }
   Write(record);
+}
+
+void Recorder::SayWhatIsNotRead() {
+  if (!recipe_.fsdp.mixed_precision.sum || job_.device.type != DeviceType::kCpu) return;
+  console_.Line(
+      recipe_.Mistake("fsdp.mixed_precision.sum", "sums are exact on CPUs, which do not read it"));
 }
 
 void Recorder::SayDataUse(const RunData& data) {

@@ -112,6 +112,7 @@ class Recorder {
   bool first() const { return job_.rank == 0; }
   void OpenFiles(int64_t step);
   void RecordResume(const RunStart& start, int64_t step, const RunFacts& facts);
+  void SayWhatIsNotRead();
   void SayDataUse(const RunData& data);
   std::string RateOfAll(int64_t step) const;
   void SayWhatIsHeldOut(const RunFacts& facts);

@@ -22,6 +22,7 @@
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/data/tokens/token_source.h"
 #include "trainer/recipe/containers.h"
+#include "trainer/recipe/open_progress.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -29,18 +30,6 @@ namespace fsdp {
 class LineEncoder;
 class Model;
 struct ImageChanges;
-
-// Functions that an opening calls now and then.
-struct OpenProgress {
-  std::function<void(const std::string&)> say;     // May be null.
-  std::function<void(const std::string&)> remark;  // Hears remarks that all ranks see. May be null.
-  std::function<bool()> stop;                      // May be null.
-  bool trains = true;                              // Else samples are read for an evaluation alone.
-
-  // A remark on the source at `key`. Nobody hears one on a source of data.train of which an
-  // evaluation reads nothing.
-  void Remark(const Recipe& recipe, const std::string& key, const std::string& line) const;
-};
 
 // The seed of a source that draws, in a run of this seed; `index`: among KeyedSources(). Sources of
 // one list are samples of one language, but not the same one.

@@ -55,7 +55,7 @@ class Network {
   double ExchangeSeconds(const Reach& reach, double bytes) const;
   double ReduceSeconds(const Reach& reach, const CollectiveCall& call) const;
   double AllReduceSeconds(const Reach& reach, double bytes) const;
-  double CopySeconds(double bytes) const;  // Of a kernel that reads and writes so many.
+  double CopySeconds(double bytes) const;  // A kernel's that reads and writes so many.
   double RingRate(const Reach& reach) const;
   double Required(bool between, std::optional<double> LinkRates::*number, const char* key) const;
   double RingStep(bool between) const {
