@@ -15,7 +15,7 @@ struct OpenProgress {
   std::function<void(const std::string&)> say;     // May be null.
   std::function<void(const std::string&)> remark;  // Hears remarks that all ranks see. May be null.
   std::function<bool()> stop;                      // May be null.
-  bool trains = true;  // Else samples are read for an evaluation alone.
+  bool trains = true;                              // Else samples are read for an evaluation alone.
 
   // A remark on the source at `key`. Nobody hears one on a source of data.train of which an
   // evaluation reads nothing.

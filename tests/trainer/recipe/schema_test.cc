@@ -452,6 +452,7 @@ void Reconcile(Json& recipe) {
   for (Json& group : optimizer["groups"]) without_codes(group);
   Json& fsdp = recipe["fsdp"];
   Json& mixed = fsdp["mixed_precision"];
+  if (recipe["run"]["deterministic"]) mixed["sum"] = "exact";
   for (const char* other : {"grad_dtype", "reduce_dtype", "master_dtype"}) {
     mixed[other] = mixed["param_dtype"] == "bf16" && mixed[other] == "bf16" ? "bf16" : "fp32";
   }

@@ -90,6 +90,21 @@ TEST(Advice, NamesAWarmUpThatTheRunCutsShort) {
                 "the run has 10: this start warms up over all of them"});
 }
 
+TEST(Advice, NamesKeysOfOtherOptimizers) {
+  const auto advice = [](const std::vector<std::string>& settings) {
+    return Advice(Parse(kGood, settings), 1);
+  };
+  EXPECT_EQ(advice({"optimizer.muon.ns_steps=3"}),
+            std::vector<std::string>{
+                "--set optimizer.muon.ns_steps=3: optimizer.muon: `adamw` does not read it"});
+  EXPECT_EQ(advice({"optimizer={name: sgd, betas: [0.8, 0.9], groups: [{match: x, rule: adamw}]}"})
+                .size(),
+            2u);
+  // As a resolved recipe has them.
+  EXPECT_TRUE(advice({"optimizer.muon.ns_steps=5", "optimizer.eps=1e-8"}).empty());
+  EXPECT_TRUE(advice({"optimizer.name=muon", "optimizer.muon.ns_steps=3"}).empty());
+}
+
 TEST(CheckWorld, AScheduleHasAnEnd) {
   const Recipe recipe =
       Parse(kGood, {"train.micro_batch_size=1", "train.global_batch_size=2147483647"});
