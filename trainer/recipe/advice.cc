@@ -1,3 +1,5 @@
+// Settings that are valid but hardly meant: declared in load.h.
+// Tests: tests/trainer/recipe/world_test.cc
 #include <algorithm>
 #include <string>
 #include <utility>
