@@ -161,7 +161,7 @@ void NcclCollectives::SumSlices(CudaStreamHandle stream, const CollectiveCall& c
   Sum(stream, call, data + rank_ * pitch * element, stride, n, out);
 }
 
-// Every pair of ranks is in the group, also where it has nothing: so ranks meet as in other calls.
+// Every pair of ranks is in the group, also where it has nothing for each other.
 void NcclCollectives::Exchange(CudaStreamHandle stream, const CollectiveCall& call) {
   Do(stream, "ncclSend and ncclRecv", [&](const NcclLibrary& nccl, ncclComm_t comm) {
     const ncclDataType_t type = TypeOf(call.dtype);
