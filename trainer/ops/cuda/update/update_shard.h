@@ -304,27 +304,31 @@ inline UpdateAddresses AddressesOf(const UpdateOperands& o) {
   return t;
 }
 
+template <typename Function>
+void ForKeptType(DType dtype, const Function& f) {
+  dtype == DType::kBFloat16 ? f(Is<__nv_bfloat16>()) : f(Is<float>());
+}
+
+template <typename Rule, typename Function>
+void ForParameterType(DType dtype, const Function& f) {  // Rule::P: of one type, for every state.
+  if constexpr (requires { typename Rule::P; }) {
+    f(Is<typename Rule::P>());
+  } else {
+    ForKeptType(dtype, f);
+  }
+}
+
 template <typename Rule>
 void UpdateShardCuda(CudaStreamHandle stream, const UpdateOperands& o,
                      const typename Rule::Constants& constants) {
   const UpdateAddresses t = AddressesOf(o);
-  const auto for_kept = [](DType dtype, const auto& f) {
-    dtype == DType::kBFloat16 ? f(Is<__nv_bfloat16>()) : f(Is<float>());
-  };
-  const auto for_p = [&](const auto& f) {  // Rule::P: of one type, for every state.
-    if constexpr (requires { typename Rule::P; }) {
-      f(Is<typename Rule::P>());
-    } else {
-      for_kept(o.p.dtype, f);
-    }
-  };
   const auto blocks = static_cast<unsigned>(CeilDiv(t.n, kUpdateElements));
-  for_p([&](auto p) {
+  ForParameterType<Rule>(o.p.dtype, [&](auto p) {
     using P = typename decltype(p)::type;
     if constexpr (Rule::kStates == 0) {
       Launch<UpdateKernel<Rule, P, P>>(stream, blocks, kUpdateThreads, 0, t, constants);
     } else {
-      for_kept(o.states[0].dtype, [&](auto s) {
+      ForKeptType(o.states[0].dtype, [&](auto s) {
         using S = typename decltype(s)::type;
         Launch<UpdateKernel<Rule, P, S>>(stream, blocks, kUpdateThreads, 0, t, constants);
       });
