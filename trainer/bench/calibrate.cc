@@ -21,6 +21,7 @@
 #include "trainer/loop/train.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/simulate/simulate.h"
 

@@ -16,8 +16,8 @@
 
 #include "trainer/engine/plan.h"
 #include "trainer/loop/job.h"
-#include "trainer/recipe/data_source.h"
 #include "trainer/recipe/hardware.h"
+#include "trainer/recipe/open_progress.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "trainer/data/loader.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/loop/job.h"
-#include "trainer/recipe/data_source.h"
+#include "trainer/recipe/open_progress.h"
 
 namespace fsdp {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <ostream>
 
-#include "trainer/recipe/data_source.h"
+#include "trainer/recipe/open_progress.h"
 
 namespace fsdp {
 

@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "trainer/core/view.h"
-#include "trainer/runtime/device.h"
 #include "trainer/runtime/stream.h"
 
 namespace fsdp {
