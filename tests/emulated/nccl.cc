@@ -79,6 +79,7 @@ struct ncclComm {
   bool connecting = false;                   // The call in progress waits for the peers.
   std::atomic<int> polls_left{0};            // Until the call in progress is on its stream.
   std::function<ncclResult_t()> launch;      // That.
+  std::atomic<bool> overtaken{false};        // A call of another communicator came meanwhile.
   bool finalizing = false;
   int64_t taken = 0;           // Bytes of the GPU.
   const char* name = nullptr;  // The user's.
@@ -119,14 +120,13 @@ int PriorityOf(cudaStream_t stream) {
   return priority;
 }
 
-// Kernels of two communicators may each hold what the other one's peer needs to begin.
+// Kernels of two communicators may each hold what the other one's peer needs to begin. A call in
+// progress that nobody asks for again is given up, and its communicator about to be aborted.
 void CheckOrder(ncclComm_t comm, cudaStream_t stream) {
   std::lock_guard lock(live_mutex);
   for (const ncclComm_t other : Live()) {
     if (other == comm || other->device != comm->device) continue;
-    if (other->polls_left > 0 && !other->finalizing) {
-      Die("calls of two communicators of one GPU at once");
-    }
+    if (other->polls_left > 0 && !other->finalizing) other->overtaken = true;
     if (other->member->in_flight == 0 || other->stream == stream) continue;
     if (!OrdersLaunches()) {
       Die("two communicators in flight on two streams of one GPU, without "
@@ -362,6 +362,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (*error != ncclInProgress && comm->joining.joinable()) comm->joining.join();
   if (comm->finalizing && cudaPeekAtLastError() != cudaSuccess) *error = ncclUnhandledCudaError;
   if (comm->polls_left == 0 || *error != ncclSuccess) return ncclSuccess;
+  if (comm->overtaken) Die("calls of two communicators of one GPU at once");
   *error = ncclInProgress;
   const bool waits = comm->finalizing ? member.in_flight > 0
                                       : comm->connecting && !member.AllHaveCalled(comm->calls - 1);
