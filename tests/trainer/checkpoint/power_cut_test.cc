@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "tests/testing/everything.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "tests/trainer/checkpoint/tiny_saves.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -25,8 +26,9 @@ using testing::FileWatch;
 using testing::LayOut;
 using testing::RecordedDisk;
 
-constexpr uint64_t kSeed = 20260801;
-constexpr int kRandomStates = 40;  // At each point, beside those that are not random.
+// At each point, beside those that are not random: of another draw at another commit.
+uint64_t Seed() { return 20260801 + testing::Part(180); }
+int RandomStates() { return testing::Everything() ? 40 : 12; }
 
 std::string TestDirectory(const std::string& name) {
   return fs::canonical(FreshDirectory("power_cut_" + name));
@@ -45,12 +47,12 @@ TEST_P(PowerCut, LeavesAWholeCheckpoint) {
   for (const std::string& error : save.Run(root + "/run/checkpoints")) ASSERT_EQ(error, "");
   disk.Stop();
 
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(Seed());
   const FileWatch no_sync(after, nullptr, nullptr);
   const std::string checkpoints = after + "/run/checkpoints";
   int states = 0, found_old = 0, found_new = 0;
   for (size_t count = 0; count <= disk.changes(); ++count) {
-    for (const DiskState& state : disk.After(count, kRandomStates, random)) {
+    for (const DiskState& state : disk.After(count, RandomStates(), random)) {
       LayOut(state, after);
       std::string error;
       const auto found = FindSaved(save, checkpoints, error);
@@ -68,8 +70,8 @@ TEST_P(PowerCut, LeavesAWholeCheckpoint) {
     }
   }
   std::printf("%s: seed %llu, %zu points, %d states: the one before in %d, the new one in %d\n",
-              save.name.c_str(), static_cast<unsigned long long>(kSeed), disk.changes() + 1, states,
-              found_old, found_new);
+              save.name.c_str(), static_cast<unsigned long long>(Seed()), disk.changes() + 1,
+              states, found_old, found_new);
   EXPECT_GT(found_old, 20);
   EXPECT_GT(found_new, 0);
 }
@@ -96,11 +98,11 @@ TEST(PowerCutOfAWriter, LeavesAWholeDirectoryOrNone) {
   ReshardCheckpoint(source, 3, 3, root + out, nullptr);
   disk.Stop();
 
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(Seed());
   const FileWatch no_sync(after, nullptr, nullptr);
   int states = 0, whole = 0;
   for (size_t count = 0; count <= disk.changes(); ++count) {
-    for (const DiskState& state : disk.After(count, kRandomStates, random)) {
+    for (const DiskState& state : disk.After(count, RandomStates(), random)) {
       LayOut(state, after);
       const std::string where = "state " + std::to_string(states) + ", cut behind change " +
                                 std::to_string(count) + " of " + std::to_string(disk.changes());
@@ -117,7 +119,7 @@ TEST(PowerCutOfAWriter, LeavesAWholeDirectoryOrNone) {
     }
   }
   std::printf("reshard: seed %llu, %zu points, %d states: whole in %d\n",
-              static_cast<unsigned long long>(kSeed), disk.changes() + 1, states, whole);
+              static_cast<unsigned long long>(Seed()), disk.changes() + 1, states, whole);
   EXPECT_GT(whole, 0);
 }
 
