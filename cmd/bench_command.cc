@@ -94,7 +94,8 @@ void PrintGemm(const StepProductsBench& bench, std::vector<std::vector<double>> 
 
 void RunGemm(const GemmFlags& flags) {
   const Recipe recipe = LoadRecipe(flags.recipe);
-  const int threads = flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1);
+  const int threads =
+      flags.threads > 0 ? flags.threads : ThreadsFor(recipe, /*local_world=*/1, /*sharers=*/1);
   const ChosenDevice device = DeviceHere(flags.device);
   const ResolvedRun step = Resolve(recipe, PlaceToBench(flags.world, device.type));
   StepProductsBench bench(StepWorkOf(step), threads, device.type, device.gpu, flags.own_kernels);
@@ -193,7 +194,8 @@ void PrintOp(const OpTime& op, const OpLimits& limits) {
 
 void RunOps(const OpsFlags& flags) {
   OpBenchOptions options = flags.options;
-  options.threads = flags.threads > 0 ? flags.threads : ThreadsFor(Recipe(), /*local_world=*/1);
+  options.threads =
+      flags.threads > 0 ? flags.threads : ThreadsFor(Recipe(), /*local_world=*/1, /*sharers=*/1);
   options.dtype = FloatNamed(flags.dtype);
   const ChosenDevice device = DeviceHere(flags.device);
   options.device = device.type;

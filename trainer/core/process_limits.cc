@@ -1,16 +1,18 @@
 #include "trainer/core/process_limits.h"
 
 #include <malloc.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <string_view>
+
+#include "trainer/core/cores.h"
 
 namespace fsdp {
 namespace {
@@ -247,11 +249,8 @@ void SpareAddressSpace() {
 }
 
 int AvailableCores(const MemoryLimits& limits) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  const long count = ::sched_getaffinity(0, sizeof(cores), &cores) == 0
-                         ? CPU_COUNT(&cores)
-                         : ::sysconf(_SC_NPROCESSORS_ONLN);  // A host of more than 1024.
+  const Cores cores = AllowedCores();
+  const long count = cores.empty() ? ::sysconf(_SC_NPROCESSORS_ONLN) : std::ssize(cores);
   return std::clamp(static_cast<int>(count), 1,
                     limits.Cores().value_or(std::numeric_limits<int>::max()));
 }

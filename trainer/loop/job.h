@@ -28,6 +28,9 @@ struct Job {
   Store* store = nullptr;
   // Finds which ranks share a host. All ranks call it, and it blocks. Null: all are on one host.
   std::function<HostPlacement()> find_hosts;
+  // Finds how many ranks of this host may run on this rank's cores, itself included. All ranks call
+  // it, and it blocks. Null: all of the host.
+  std::function<int()> find_ranks_on_cores;
   MeshCommunicators::Connect connect;  // Connects this job's ranks. Not called in a world of one.
   std::string transport = {};          // How it connects them, in words, once it has.
   int restart = 0;                     // How often the launcher has started all ranks again.

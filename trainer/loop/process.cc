@@ -21,6 +21,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/comm/store/tcp_store.h"
 #include "trainer/comm/store/together.h"
+#include "trainer/core/cores.h"
 #include "trainer/core/terminal.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
@@ -42,6 +43,7 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
+#include "trainer/runtime/near_gpu.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
@@ -60,8 +62,8 @@ StoreAccess AccessFor(const RankEnvironment& environment) {
 
 // Polling steals a core from whoever computes, so only while every busy thread has one of its own:
 // a rank's compute threads and one stream that waits for a peer.
-int SpinsFor(int local_world, int threads) {
-  return local_world * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
+int SpinsFor(int ranks, int threads) {
+  return ranks * (threads + 1) <= DescribeHost().cores ? 2000 : 0;
 }
 
 ChosenDevice DeviceFor(const Recipe& recipe, const RankEnvironment& environment) {
@@ -183,8 +185,11 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
                    const std::vector<std::string>& command_line, StopSignal& signals,
                    const std::function<ExitCode(const Job&)>& work) {
   const auto stop_requested = [&] { return signals.stop_requested(); };
-  const ChosenDevice device = DeviceFor(recipe, environment);
-  if (environment.world_size > 1 && device.type == DeviceType::kCuda) TellNccl(environment);
+  ChosenDevice device = DeviceFor(recipe, environment);
+  if (device.type == DeviceType::kCuda) {
+    device.note += StayNearGpu(device.pci);
+    if (environment.world_size > 1) TellNccl(environment);
+  }
   std::unique_ptr<Store> store;
   Job job;
   job.rank = environment.rank;
@@ -196,12 +201,21 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
     if (!hosts) hosts = FindHosts(*store, "job", job.rank, job.world);
     return *hosts;
   };
+  std::optional<int> on_cores;
+  job.find_ranks_on_cores = [&] {
+    if (!on_cores) {
+      on_cores = RanksOnCores(*store, "job", job.rank, job.find_hosts(), AllowedCores());
+      if (!NamedHost().empty()) on_cores = job.local_world;  // One machine stands for several.
+    }
+    return *on_cores;
+  };
   MeshCommunicators::Connect transport;
   job.connect = [&](const std::string& name, const RankGroup& group) {
     if (!transport) {
       CommOptions options;
       options.timeout_s = recipe.run.timeout_s;
-      options.spins = SpinsFor(job.local_world, ThreadsFor(recipe, job.local_world));
+      const int ranks = on_cores.value_or(job.local_world);
+      options.spins = SpinsFor(ranks, ThreadsFor(recipe, job.local_world, ranks));
       transport = Transport(*store, environment, job.find_hosts(), options, job.transport);
     }
     return transport(name, group);

@@ -36,7 +36,7 @@ void RankSession::Open(const Held& held, const std::function<void(std::string_vi
 
 void RankSession::OpenDevice() {
   const int cores = static_cast<int>(DescribeHost().cores);
-  device_ = CreateDevice(job_.device.type, {.spin = job_.local_world * run_.threads <= cores,
+  device_ = CreateDevice(job_.device.type, {.spin = run_.ranks_on_cores * run_.threads <= cores,
                                             .checker = job_.checker,
                                             .gpu = job_.device.gpu});
 }

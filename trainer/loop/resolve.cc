@@ -39,8 +39,11 @@ HostPlacement HostsOf(const Place& place) {
 
 void ResolveRanks(ResolvedRun& run) {
   const Place& place = run.place;
-  run.threads = place.threads > 0 ? place.threads : ThreadsFor(*run.recipe, place.local_world);
   run.hosts = HostsOf(place);
+  const bool ask = place.has_peers() && place.job->find_ranks_on_cores != nullptr;
+  run.ranks_on_cores = ask ? place.job->find_ranks_on_cores() : place.local_world;
+  run.threads = place.threads > 0 ? place.threads
+                                  : ThreadsFor(*run.recipe, place.local_world, run.ranks_on_cores);
   run.options = SessionOptionsFor(*run.recipe, run.hosts, run.threads);
   run.options.train = place.trains;
   run.options.predict = place.predicts;

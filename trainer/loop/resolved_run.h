@@ -57,6 +57,7 @@ struct ResolvedRun {
   ModelShape shape;
   std::shared_ptr<Model> model;  // With adapters, and with what is frozen.
   int threads = 1;               // CPU compute threads of a rank.
+  int ranks_on_cores = 1;        // Ranks of this host that may run on this rank's cores.
   HostPlacement hosts = HostPlacement::InOrder(1, 1);
   SessionOptions options;
   Mesh mesh{/*world_rank=*/0, /*world_size=*/1, /*shard_size=*/1};

@@ -141,9 +141,11 @@ std::string HowGradientsAreSummed(int inside, int shards) {
 
 }  // namespace
 
-int ThreadsFor(const Recipe& recipe, int local_world) {
+int ThreadsFor(const Recipe& recipe, int local_world, int sharers) {
   if (recipe.run.threads > 0) return static_cast<int>(recipe.run.threads);
-  return std::max(1, AvailableCores() / local_world);
+  const std::optional<int> quota = MemoryLimits().Cores();
+  const int threads = AvailableCores() / sharers;
+  return std::max(1, quota ? std::min(threads, *quota / local_world) : threads);
 }
 
 std::string WhyCrowded(const Recipe& recipe, int local_world) {

@@ -17,9 +17,10 @@ class Model;
 struct Recipe;
 struct ShapeConflict;
 
-// CPU compute threads of a rank: run.threads, or the cores this process may use, shared by the
-// ranks of the host; at least 1.
-int ThreadsFor(const Recipe& recipe, int local_world);
+// CPU compute threads of a rank: run.threads, or its share of the cores that it may run on, with
+// `sharers` ranks that may run on them; at most its share of a quota of the host's ranks, and at
+// least 1.
+int ThreadsFor(const Recipe& recipe, int local_world, int sharers);
 
 // A line where so many ranks of one host share fewer cores; empty where they do not.
 std::string WhyCrowded(const Recipe& recipe, int local_world);

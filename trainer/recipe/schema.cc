@@ -60,7 +60,9 @@ Type<RunRecipe> RunType() {
           "GPU, or an error. sim: a simulated rank, without tensor data."),
       Key("threads", &R::threads, Integer(0, R::kMaxThreads),
           "CPU threads of a rank that compute. 0: the cores that affinity and the quotas of "
-          "control groups leave, divided by the host's ranks. A part of a core does not count."),
+          "control groups leave, divided by the host's ranks that may run on them. A part of a "
+          "core "
+          "does not count."),
       Key("deterministic", &R::deterministic, Boolean(),
           "Use repeatable algorithms where a device also has faster ones that are not. The CPU "
           "is always repeatable."),

@@ -105,6 +105,7 @@ ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world, 
     chosen.name = gpus.visible[gpu].name;
     chosen.memory = gpus.visible[gpu].memory;
     chosen.uuid = gpus.visible[gpu].uuid;
+    chosen.pci = gpus.visible[gpu].pci;
     // Ranks gpu, gpu + count, ... below local_world.
     chosen.sharers = (local_world - 1 - gpu) / count + 1;
     chosen.note = "computes on GPU " + std::to_string(gpu) + " of " + std::to_string(count) + ", " +

@@ -17,6 +17,7 @@ struct Gpu {
   int major = 0, minor = 0;  // Compute capability.
   int64_t memory = 0;        // Bytes.
   std::string uuid = {};     // 16 bytes.
+  std::string pci = {};      // Its address in sysfs: "0000:18:00.0".
 };
 
 // Versions are CUDA's: 13000 is 13.0.
@@ -83,6 +84,7 @@ struct ChosenDevice {
   std::string name = "cpu";  // "cpu" or the GPU's name.
   int64_t memory = 0;        // A GPU's bytes, free or not.
   std::string uuid = {};     // A GPU's 16 bytes, which no other has.
+  std::string pci = {};      // As in Gpu.
   // One line for people: the device, and for kAuto the reason.
   std::string note;
 };

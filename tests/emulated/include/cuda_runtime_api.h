@@ -57,6 +57,9 @@ struct cudaDeviceProp {
   int major;
   int minor;
   int multiProcessorCount;
+  int pciBusID;
+  int pciDeviceID;
+  int pciDomainID;
 };
 
 struct cudaLaunchAttribute;

@@ -118,6 +118,24 @@ TEST(FindHostsTest, NamesMakeHosts) {
   }
 }
 
+// Ranks 0 to 3 on a host, 4 on another one, which has the same cores.
+TEST(RanksOnCoresTest, AreTheHostsThatMayRunThere) {
+  const HostPlacement placement({0, 0, 0, 0, 1});
+  const Cores cores[] = {{0, 1}, {2, 3}, {1, 2}, {6}, {0, 1}};
+  const auto outcomes = RunThreadRanks(5, [&](Rank& rank) {
+    const Cores& mine = cores[rank.rank];
+    const int known = RanksOnCores(*rank.store, "all", rank.rank, placement, mine);
+    const Cores some = rank.rank == 3 ? Cores() : mine;
+    const int unknown = RanksOnCores(*rank.store, "some", rank.rank, placement, some);
+    return std::to_string(known) + " " + std::to_string(unknown);
+  });
+  const char* const want[] = {"2 3", "2 3", "3 4", "1 4", "1 1"};
+  for (size_t r = 0; r < outcomes.size(); ++r) {
+    EXPECT_EQ(outcomes[r].error, "");
+    EXPECT_EQ(outcomes[r].result, want[r]) << r;
+  }
+}
+
 TEST(LocalAddressTest, IsTheOneTowardsTheMaster) {
   EXPECT_EQ(AddressTowards("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(AddressOfInterface("lo"), "127.0.0.1");

@@ -17,6 +17,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/process_limits.h"
 #include "trainer/loop/choice.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
@@ -141,6 +142,20 @@ Strings SaidOf(const ResolvedRun& run) {
 }
 
 // Hosts with two ranks each, or with two and one.
+// A launcher that gives each rank cores of its own has divided them already.
+TEST(ResolvedRun, SharesCoresWithThoseWhoMayRunOnThem) {
+  const int cores = AvailableCores(), quota = MemoryLimits().Cores().value_or(2 * cores);
+  const std::vector<Recipe> recipes(4, Tiny({"run.threads=0"}));
+  for (const int ranks : {1, 2}) {
+    for (const ResolvedRun& run : ForTraining(
+             recipes, [&](Job& job) { job.find_ranks_on_cores = [ranks] { return ranks; }; })) {
+      EXPECT_EQ(run.threads, std::max(1, std::min(cores / ranks, quota / 2)));
+      EXPECT_EQ(run.ranks_on_cores, ranks);
+    }
+  }
+  EXPECT_EQ(ForTraining(recipes)[0].ranks_on_cores, 2);
+}
+
 TEST(ResolvedRun, SaysInWhichHopsGradientsAreSummed) {
   const auto said = [](const ResolvedRun& run) {
     const Strings lines = SaidOf(run);

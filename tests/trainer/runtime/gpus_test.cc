@@ -37,6 +37,7 @@ TEST_F(GpusTest, AreListed) {
   EXPECT_EQ(gpus.visible[2].major, 9);
   EXPECT_EQ(gpus.visible[2].memory, 5000);
   EXPECT_NE(gpus.visible[2].name, "");
+  EXPECT_EQ(gpus.visible[2].pci, "feed:02:00.0");
   EXPECT_EQ(WhyUnusable(gpus, 2, nullptr), "");
 }
 

@@ -193,6 +193,18 @@ HostPlacement FindHosts(Store& store, const std::string& name, int rank, int siz
   return HostPlacement(key);
 }
 
+int RanksOnCores(Store& store, const std::string& name, int rank, const HostPlacement& placement,
+                 const Cores& cores) {
+  const std::vector<std::string> told =
+      Exchange(store, "cores/" + name, rank, placement.size(), CoresText(cores));
+  int ranks = 0;
+  for (const int other : placement.RanksOf(placement.HostOf(rank))) {
+    const Cores theirs = ParseCores(told[other]);
+    if (other == rank || cores.empty() || theirs.empty() || Overlap(cores, theirs)) ++ranks;
+  }
+  return ranks;
+}
+
 namespace {
 
 std::string Numeric(const sockaddr* address, socklen_t size) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trainer/comm/store/store.h"
+#include "trainer/core/cores.h"
 
 namespace fsdp {
 
@@ -60,6 +61,13 @@ std::string NamedHost();
 // CommError as Exchange does.
 HostPlacement FindHosts(Store& store, const std::string& name, int rank, int size,
                         const std::string& host = NamedHost());
+
+// Ranks of this rank's host that may run on one of its cores, itself included; `cores` are this
+// rank's, and empty where they are not known, which counts as all. A launcher that gives each rank
+// cores of its own leaves one. All ranks call this, with a `name` used once. Blocks. Throws
+// CommError as Exchange does.
+int RanksOnCores(Store& store, const std::string& name, int rank, const HostPlacement& placement,
+                 const Cores& cores);
 
 // The address, numeric, from which this host sends to `host`. Nothing is sent. Throws CommError.
 std::string AddressTowards(const std::string& host);

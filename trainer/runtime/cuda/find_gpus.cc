@@ -1,6 +1,8 @@
 // Tests: tests/trainer/runtime/gpus_test.cc
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
+
 #include "trainer/core/errors.h"
 #include "trainer/runtime/choose_device.h"
 #include "trainer/runtime/cuda/cuda_call.h"
@@ -27,9 +29,13 @@ Gpus FindCudaGpus() {
       gpus.error = Describe(error);
       return gpus;
     }
+    char pci[32];
+    std::snprintf(pci, sizeof(pci), "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
+                  properties.pciDeviceID);
     gpus.visible.push_back({properties.name, properties.major, properties.minor,
                             static_cast<int64_t>(properties.totalGlobalMem),
-                            std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes))});
+                            std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes)),
+                            pci});
   }
   return gpus;
 }
