@@ -70,9 +70,8 @@ Cores ParseCores(const std::string& text) {
 }
 
 bool Overlap(const Cores& a, const Cores& b) {
-  return std::any_of(a.begin(), a.end(), [&](int core) {
-    return std::binary_search(b.begin(), b.end(), core);
-  });
+  return std::any_of(a.begin(), a.end(),
+                     [&](int core) { return std::binary_search(b.begin(), b.end(), core); });
 }
 
 Cores AllowedCores() {

@@ -32,12 +32,12 @@ bool HaveGpus(const std::vector<std::string>& gpus) {
   return std::find(gpus.begin(), gpus.end(), kNone) == gpus.end();
 }
 
-// A rank tells its GPU's uuid, and with this mark that its environment lets NCCL put two ranks on a
-// GPU.
-constexpr char kMayShare = '+';
+// A rank tells its GPU's uuid and, behind the first mark, its place on the bus; with the second one
+// that its environment lets NCCL put two ranks on a GPU.
+constexpr char kPlace = '@', kMayShare = '+';
 
-std::string Told(const std::string& uuid) {
-  std::string text = Hex(uuid);
+std::string Told(const ChosenDevice& device) {
+  std::string text = Hex(device.uuid) + kPlace + device.pci;
   if (MostRanksOfAGpu() > 1) text += kMayShare;
   return text;
 }
@@ -48,6 +48,23 @@ int64_t RanksOn(const std::vector<std::string>& gpus, const std::string& gpu) {
 
 bool AnyShare(const std::vector<std::string>& gpus) {
   return std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size();
+}
+
+// Whether ranks of a host have MIG instances of one GPU: a uuid each, and one place. NCCL tells
+// GPUs apart by host and place (init.cc: "Duplicate GPU detected").
+bool AnyHaveParts(const Choosing& c) {
+  std::set<std::pair<int, std::string>> places;
+  std::set<std::string> gpus;
+  for (size_t r = 0; r < c.told.size(); ++r) {
+    const std::string& told = c.told[r];
+    const size_t mark = told.find(kPlace), end = told.find(kMayShare);
+    if (mark == std::string::npos || !gpus.insert(told.substr(0, mark)).second) continue;
+    const std::string place =
+        told.substr(mark + 1, end == std::string::npos ? end : end - mark - 1);
+    const int host = c.run.hosts.HostOf(static_cast<int>(r));
+    if (!place.empty() && !places.emplace(host, place).second) return true;
+  }
+  return false;
 }
 
 // Whether NCCL may be asked although ranks share a GPU.
@@ -65,7 +82,7 @@ class Transport final : public Choice {
   // A GPU's uuid.
   std::string Tell(const Choosing& c) const override {
     const std::optional<ChosenDevice>& device = c.run.place.device;
-    return device && device->type == DeviceType::kCuda ? Told(device->uuid) : kNone;
+    return device && device->type == DeviceType::kCuda ? Told(*device) : kNone;
   }
 
   // "": there is nothing of 16 bits to add up.
@@ -79,7 +96,8 @@ class Transport final : public Choice {
   }
 
   bool Asks(const Choosing& c) const override {
-    return c.told.size() > 1 && HaveGpus(c.told) && (!AnyShare(c.told) || MayShare(c.told));
+    return c.told.size() > 1 && HaveGpus(c.told) && !AnyHaveParts(c) &&
+           (!AnyShare(c.told) || MayShare(c.told));
   }
 
   std::string Ask(Choosing& c) const override {
@@ -100,6 +118,10 @@ class Transport final : public Choice {
       chosen.line = "collectives over " + chosen.value;
       if (AnyShare(c.told)) chosen.line += ", with two ranks on a GPU";
       chosen.line += WhoAdds(*c.run.recipe);
+    } else if (HaveGpus(c.told) && AnyHaveParts(c)) {
+      chosen.line =
+          "ranks have MIG instances of one GPU, which NCCL refuses: all collectives go through the "
+          "host's memory";
     } else if (HaveGpus(c.told) && AnyShare(c.told)) {
       chosen.line =
           "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory "

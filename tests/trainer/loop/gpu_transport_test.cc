@@ -15,9 +15,11 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// This rank's place of a job of so many, on a GPU with this uuid; empty: on the CPU.
-ResolvedRun Rank(const Job* job, int rank, int world, const std::string& uuid) {
+// This rank's place of a job of so many on two hosts, on a GPU with this uuid; empty: on the CPU.
+ResolvedRun Rank(const Job* job, int rank, int world, const std::string& uuid,
+                 const std::string& pci = "") {
   ResolvedRun run;
+  run.hosts = HostPlacement::InOrder(world, (world + 1) / 2);
   run.place.job = job;
   run.place.rank = rank;
   run.place.world = world;
@@ -26,6 +28,7 @@ ResolvedRun Rank(const Job* job, int rank, int world, const std::string& uuid) {
   if (!uuid.empty()) {
     device.type = DeviceType::kCuda;
     device.uuid = uuid;
+    device.pci = pci;
   }
   return run;
 }
@@ -35,13 +38,13 @@ struct Found {
   bool asks = false;  // For NCCL.
 };
 
-// By rank, of ranks with these GPUs.
-std::vector<Found> Find(const Words& uuids) {
+// By rank, of ranks with these GPUs, at these places if any are named.
+std::vector<Found> Find(const Words& uuids, const Words& places = {}) {
   const int world = static_cast<int>(uuids.size());
   const Job job;
   Words told;
-  for (const std::string& uuid : uuids) {
-    ResolvedRun run = Rank(&job, 0, world, uuid);
+  for (size_t r = 0; r < uuids.size(); ++r) {
+    ResolvedRun run = Rank(&job, 0, world, uuids[r], places.empty() ? "" : places[r]);
     Choosing choosing{run};
     told.push_back(TransportChoice().Tell(choosing));
   }
@@ -73,6 +76,20 @@ TEST(GpuTransport, SharersHaveTheSameGpu) {
   for (const Found& rank : Find({a, ""})) EXPECT_FALSE(rank.asks);
 }
 
+TEST(GpuTransport, MigInstancesOfAGpuAskNobody) {
+  const std::string a(16, 'a'), b(16, 'b'), c(16, 'c'), d(16, 'd');
+  const std::string gpu = "0000:18:00.0", other = "0000:2a:00.0";
+  for (const Found& rank : Find({a, b, c, d}, {gpu, other, gpu, other})) EXPECT_TRUE(rank.asks);
+  for (const Found& rank : Find({a, b, c, d}, {gpu, gpu, gpu, other})) {
+    EXPECT_EQ(rank.sharers, 1);
+    EXPECT_FALSE(rank.asks);
+  }
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  for (const Found& rank : Find({a, a, c, c}, {gpu, gpu, gpu, gpu})) EXPECT_TRUE(rank.asks);
+  for (const Found& rank : Find({a, b, c, c}, {gpu, gpu, gpu, gpu})) EXPECT_FALSE(rank.asks);
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
 TEST(GpuTransport, TwoOnAGpuMayAskWhereTheUserSaysSo) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   const std::string a(16, 'a'), b(16, 'b');
@@ -99,6 +116,9 @@ TEST(GpuTransport, SaysWhatCollectivesGoOver) {
   EXPECT_NE(shared.line.find("ranks share a GPU"), std::string::npos) << shared.line;
   EXPECT_EQ(shared.labels, (Labels{{"NCCL", "none"}}));
   EXPECT_EQ(run.sharers, 2);
+  run.hosts = HostPlacement::InOrder(2, 2);
+  const Chosen parts = record({"aa@0000:18:00.0", "bb@0000:18:00.0"}, {"", ""});
+  EXPECT_NE(parts.line.find("MIG instances of one GPU"), std::string::npos) << parts.line;
   const Chosen nccl = record({"aa", "bb"}, {"2.28.9", "2.28.9"});
   EXPECT_EQ(nccl.line, "collectives over NCCL 2.28.9");
   EXPECT_EQ(nccl.value, "NCCL 2.28.9");
