@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/everything.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/testing/lying_disk.h"
 #include "tests/trainer/comm/ranks.h"
@@ -211,12 +212,14 @@ class SpilledState : public ::testing::Test {
 };
 
 // Every place, in one of its reads, and some in each of them: where it is updated, evaluated,
-// copied and saved.
+// copied and saved. A run takes one in three, and all of what a save alone reads.
 TEST_F(SpilledState, WhateverIsReadWrong) {
   int i = 0;
+  size_t lies = testing::Part(3);
   for (const auto& [offset, reads] : Want(1, true).reads) {
     const int64_t first = i++ % 8 == 0 ? 0 : i % reads, end = i % 8 == 1 ? reads : first + 1;
     for (int64_t nth = first; nth < end; ++nth) {
+      if (++lies % 3 != 0 && !testing::AllCases()) continue;
       Expose(1, 0, /*async=*/true, Lie::kReadsOther, offset, nth);
     }
   }
