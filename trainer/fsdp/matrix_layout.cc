@@ -10,6 +10,13 @@
 
 namespace fsdp {
 
+DType MatrixDType(const Layout& layout, std::optional<DType> chosen) {
+  const bool narrow = std::ranges::any_of(layout.flat_parameters, [](const FlatParameter& flat) {
+    return flat.dtypes.whole && flat.dtypes.compute != DType::kFloat32;
+  });
+  return chosen.value_or(narrow ? DType::kBFloat16 : DType::kFloat32);
+}
+
 int64_t WholeMatrix::Before(int64_t end) const {
   const int64_t at = std::max<int64_t>(0, end - begin);
   const int64_t row = std::min(rows, at / pitch);

@@ -80,6 +80,10 @@ class MatrixLayout {
   std::vector<std::vector<int>> of_unit_;  // Indices of matrices.
 };
 
+// The dtype of what travels, and of the owners' iterations. `chosen` empty: fp32 where matrices are
+// computed with in fp32, else bf16.
+DType MatrixDType(const Layout& layout, std::optional<DType> chosen);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_FSDP_MATRIX_LAYOUT_H_

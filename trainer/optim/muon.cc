@@ -29,14 +29,6 @@ bool IsLinearWeight(const ModelSegment& segment, const Parameter& p) {
          });
 }
 
-DType TravelsIn(const MuonOptions& options, const Layout& layout) {
-  if (options.ns_dtype) return *options.ns_dtype;
-  const bool narrow = std::ranges::any_of(layout.flat_parameters, [](const FlatParameter& flat) {
-    return flat.dtypes.whole && flat.dtypes.compute != DType::kFloat32;
-  });
-  return narrow ? DType::kBFloat16 : DType::kFloat32;
-}
-
 }  // namespace
 
 bool IsUpdatedWhole(const OptimizerOptions& options, const ModelSegment& segment,
@@ -116,7 +108,7 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
     area = std::max(area, matrix.size());
     short_side = std::max(short_side, std::min(matrix.rows, matrix.width));
   }
-  const DType dtype = TravelsIn(options.muon, flats);
+  const DType dtype = MatrixDType(flats, options.muon.ns_dtype);
   update_ = buffer(largest_shard, DType::kFloat32);
   for (int slot = 0; slot < (alone_ ? 1 : kMatrixSlots); ++slot) {
     pieces_.push_back(buffer(layout_.MostHeld(), dtype));
