@@ -16,6 +16,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
+#include "tests/testing/newton_schulz_oracle.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/mesh_communicators.h"
@@ -190,41 +191,6 @@ Values Steps(const Case& c) {
   return all;
 }
 
-using Matrix = std::vector<double>;
-
-Matrix Product(const Matrix& a, const Matrix& b, int64_t m, int64_t k, int64_t n) {
-  Matrix c(m * n);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t l = 0; l < k; ++l) {
-      for (int64_t j = 0; j < n; ++j) c[i * n + j] += a[i * k + l] * b[l * n + j];
-    }
-  }
-  return c;
-}
-
-Matrix Turned(const Matrix& a, int64_t m, int64_t n) {
-  Matrix t(a.size());
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) t[j * m + i] = a[i * n + j];
-  }
-  return t;
-}
-
-Matrix Orthogonal(Matrix x, int64_t rows, int64_t cols) {
-  if (rows > cols) return Turned(Orthogonal(Turned(x, rows, cols), cols, rows), cols, rows);
-  double squares = 0;
-  for (const double v : x) squares += v * v;
-  for (double& v : x) v /= std::max(std::sqrt(squares), 1e-7);
-  for (int step = 0; step < 5; ++step) {
-    const Matrix gram = Product(x, Turned(x, rows, cols), rows, cols, rows);
-    Matrix factor = Product(gram, gram, rows, rows, rows);
-    for (size_t i = 0; i < factor.size(); ++i) factor[i] = -4.775 * gram[i] + 2.0315 * factor[i];
-    const Matrix more = Product(factor, x, rows, rows, cols);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + more[i];
-  }
-  return x;
-}
-
 // The masters of a parameter's columns [from, from + width) after the case's steps.
 Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitch, int64_t from,
               int64_t width, int64_t first_row, double adjusted) {
@@ -242,7 +208,7 @@ Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitc
       m[i] += (1 - mu) * (g - m[i]);
       u[i] = c.optimizer.muon.nesterov ? m[i] + (1 - mu) * (g - m[i]) : m[i];
     }
-    const Matrix o = Orthogonal(u, rows, width);
+    const Matrix o = NewtonSchulzOracle(u, rows, width);
     for (size_t i = 0; i < w.size(); ++i) {
       w[i] -= c.lr * (c.optimizer.weight_decay * w[i] + adjusted * o[i]);
     }
