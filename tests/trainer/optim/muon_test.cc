@@ -302,7 +302,7 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
         c.optimizer.ema = 0.9;
       }
       const Values one = Steps(c);
-      for (const int world : {2, 3, 4}) {
+      for (int world = 2; world <= 8; ++world) {
         c.world = world;
         EXPECT_EQ(Steps(c), one) << world;
       }
