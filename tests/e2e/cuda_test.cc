@@ -504,8 +504,9 @@ TEST(Cuda, LargestCollectivesAreTriedBefore) {
 // Matrices go to their owners and back by calls of two kinds of size here.
 TEST(Cuda, ExchangesOfMatricesAreTriedBefore) {
   Job job;
-  const Outcome run = Launch(job, 2, "count=2 nccl_middle=4000 nccl_late_connections=0",
-                             {"fsdp.mixed_precision.param_dtype=bf16", "optimizer.name=muon"});
+  const Outcome run = Launch(
+      job, 2, "count=2 nccl_middle=4000 nccl_late_connections=0",
+      {"fsdp.mixed_precision.param_dtype=bf16", "optimizer={name: muon, muon: {row_beta2: 0.9}}"});
   EXPECT_EQ(run.code, 0) << run.Text();
 }
 

@@ -47,6 +47,8 @@ MatrixLayout::MatrixLayout(const Model& model, const Layout& layout, int world)
           for (int i = 0; i < slice.side_by_side; ++i) {
             of_unit_[u].push_back(static_cast<int>(matrices_.size()));
             matrices_.push_back({.name = slice.name,
+                                 .parameter = p.name,
+                                 .part = i,
                                  .outputs = rows_are_outputs ? slice.rows : width,
                                  .inputs = rows_are_outputs ? width : slice.rows,
                                  .rows = slice.rows,
@@ -147,6 +149,12 @@ int64_t MatrixLayout::MostOwned() const {
     most = std::max(most, std::ranges::max(owned));
   }
   return most;
+}
+
+int64_t MatrixLayout::MostOwnedOutputs() const {
+  std::vector<int64_t> outputs(world_);
+  for (const WholeMatrix& matrix : matrices_) outputs[matrix.owner] += matrix.outputs;
+  return std::ranges::max(outputs);
 }
 
 // Rank `shard` of a copy and an owner exchange one stretch: it is one behind the other on both

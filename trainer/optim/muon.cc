@@ -11,6 +11,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
+#include "trainer/ops/row_moments.h"
 #include "trainer/ops/update.h"
 
 namespace fsdp {
@@ -86,6 +87,7 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
       layout_(model, executor.layout(), executor.mesh().world_size()),
       rank_(executor.mesh().position()),
       shard_(executor.shard_rank()),
+      rows_are_outputs_(model.linear_layout() == WeightLayout::kOutIn),
       alone_(executor.mesh().world_size() == 1),
       unit_of_flat_(executor.layout().flat_parameters.size()),
       slots_(executor.layout().units.size()) {
@@ -113,6 +115,18 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
   for (int slot = 0; slot < (alone_ ? 1 : kMatrixSlots); ++slot) {
     pieces_.push_back(buffer(layout_.MostHeld(), dtype));
     if (!alone_) owned_.push_back(buffer(layout_.MostOwned(), dtype));
+  }
+  if (options.muon.row_beta2) {
+    int64_t most = 0, owned = 0;
+    for (const WholeMatrix& matrix : layout_.matrices()) {
+      moments_at_.push_back(owned);
+      if (matrix.owner == rank_) owned += matrix.outputs;
+      most = std::max(most, matrix.outputs);
+    }
+    line_factors_ = buffer(most, DType::kFloat32);
+    row_moments_ =
+        executor.NewBuffer(layout_.MostOwnedOutputs(), DType::kFloat32, MemoryKind::kOptimizer);
+    Fill(executor.compute(), 0, row_moments_);
   }
   gate_ = buffer(2, DType::kFloat32);
   int64_t products = 0;
@@ -187,8 +201,7 @@ void Muon::Compute(Stream& stream, const MatrixAction& action) {
   std::map<int, std::vector<SpreadPiece>> by_matrix;
   for (const MatrixPiece& piece : units_[action.unit].owned) {
     const WholeMatrix& matrix = layout_.matrices()[piece.matrix];
-    // The short side comes first: a tall matrix is transposed.
-    const bool tall = matrix.rows > matrix.width;
+    const bool tall = matrix.tall();
     by_matrix[piece.matrix].push_back({.first = piece.first,
                                        .count = piece.count,
                                        .width = matrix.width,
@@ -204,9 +217,33 @@ void Muon::Compute(Stream& stream, const MatrixAction& action) {
                                              {.steps = static_cast<int>(options_.muon.ns_steps),
                                               .coefficients = options_.muon.ns_coefficients},
                                              m, n, workspace_);
-    Scale(stream, result.scale, result.y);
+    if (options_.muon.row_beta2) {
+      const bool outputs_are_rows = rows_are_outputs_ != matrix.tall();
+      NormalizeRows(stream, {.beta2 = *options_.muon.row_beta2, .columns = !outputs_are_rows},
+                    result.scale, gate_.Slice(0, 1), result.y,
+                    row_moments_.Slice(moments_at_[index], matrix.outputs),
+                    line_factors_.Slice(0, matrix.outputs));
+    } else {
+      Scale(stream, result.scale, result.y);
+    }
     PackPieces(stream, pieces, result.y, tensor);
   }
+}
+
+std::vector<RowMoments> Muon::RowMomentsOf() const {
+  std::vector<RowMoments> moments;
+  if (!options_.muon.row_beta2) return moments;
+  const std::vector<WholeMatrix>& matrices = layout_.matrices();
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const WholeMatrix& matrix = matrices[i];
+    const bool single = matrix.width == matrix.pitch;
+    moments.push_back({.name = matrix.name + (single ? "" : ":" + std::to_string(matrix.part)),
+                       .parameter = matrix.parameter,
+                       .owner = matrix.owner,
+                       .outputs = matrix.outputs});
+    if (matrix.owner == rank_) moments.back().begin = moments_at_[i];
+  }
+  return moments;
 }
 
 void Muon::Step(Stream& stream, const ShardUpdate& update, const Shared& shared, ConstView rules,

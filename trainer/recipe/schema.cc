@@ -173,6 +173,9 @@ Type<MuonOptions> MuonType() {
           "The factor of a matrix's learning rate. original: the root of outputs / inputs, "
           "at least 1. match_rms_adamw: 0.2 times the root of the larger of the two, so that "
           "AdamW's rate fits."),
+      Key("row_beta2", &R::row_beta2, Nullable(Number({.at_least = 0, .below = 1, .fp32 = true})),
+          "NorMuon: decay of the second moment of each output's update, by whose root the update "
+          "is divided. null: no such moment."),
   });
 }
 

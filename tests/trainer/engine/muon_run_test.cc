@@ -32,6 +32,7 @@ TinyRun MuonRun(int world, bool llama = false) {
 TEST(MuonRun, SettingsThatChangeNoBit) {
   for (const bool llama : {false, true}) {
     TinyRun run = MuonRun(3, llama);
+    if (llama) run.options.optimizer.muon.row_beta2 = 0.9;
     ExecutorOptions& o = run.options.executor;
     const TinyResult plain = Train(run);
     o.sharding_strategy = Strategy::kShardGradOp;
@@ -85,6 +86,7 @@ TEST(MuonRun, NarrowFormats) {
     TinyRun run = MuonRun(2);
     ExecutorOptions& o = run.options.executor;
     o.mixed_precision.param_dtype = param;
+    run.options.optimizer.muon.row_beta2 = 0.9;
     if (param == DType::kFloat16) {
       o.mixed_precision.scaler = {.init_scale = 0x1p24, .growth_interval = 100};
     } else {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -160,6 +161,14 @@ Values StepOnRank(const Case& c, Rank& rank) {
     collect("master", f, executor.master(f));
     for (const ShardState& state : optimizer.state()) collect(state.name, f, state.shards[f]);
   }
+  if (const Muon* const muon = optimizer.muon()) {
+    for (const RowMoments& moments : muon->RowMomentsOf()) {
+      std::vector<float>& whole = values["row_v/" + moments.name];
+      whole.assign(moments.outputs, std::nanf(""));
+      if (!moments.begin) continue;
+      whole = Floats(muon->row_moments().Slice(*moments.begin, moments.outputs));
+    }
+  }
   return values;
 }
 
@@ -191,10 +200,30 @@ Values Steps(const Case& c) {
   return all;
 }
 
+// NorMuon's: outputs are rows of Llama's matrices, columns of GPT-2's.
+Matrix Normalized(const Case& c, Matrix o, int64_t rows, int64_t width, Matrix& moments) {
+  const auto output = [&](size_t i) { return c.llama ? i / width : i % width; };
+  const int64_t outputs = c.llama ? rows : width;
+  const double beta2 = *c.optimizer.muon.row_beta2;
+  moments.resize(outputs);
+  for (double& v : moments) v *= beta2;
+  double before = 0, after = 0;
+  for (size_t i = 0; i < o.size(); ++i) {
+    moments[output(i)] += (1 - beta2) * o[i] * o[i] * outputs / static_cast<double>(o.size());
+    before += o[i] * o[i];
+  }
+  for (size_t i = 0; i < o.size(); ++i) {
+    o[i] /= std::sqrt(moments[output(i)]);
+    after += o[i] * o[i];
+  }
+  for (double& x : o) x *= std::sqrt(before / after);
+  return o;
+}
+
 // The masters of a parameter's columns [from, from + width) after the case's steps.
 Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitch, int64_t from,
               int64_t width, int64_t first_row, double adjusted) {
-  Matrix w, m(rows * width);
+  Matrix w, m(rows * width), moments;
   const auto number = [&](int64_t i, int64_t step) {
     return static_cast<double>(
         Number(name, (first_row + i / width) * pitch + from + i % width, step));
@@ -208,7 +237,8 @@ Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitc
       m[i] += (1 - mu) * (g - m[i]);
       u[i] = c.optimizer.muon.nesterov ? m[i] + (1 - mu) * (g - m[i]) : m[i];
     }
-    const Matrix o = NewtonSchulzOracle(u, rows, width);
+    Matrix o = NewtonSchulzOracle(u, rows, width);
+    if (c.optimizer.muon.row_beta2) o = Normalized(c, o, rows, width, moments);
     for (size_t i = 0; i < w.size(); ++i) {
       w[i] -= c.lr * (c.optimizer.weight_decay * w[i] + adjusted * o[i]);
     }
@@ -231,6 +261,7 @@ void ExpectColumns(const std::vector<float>& got, const Matrix& want, int64_t pi
 TEST(Muon, FollowsTheFormulaForEachMatrixOfGpt2) {
   for (const AdjustLr how : {AdjustLr::kOriginal, AdjustLr::kMatchRmsAdamW}) {
     Case c;
+    if (how == AdjustLr::kMatchRmsAdamW) c.optimizer.muon.row_beta2 = 0.8;
     c.optimizer.muon.adjust_lr = how;
     c.optimizer.muon.nesterov = how == AdjustLr::kOriginal;
     const Values got = Steps(c);
@@ -257,17 +288,20 @@ TEST(Muon, FollowsTheFormulaForSlicesOfLlama) {
   Case c;
   c.llama = true;
   c.optimizer.muon.adjust_lr = AdjustLr::kOriginal;
-  const Values got = Steps(c);
-  const auto is_qkv = [](const auto& entry) {
-    return entry.first.starts_with("master/model.layers.1.") && entry.second.size() == 120 * 24;
-  };
-  const auto qkv = std::ranges::find_if(got, is_qkv);
-  ASSERT_NE(qkv, got.end());
-  const std::string name = qkv->first.substr(7);
-  for (const auto& [first, rows] : {std::pair(0, 60), {60, 30}, {90, 30}}) {
-    ExpectColumns(qkv->second,
-                  Oracle(c, name, rows, 24, 0, 24, first, std::sqrt(std::max(1.0, rows / 24.0))),
-                  24, 0, 24, first, name);
+  for (const std::optional<double> row_beta2 : {std::optional<double>(), std::optional(0.9)}) {
+    c.optimizer.muon.row_beta2 = row_beta2;
+    const Values got = Steps(c);
+    const auto is_qkv = [](const auto& entry) {
+      return entry.first.starts_with("master/model.layers.1.") && entry.second.size() == 120 * 24;
+    };
+    const auto qkv = std::ranges::find_if(got, is_qkv);
+    ASSERT_NE(qkv, got.end());
+    const std::string name = qkv->first.substr(7);
+    for (const auto& [first, rows] : {std::pair(0, 60), {60, 30}, {90, 30}}) {
+      ExpectColumns(qkv->second,
+                    Oracle(c, name, rows, 24, 0, 24, first, std::sqrt(std::max(1.0, rows / 24.0))),
+                    24, 0, 24, first, name);
+    }
   }
 }
 
@@ -300,6 +334,7 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
         c.executor.state_dtype = DType::kBFloat16;
         c.optimizer.muon.ns_dtype = DType::kBFloat16;
         c.optimizer.ema = 0.9;
+        c.optimizer.muon.row_beta2 = 0.9;
       }
       const Values one = Steps(c);
       for (int world = 2; world <= 8; ++world) {
@@ -323,6 +358,7 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
 TEST(Muon, AZeroGradientAndASkippedStepMoveNothing) {
   for (const bool skipped : {false, true}) {
     Case c, none;
+    c.optimizer.muon.row_beta2 = none.optimizer.muon.row_beta2 = 0.9;
     c.optimizer.weight_decay = none.optimizer.weight_decay = 0;
     if (skipped) {
       c.coefficients = {1, std::nanf(""), 2}, none.coefficients = {1, 2};
@@ -342,9 +378,14 @@ TEST(Muon, AZeroGradientAndASkippedStepMoveNothing) {
 TEST(Muon, FollowsTorch) {
   const auto file = TryParseJson(ReadWholeFile("tests/fixtures/muon/steps.json"));
   ASSERT_TRUE(file);
-  for (const auto& [dtype, key, times] :
-       {std::tuple(DType::kFloat32, "float32", 4), {DType::kBFloat16, "bfloat16", 2}}) {
+  for (const auto& [dtype, key, times, row_beta2] :
+       std::vector<std::tuple<DType, const char*, int, std::optional<double>>>{
+           {DType::kFloat32, "float32", 4, {}},
+           {DType::kFloat32, "float32", 4, 0.9},
+           {DType::kBFloat16, "bfloat16", 2, {}},
+           {DType::kBFloat16, "bfloat16", 2, 0.9}}) {
     Case c;
+    c.optimizer.muon.row_beta2 = row_beta2;
     c.world = 2;
     c.lr = file->At("lr").Number();
     c.coefficients.assign(file->At("steps").Integer(), 1);
@@ -354,6 +395,8 @@ TEST(Muon, FollowsTorch) {
     c.optimizer.muon.ns_dtype = dtype;
     const Values got = Steps(c);
     for (const JsonValue& matrix : file->At("matrices").Elements()) {
+      const std::optional<JsonValue> of_rows = matrix.Find("row_beta2");
+      if (of_rows.has_value() != row_beta2.has_value()) continue;
       const std::string name = matrix.At("name").Text();
       const int64_t pitch = matrix.At("pitch").Integer(), width = matrix.At("width").Integer();
       const std::vector<JsonValue> want = matrix.At("want").Elements();
