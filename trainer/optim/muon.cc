@@ -164,12 +164,12 @@ SpreadPiece Muon::InShard(const MatrixPiece& piece) const {
 }
 
 void Muon::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
-               const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum) {
+               const State& state) {
   const OfUnit& unit = units_[action.unit];
   const int slot = action.slot;
   switch (action.kind) {
     case ActionKind::kMatrixPieces:
-      return Pack(stream, action, shared, rules, momentum);
+      return Pack(stream, action, shared, state);
     case ActionKind::kMatrixSend:
       return action.world->Exchange(stream, unit.to_owners, pieces_[slot], owned_[slot]);
     case ActionKind::kMatrixUpdate:
@@ -181,13 +181,19 @@ void Muon::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
 }
 
 void Muon::Pack(Stream& stream, const MatrixAction& action, const Shared& shared,
-                const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum) {
+                const State& state) {
+  const MomentumOptions options{options_.muon.momentum, options_.muon.nesterov};
   slots_[action.unit] = action.slot;
   for (const MatrixAction::Shard& shard : action.shards) {
     const View update = update_.Slice(0, shard_sizes_[shard.flat]);
-    Momentum(stream, {options_.muon.momentum, options_.muon.nesterov}, shared.seed,
-             rules[shard.flat][0], shared.factors, shard.coefficient, shard.gradient,
-             momentum[shard.flat], update);
+    const View &rules = state.rules[shard.flat][0], &momentum = state.momentum[shard.flat];
+    if (momentum.dtype == DType::kUInt8) {
+      MomentumCoded(stream, options, rules, shared.factors, shard.coefficient, shard.gradient,
+                    {momentum, state.absmax[shard.flat]}, update);
+    } else {
+      Momentum(stream, options, shared.seed, rules, shared.factors, shard.coefficient,
+               shard.gradient, momentum, update);
+    }
     std::vector<SpreadPiece> pieces;
     for (const MatrixPiece& piece : units_[action.unit].held) {
       if (layout_.matrices()[piece.matrix].flat == shard.flat) pieces.push_back(InShard(piece));

@@ -6,13 +6,13 @@
 //   O <- its outputs divided by the roots of their second moments, with row_beta2
 //        (ops/row_moments.h)
 //   W <- W - s lr (weight_decay W + r O)       r: AdjustLr; s: the group's lr_scale
-// M, the state "m", lies in shards, as the masters do. A rank updates its elements of M and packs U
-// for the owners of matrices, in ns_dtype. An owner computes O of its matrices; all ranks that hold
-// elements of a matrix get those of O. An update therefore depends neither on the number of ranks,
-// nor on how shards cut a matrix, nor on who owns it. The second moments of outputs, the state
-// "row_v", are with the matrix's owner alone: nobody else needs them, and they are too few to
-// shard. A checkpoint has them as tensors of their own, by matrix, which the owners write and, at
-// another number of ranks, other owners read.
+// M, the state "m", lies in shards, as the masters do, in codes of 8 bits where the run's state
+// does. A rank updates its elements of M and packs U for the owners of matrices, in ns_dtype. An
+// owner computes O of its matrices; all ranks that hold elements of a matrix get those of O. An
+// update therefore depends neither on the number of ranks, nor on how shards cut a matrix, nor on
+// who owns it. The second moments of outputs, the state "row_v", are with the matrix's owner alone:
+// nobody else needs them, and they are too few to shard. A checkpoint has them as tensors of their
+// own, by matrix, which the owners write and, at another number of ranks, other owners read.
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_MUON_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_MUON_H_
 
@@ -70,9 +70,13 @@ class Muon {
     ConstView factors;
     uint64_t seed = 0;
   };
-  // rules, momentum: by flat parameter.
-  void Run(Stream& stream, const MatrixAction& action, const Shared& shared,
-           const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum);
+  // By flat parameter. absmax: of momentum in codes; empty, or without elements, where it is none.
+  struct State {
+    const std::vector<std::vector<View>>& rules;
+    const std::vector<View>& momentum;
+    const std::vector<View>& absmax;
+  };
+  void Run(Stream& stream, const MatrixAction& action, const Shared& shared, const State& state);
   // The update of a shard of matrices whose results have arrived in the unit's slot.
   void Step(Stream& stream, const ShardUpdate& update, const Shared& shared, ConstView rules,
             View average);
@@ -82,8 +86,7 @@ class Muon {
   std::vector<RowMoments> RowMomentsOf() const;  // By matrix, the same on all ranks but `begin`.
 
  private:
-  void Pack(Stream& stream, const MatrixAction& action, const Shared& shared,
-            const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum);
+  void Pack(Stream& stream, const MatrixAction& action, const Shared& shared, const State& state);
   void Compute(Stream& stream, const MatrixAction& action);
   SpreadPiece InShard(const MatrixPiece& piece) const;
 

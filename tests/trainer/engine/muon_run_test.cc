@@ -106,6 +106,19 @@ TEST(MuonRun, NarrowFormats) {
   }
 }
 
+// The loss of 20 steps, to a fiftieth of a nat.
+TEST(MuonRun, LearnsWithMomentumInCodes) {
+  TinyRun run = MuonRun(2);
+  run.config.hidden_size = 48;
+  run.config.intermediate_size = 104;
+  run.steps = 20;
+  const TinyResult want = Train(run);
+  run.options.executor.state_dtype = DType::kUInt8;
+  const TinyResult got = Train(run);
+  EXPECT_NE(got.losses, want.losses);
+  for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(got.losses[i], want.losses[i], 0.02) << i;
+}
+
 // At most 2 N / F elements a step on average, N being those of all matrices.
 TEST(MuonRun, RanksSendWhatTheLayoutSays) {
   for (const auto& [world, strategy] : {std::pair(1, Strategy::kFullShard),

@@ -50,6 +50,14 @@ TEST(MuonResume, GoesOnWithTheSameBits) {
   Train(stopped, 2, 2);
   Train(stopped, 2, 4);
   EXPECT_EQ(CheckpointFiles(stopped), CheckpointFiles(through));
+  const Strings codes = {"optimizer.state_dtype=8bit", "model.hidden_size=48",
+                         "optimizer.muon.row_beta2=null"};
+  const std::string coded = UnusedPath("coded"), stopped_coded = UnusedPath("stopped_coded");
+  Train(coded, 2, 4, codes);
+  Train(stopped_coded, 2, 2, codes);
+  Train(stopped_coded, 2, 4, codes);
+  EXPECT_EQ(CheckpointFiles(stopped_coded), CheckpointFiles(coded));
+  EXPECT_EQ(CheckpointReader(coded + "/checkpoints/step_4").manifest().FindState("row_v"), nullptr);
   // Matrices have one moment, all else two.
   CheckpointReader reader(through + "/checkpoints/step_4");
   int whole = 0;

@@ -41,6 +41,7 @@ using Values = std::map<std::string, std::vector<float>>;
 
 struct Case {
   bool llama = false;
+  bool wide = false;  // Matrices are large enough for codes.
   int world = 1;
   ExecutorOptions executor = {};
   OptimizerOptions optimizer = {};
@@ -51,7 +52,9 @@ struct Case {
   Case() { optimizer.kind = OptimizerKind::kMuon; }
   std::unique_ptr<Model> MakeModel() const {
     if (llama) return std::make_unique<Llama>(TinyRun::TinyLlama());
-    return std::make_unique<Gpt2>(TinyRun::TinyConfig());
+    Gpt2Config config = TinyRun::TinyConfig();
+    if (wide) config.hidden_size = 48, config.intermediate_size = 104;
+    return std::make_unique<Gpt2>(config);
   }
 };
 
@@ -78,6 +81,7 @@ std::vector<float> Floats(const View& shard) {
   std::vector<float> values(shard.NumElements());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = shard.dtype == DType::kFloat32 ? host.As<float>()[i]
+                : shard.dtype == DType::kUInt8 ? static_cast<float>(host.As<uint8_t>()[i])
                                                : static_cast<float>(host.As<BFloat16>()[i]);
   }
   return values;
@@ -144,13 +148,14 @@ Values StepOnRank(const Case& c, Rank& rank) {
   const auto collect = [&](const std::string& state, int f, const View& view) {
     if (view.NumElements() == 0) return;
     const std::vector<float> shard = Floats(view);
+    const int64_t each = layout.flat_parameters[f].shard_size / view.NumElements();
     std::vector<bool> used(shard.size());
     for (const Piece& p : PiecesOfShard(layout.flat_parameters[f], executor.shard_rank())) {
       std::vector<float>& whole = values[state + "/" + p.parameter->name];
       whole.resize(p.parameter->size(), std::nanf(""));
       for (int64_t i = 0; i < p.count; ++i) {
-        whole[p.begin + i] = shard[p.at + i];
-        used[p.at + i] = true;
+        whole[p.begin + i] = shard[(p.at + i) / each];
+        used[(p.at + i) / each] = true;
       }
     }
     for (size_t i = 0; i < used.size(); ++i) {
@@ -353,6 +358,31 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
       EXPECT_EQ(Steps(c), one) << "hybrid";
     }
   }
+}
+
+// Matrices have codes of the momentum alone, the token table of both moments.
+TEST(Muon, CodesHaveTheSameBitsAtEveryShardingFactor) {
+  Case c;
+  c.wide = true;
+  c.executor.state_dtype = DType::kUInt8;
+  const Values one = Steps(c);
+  const std::string fc = "transformer.h.1.mlp.c_fc.weight";
+  EXPECT_TRUE(one.contains("m_absmax/" + fc));
+  EXPECT_FALSE(one.contains("v_absmax/" + fc));
+  for (const int world : {2, 3, 5, 8}) {
+    c.world = world;
+    EXPECT_EQ(Steps(c), one) << world;
+  }
+  c.executor.auto_wrap.policy = AutoWrap::kNone;
+  EXPECT_EQ(Steps(c), one) << "one unit";
+  c.world = 3;
+  c.executor.sharding_strategy = Strategy::kNoShard;
+  EXPECT_EQ(Steps(c), one) << "no_shard";
+  // The first step applies what it had before rounding.
+  Case fp32 = c;
+  c.coefficients = fp32.coefficients = {1};
+  fp32.executor.state_dtype = DType::kFloat32;
+  EXPECT_EQ(Steps(c).at("master/" + fc), Steps(fp32).at("master/" + fc));
 }
 
 TEST(Muon, AZeroGradientAndASkippedStepMoveNothing) {
