@@ -501,6 +501,15 @@ TEST(Cuda, LargestCollectivesAreTriedBefore) {
   }
 }
 
+// Matrices go to their owners and back by calls of two kinds of size here.
+TEST(Cuda, ExchangesOfMatricesAreTriedBefore) {
+  Job job;
+  const Outcome run = Launch(
+      job, 2, "count=2 nccl_middle=4000 nccl_late_connections=0",
+      {"fsdp.mixed_precision.param_dtype=bf16", "optimizer={name: muon, muon: {row_beta2: 0.9}}"});
+  EXPECT_EQ(run.code, 0) << run.Text();
+}
+
 // Libraries take their memory before the run compares its plan with the free memory: the emulator's
 // cuBLASLt has 2 MiB, a handle of cuDNN's 4, a communicator 32 and NCCL's 1 and 2 for each kind of
 // collective, and 2 more for one of 8 MiB.

@@ -7,11 +7,14 @@
 Weights and gradients follow from a formula (number() below, and Number() of
 tests/trainer/optim/muon_test.cc). "want" has the weights in float64; "float32" and "bfloat16" are
 the root mean squares of torch's own errors when its iteration has that dtype. torch's own choice is
-bfloat16; the other two replace the dtype in its source.
+bfloat16; the other two replace the dtype in its source. With "row_beta2" the iteration is followed
+by NorMuon's normalisation (arXiv 2510.05491), as normuon_update() of the authors' normuon.py has it:
+https://github.com/zichongli5/NorMuon.
 """
 
 import argparse
 import inspect
+import itertools
 import json
 import pathlib
 
@@ -44,13 +47,32 @@ def values(matrix, step, dtype):
     return torch.tensor(rows, dtype=dtype).T.contiguous()  # [outputs, inputs]
 
 
-def train(matrix, dtype, iteration):
+def normalized(iteration, beta2):
+    """The iteration, and the rows of its result by their second moments; its norm stays."""
+    moment = None
+
+    def of(update, *args):
+        nonlocal moment
+        result = iteration(update, *args)
+        o = result.to(torch.promote_types(result.dtype, torch.float32))
+        mean = o.square().mean(dim=-1, keepdim=True)
+        moment = torch.zeros_like(mean) if moment is None else moment
+        moment.lerp_(mean, 1 - beta2)
+        n = o / (moment.sqrt() + 1e-10)
+        return (n * (o.norm() / (n.norm() + 1e-10))).to(result.dtype)
+
+    return of
+
+
+def train(matrix, dtype, iteration, beta2):
     scope = dict(vars(muon))
     source = inspect.getsource(muon._zeropower_via_newtonschulz)
     assert source.count("torch.bfloat16") == 1
     exec(source.replace("torch.bfloat16", f"torch.{iteration}"), scope)
     own = muon._zeropower_via_newtonschulz
     muon._zeropower_via_newtonschulz = scope["_zeropower_via_newtonschulz"]
+    if beta2 is not None:
+        muon._zeropower_via_newtonschulz = normalized(muon._zeropower_via_newtonschulz, beta2)
     weight = torch.nn.Parameter(values(matrix, 0, dtype))
     optimizer = torch.optim.Muon([weight], lr=LR, weight_decay=DECAY, momentum=MOMENTUM)
     for step in range(1, STEPS + 1):
@@ -62,11 +84,11 @@ def train(matrix, dtype, iteration):
 
 def compute():
     out = []
-    for matrix in MATRICES:
-        want = train(matrix, torch.float64, "float64")
-        error = lambda of: float((train(matrix, torch.float32, of) - want).square().mean().sqrt())
+    for matrix, beta2 in itertools.product(MATRICES, [None, 0.9]):
+        want = train(matrix, torch.float64, "float64", beta2)
+        error = lambda of: float((train(matrix, torch.float32, of, beta2) - want).square().mean().sqrt())
         out.append({"name": matrix[0], "pitch": matrix[1], "column": matrix[2], "width": matrix[4],
-                    "float32": error("float32"), "bfloat16": error("bfloat16"),
+                    "row_beta2": beta2, "float32": error("float32"), "bfloat16": error("bfloat16"),
                     "want": [round(x, 9) for x in want.flatten().tolist()]})
     return {"steps": STEPS, "lr": LR, "weight_decay": DECAY, "momentum": MOMENTUM, "matrices": out}
 

@@ -43,7 +43,7 @@ std::vector<StateFormat> FormatsOf(const std::vector<CheckpointState>& states) {
       if (state.grid == Grid::kRows) {
         shape = shape.rank() == 1 ? Shape{t.rows} : Shape{t.rows, shape[1]};
       }
-      format.tensors.push_back({t.name, t.owner, t.value.dtype, shape});
+      format.tensors.push_back({t.name, t.owner, t.value.dtype, shape, t.writer});
     }
   }
   return formats;

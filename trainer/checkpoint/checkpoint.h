@@ -25,6 +25,7 @@
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,8 @@ struct CheckpointState {
   struct Tensor {
     std::string name, owner;  // As in OwnTensor.
     View value;
-    int64_t rows = 0;  // kRows: the whole table's.
+    int64_t rows = 0;                // kRows: the whole table's.
+    std::optional<int> writer = {};  // As in OwnTensor.
   };
   std::string name;  // "master", "m", "v", ...; no '/' in it.
   std::vector<View> shards;

@@ -80,7 +80,7 @@ RankFileWriter::RankFileWriter(const std::string& directory, const Layout& layou
     }
     for (size_t t = 0; t < state.tensors.size(); ++t) {
       const OwnTensor& tensor = state.tensors[t];
-      if (WriterOf(layout, tensor.owner) != place.rank) continue;
+      if (tensor.writer.value_or(WriterOf(layout, tensor.owner)) != place.rank) continue;
       slice.tensor = static_cast<int>(t);
       slice.count = tensor.shape.NumElements();
       slice.dtype = tensor.dtype;

@@ -43,6 +43,10 @@ inline constexpr char kBuffersState[] = "buffers";
 // The kRows states: embedding tables, and the optimizer's sum of each row, both without owners.
 inline constexpr char kRowsState[] = "rows", kRowSumsState[] = "row_sums";
 
+// The kTensor state of NorMuon (ops/row_moments.h): by matrix, a tensor of as many elements as it
+// has outputs.
+inline constexpr char kRowMomentsState[] = "row_v";
+
 inline bool HasOwnTensors(Grid grid) { return grid == Grid::kTensor || grid == Grid::kRows; }
 
 // An own tensor: one outside the flat parameters. A kTensor tensor has one value in the whole job,
@@ -53,6 +57,8 @@ struct OwnTensor {
   std::string owner;  // Its parameter; empty: it belongs to the whole model.
   DType dtype = DType::kFloat32;
   Shape shape;  // At least one element.
+  // Position in the mesh of the rank that writes it, by RankFileWriter; not in the manifest.
+  std::optional<int> writer = {};
 };
 
 struct StateFormat {

@@ -128,6 +128,9 @@ class Communicator {
     Collective kind = Collective::kAllGather;
     DType dtype = DType::kFloat32, result = DType::kFloat32;  // As in CollectiveCall.
     int64_t n = 0;
+    // kAllToAll: an Exchange() by this layout, which outlives Try(); n is not read. Null:
+    // AllToAll().
+    const ExchangeLayout* layout = nullptr;
 
     bool operator==(const Size&) const = default;
   };

@@ -95,7 +95,7 @@ const Change kChanges[] = {
      }},
     {"optimizer.state_dtype: 8bit",
      [](SessionOptions& o) {
-       if (o.optimizer.kind != OptimizerKind::kAdamW) return false;
+       if (o.optimizer.kind == OptimizerKind::kSgd) return false;
        return std::exchange(o.executor.state_dtype, DType::kUInt8) != DType::kUInt8;
      }},
     {"fsdp.cpu_offload.optimizer_share: 0",

@@ -56,6 +56,10 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     on_device_.rows = {{"rows", tables->rows()}, {"sums of rows", tables->sums()}};
   }
   PlaceOnHost(&Kept::rows);
+  if (const Muon* const muon = optimizer_->muon(); muon && muon->row_moments().NumElements() > 0) {
+    on_device_.row_moments = {{"row_v", muon->row_moments()}};
+  }
+  PlaceOnHost(&Kept::row_moments);
   NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -277,12 +281,14 @@ void Session::ToHost() {
   CopyOnCompute(on_device_.state, on_host_.state, !std::exchange(frozen_on_host_, true));
   CopyBuffers(executor_->compute(), on_device_.buffers, on_host_.buffers);
   CopyBuffers(executor_->compute(), on_device_.rows, on_host_.rows);
+  CopyBuffers(executor_->compute(), on_device_.row_moments, on_host_.row_moments);
 }
 
 void Session::ToDevice() {
   CopyOnCompute(on_host_.state, on_device_.state, /*frozen=*/true);
   CopyBuffers(executor_->compute(), on_host_.buffers, on_device_.buffers);
   CopyBuffers(executor_->compute(), on_host_.rows, on_device_.rows);
+  CopyBuffers(executor_->compute(), on_host_.row_moments, on_device_.row_moments);
   frozen_on_host_ = true;
 }
 
@@ -296,6 +302,8 @@ Session::Snapshot Session::TakeSnapshot() {
   if (!on_device_.buffers.empty()) executor_->buffers().Hold(snapshots_->Record());
   CopyBuffers(*snapshots_, on_device_.rows, snapshot_.rows);
   if (executor_->tables()) executor_->tables()->Hold(snapshots_->Record());
+  // Before any unit: its update waits for all that was copied until then.
+  CopyBuffers(*snapshots_, on_device_.row_moments, snapshot_.row_moments);
   std::set<int> copied;  // In the order of the updates that wait.
   for (const int u : executor_->layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;

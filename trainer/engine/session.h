@@ -93,6 +93,12 @@ class Session {
   // The rows of all embedding tables, one table behind the other, and the rows' optimizer sums
   // (fsdp/table_exchange.h). Empty where the model has no tables.
   const std::vector<BufferState>& rows() const { return on_host_.rows; }
+  // All of these, and Muon::row_moments() where there are some.
+  struct Kept {
+    std::vector<ShardState> state;
+    std::vector<BufferState> buffers, rows, row_moments;
+  };
+  const Kept& kept() const { return on_host_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where both are the same memory. Frozen parameters never change: they go to the host once.
   void ToHost();
@@ -100,10 +106,6 @@ class Session {
   // For options().snapshot: enqueues a copy of state(), buffers() and rows() into host memory, on a
   // stream of its own. Steps go on meanwhile; only updates of units that are not copied yet wait.
   // The copy stays until the next snapshot, or the next ToHost() where state() is a copy already.
-  struct Kept {
-    std::vector<ShardState> state;
-    std::vector<BufferState> buffers, rows;
-  };
   struct Snapshot {
     const Kept& values;
     EventPtr taken;
@@ -113,6 +115,7 @@ class Session {
   Executor& executor() { return *executor_; }
   const Executor& executor() const { return *executor_; }
   Optimizer& optimizer() { return *optimizer_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
   const SessionOptions& options() const { return options_; }
 
  private:

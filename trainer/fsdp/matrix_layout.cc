@@ -10,6 +10,13 @@
 
 namespace fsdp {
 
+DType MatrixDType(const Layout& layout, std::optional<DType> chosen) {
+  const bool narrow = std::ranges::any_of(layout.flat_parameters, [](const FlatParameter& flat) {
+    return flat.dtypes.whole && flat.dtypes.compute != DType::kFloat32;
+  });
+  return chosen.value_or(narrow ? DType::kBFloat16 : DType::kFloat32);
+}
+
 int64_t WholeMatrix::Before(int64_t end) const {
   const int64_t at = std::max<int64_t>(0, end - begin);
   const int64_t row = std::min(rows, at / pitch);
@@ -40,6 +47,8 @@ MatrixLayout::MatrixLayout(const Model& model, const Layout& layout, int world)
           for (int i = 0; i < slice.side_by_side; ++i) {
             of_unit_[u].push_back(static_cast<int>(matrices_.size()));
             matrices_.push_back({.name = slice.name,
+                                 .parameter = p.name,
+                                 .part = i,
                                  .outputs = rows_are_outputs ? slice.rows : width,
                                  .inputs = rows_are_outputs ? width : slice.rows,
                                  .rows = slice.rows,
@@ -140,6 +149,12 @@ int64_t MatrixLayout::MostOwned() const {
     most = std::max(most, std::ranges::max(owned));
   }
   return most;
+}
+
+int64_t MatrixLayout::MostOwnedOutputs() const {
+  std::vector<int64_t> outputs(world_);
+  for (const WholeMatrix& matrix : matrices_) outputs[matrix.owner] += matrix.outputs;
+  return std::ranges::max(outputs);
 }
 
 // Rank `shard` of a copy and an owner exchange one stretch: it is one behind the other on both

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trainer/comm/exchange_layout.h"
+#include "trainer/core/dtype.h"
 #include "trainer/fsdp/layout.h"
 
 namespace fsdp {
@@ -24,6 +25,8 @@ class Model;
 
 struct WholeMatrix {
   std::string name;                 // The slice's, as in the Hugging Face file.
+  std::string parameter;            // The one that has the slice.
+  int part = 0;                     // Among the matrices side by side in the slice.
   int64_t outputs = 0, inputs = 0;  // The layer's.
   // [rows, width], as it lies in its flat parameter: element (r, c) is element begin + r * pitch +
   // c of that. Elements are numbered row by row.
@@ -32,6 +35,8 @@ struct WholeMatrix {
   int owner = 0;  // A rank's position in the mesh.
 
   int64_t size() const { return rows * width; }
+  // Transposed, an owner computes with [width, rows]: the short side comes first.
+  bool tall() const { return rows > width; }
   // The number of its elements before element `end` of the flat parameter.
   int64_t Before(int64_t end) const;
   // FLOPs of a step of Newton and Schulz's iteration, in units that all matrices share: with m <= n
@@ -63,6 +68,7 @@ class MatrixLayout {
   // Elements of the packed tensors, the most of any unit and rank.
   int64_t MostHeld() const;
   int64_t MostOwned() const;
+  int64_t MostOwnedOutputs() const;  // The most of any rank, over all units.
   // Pieces from one copy of the shards, the owner's own, to the owners; and results back to all
   // copies.
   ExchangeLayout ToOwners(int unit) const { return Exchange(unit, /*back=*/false); }
@@ -79,6 +85,10 @@ class MatrixLayout {
   std::vector<WholeMatrix> matrices_;
   std::vector<std::vector<int>> of_unit_;  // Indices of matrices.
 };
+
+// The dtype of what travels, and of the owners' iterations. `chosen` empty: fp32 where matrices are
+// computed with in fp32, else bf16.
+DType MatrixDType(const Layout& layout, std::optional<DType> chosen);
 
 }  // namespace fsdp
 

@@ -1,8 +1,10 @@
 #include "trainer/fsdp/try_collectives.h"
 
 #include <algorithm>
+#include <set>
 
 #include "trainer/fsdp/executor_memory.h"
+#include "trainer/fsdp/matrix_layout.h"
 #include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/quantized_collectives.h"
@@ -56,6 +58,19 @@ int64_t LargestSumOfStatistics(const Model& model, const ExecutorOptions& option
   return largest;
 }
 
+// Every layout once: ranks connect in pairs, and a layout says which of them have something for
+// each other. A unit at a time, since layouts of many ranks are large.
+void TryExchanges(Device& device, const MatrixLayout& matrices, int64_t units, DType dtype,
+                  Communicator& world) {
+  std::set<uint64_t> tried;
+  for (int u = 0; u < units; ++u) {
+    for (const ExchangeLayout& layout : {matrices.ToOwners(u), matrices.FromOwners(u)}) {
+      if (layout.total() == 0 || !tried.insert(layout.hash()).second) continue;
+      world.Try(device, {{Collective::kAllToAll, dtype, dtype, 0, &layout}});
+    }
+  }
+}
+
 }  // namespace
 
 std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
@@ -98,7 +113,7 @@ std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout
 }
 
 void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
-                    const MeshCommunicators& communicators) {
+                    const MeshCommunicators& communicators, std::optional<DType> matrix_dtype) {
   const Mesh& mesh = communicators.mesh();
   const Layout layout = LayoutFor(options, model, mesh.shard_size());
   auto largest = LargestCollectives(layout, options, mesh);
@@ -125,6 +140,10 @@ void TryCollectives(Device& device, const Model& model, const ExecutorOptions& o
       for (const Communicator::Size& size : of_group) Add(size, sizes);
     }
     communicator->Try(device, sizes);
+  }
+  if (options.whole && mesh.world_size() > 1) {
+    TryExchanges(device, MatrixLayout(model, layout, mesh.world_size()), std::ssize(layout.units),
+                 MatrixDType(layout, matrix_dtype), *communicators.Over(Group::kWorld));
   }
 }
 

@@ -55,7 +55,8 @@ void RankSession::OpenProducts(const Held& held, const std::function<void(std::s
 void RankSession::Connect() {
   communicators_.emplace(run_.mesh, run_.options.executor.communicators,
                          ConnectOver(run_, job_, *device_));
-  TryCollectives(*device_, *run_.model, run_.options.executor, *communicators_);
+  TryCollectives(*device_, *run_.model, run_.options.executor, *communicators_,
+                 run_.options.optimizer.muon.ns_dtype);
   if (job_.world > 1) link_.emplace(*job_.store, communicators_->all());
 }
 

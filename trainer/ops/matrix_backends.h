@@ -1,4 +1,4 @@
-// Kernels of updates of whole matrices: matrix_pieces.h, newton_schulz.h.
+// Kernels of updates of whole matrices: matrix_pieces.h, newton_schulz.h, row_moments.h.
 // Tests: tests/trainer/ops/newton_schulz_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_MATRIX_BACKENDS_H_
 #define FSDP_TRAIN_TRAINER_OPS_MATRIX_BACKENDS_H_
@@ -20,6 +20,18 @@ namespace fsdp {
 [[gnu::weak]] void SymmetricSumCuda(CudaStreamHandle stream, int64_t block, float p_scale,
                                     const ConstView& products, float a_scale, const ConstView& a,
                                     const View& out);
+
+// row_moments.h. `old` and `fresh`: the factors of v and of a sum of squares in the new v.
+struct LineFactors {
+  float old = 0, fresh = 0;
+  float scale = 1, eps = 1e-10f;
+};
+[[gnu::weak]] void LineSquaresCuda(CudaStreamHandle stream, bool columns, const View& y,
+                                   const View& sums);
+[[gnu::weak]] void LineFactorsCuda(CudaStreamHandle stream, const LineFactors& of,
+                                   const ConstView& gate, const View& v, const View& factors);
+[[gnu::weak]] void ScaleLinesCuda(CudaStreamHandle stream, bool columns, const ConstView& factors,
+                                  const View& y);
 
 }  // namespace fsdp
 

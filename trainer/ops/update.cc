@@ -95,7 +95,9 @@ void AdamWCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOpe
 }
 
 // The same, block by block: a rule's run has whole blocks, with the padding behind it.
-void AdamWCodedCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& o) {
+template <typename Kernel, typename FactorsOf>
+void UpdateShardCoded(ThreadPool& pool, const UpdateOperands& o, Kernel UpdateKernels::*kernel,
+                      const FactorsOf& factors_of) {
   const float c = *o.coefficient.As<float>();
   const bool skipped = !std::isfinite(c);
   if (skipped) return CopyOfSkipped(pool, o);
@@ -104,7 +106,7 @@ void AdamWCodedCpu(ThreadPool& pool, const AdamWConstants& constants, const Upda
   const UpdateTensors tensors = TensorsOf(o, factors.update);
   const CodedTensors coded{{o.states[0].As<uint8_t>(), o.states[1].As<uint8_t>()},
                            {o.absmax[0].As<float>(), o.absmax[1].As<float>()}};
-  const auto update = ForThisCpu(kUpdateAvx2, kUpdateAvx512).adamw_coded;
+  const auto update = ForThisCpu(kUpdateAvx2, kUpdateAvx512).*kernel;
   const auto block_from = [](int64_t at) { return RoundUp(at, kCodeBlock); };
   pool.ParallelFor(o.p.NumElements() / kCodeBlock, /*grain=*/4, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kCodeBlock, end = last * kCodeBlock;
@@ -113,9 +115,16 @@ void AdamWCodedCpu(ThreadPool& pool, const AdamWConstants& constants, const Upda
       const int64_t from = block_from(at), to = block_from(stop);
       if (from == to) return;
       const UpdateRun run{from, to - from, rule.tensor, rule.element + from - rule.begin};
-      update(tensors, coded, run, FactorsOf(constants, c, rule, factors));
+      update(tensors, coded, run, factors_of(c, rule, factors));
     });
   });
+}
+
+void AdamWCodedCpu(ThreadPool& pool, const AdamWConstants& constants, const UpdateOperands& o) {
+  UpdateShardCoded(pool, o, &UpdateKernels::adamw_coded,
+                   [&](float c, const ElementRule& rule, const UpdateFactors& factors) {
+                     return FactorsOf(constants, c, rule, factors);
+                   });
 }
 
 AdamWConstants Constants(const AdamWOptions& o) {
@@ -141,6 +150,14 @@ void MomentumCpu(ThreadPool& pool, const MomentumConstants& constants,
               [&](float c, const ElementRule&, const UpdateFactors&) -> MomentumFactors {
                 return {.c = c, .fresh = constants.fresh, .ahead = constants.ahead};
               });
+}
+
+void MomentumCodedCpu(ThreadPool& pool, const MomentumConstants& constants,
+                      const UpdateOperands& operands) {
+  UpdateShardCoded(pool, operands, &UpdateKernels::momentum_coded,
+                   [&](float c, const ElementRule&, const UpdateFactors&) -> MomentumFactors {
+                     return {.c = c, .fresh = constants.fresh, .ahead = constants.ahead};
+                   });
 }
 
 constexpr std::initializer_list<DType> kKept = {DType::kFloat32, DType::kBFloat16};
@@ -181,17 +198,17 @@ void CheckUpdate(const Arguments& args, const UpdateOperands& o,
   args.Check("factors", o.factors, DType::kUInt8, BlockShape<UpdateFactors>());
 }
 
-// Checks the codes of an update whose other operands are right.
-void CheckCoded(const Arguments& args, const UpdateOperands& o) {
+// Checks the codes of an update whose other operands are right. `moments`: m, or m and v.
+void CheckCoded(const Arguments& args, const UpdateOperands& o, size_t moments) {
   const int64_t n = o.p.NumElements();
   args.Require(n % kCodeBlock == 0, "the number of elements, want a multiple of kCodeBlock");
   const std::pair<const char*, ConstView> coded[] = {{"codes of m", o.states[0]},
-                                                     {"codes of v", o.states[1]},
                                                      {"absmax of m", o.absmax[0]},
+                                                     {"codes of v", o.states[1]},
                                                      {"absmax of v", o.absmax[1]}};
-  for (size_t a = 0; a < 4; ++a) {
+  for (size_t a = 0; a < 2 * moments; ++a) {
     const auto& [name, view] = coded[a];
-    const bool codes = a < 2;
+    const bool codes = a % 2 == 0;
     args.Check(name, view, codes ? DType::kUInt8 : DType::kFloat32,
                Shape{codes ? n : n / kCodeBlock});
     args.CheckDisjoint(name, view, "p", o.p);
@@ -206,6 +223,12 @@ AdamWConstants CheckedConstants(const Arguments& args, const AdamWOptions& o) {
   const AdamWConstants constants = Constants(o);
   args.Require(constants.eps >= kMinAdamWEps, "eps, want >= kMinAdamWEps");
   return constants;
+}
+
+MomentumConstants CheckedConstants(const Arguments& args, const MomentumOptions& o) {
+  args.Require(o.momentum >= 0 && o.momentum < 1, "momentum, want in [0, 1)");
+  const auto fresh = static_cast<float>(1 - o.momentum);
+  return {fresh, o.nesterov ? fresh : 0};
 }
 
 // The operation of that name, with the rule's FLOPs for an element, and the ranges read and
@@ -252,7 +275,7 @@ void AdamWCoded(Stream& stream, const AdamWOptions& options, ConstView rules, Co
   const UpdateOperands operands{
       rules, factors, coefficient, g, p, {m.codes, v.codes}, extras, {m.absmax, v.absmax}};
   CheckUpdate(args, operands, {});
-  CheckCoded(args, operands);
+  CheckCoded(args, operands, /*moments=*/2);
   const AdamWConstants constants = CheckedConstants(args, options);
   Operation operation = UpdateOperation(kOp, operands, 26);
   operation.kernels.cpu = OnCpu(AdamWCodedCpu, constants, operands);
@@ -287,12 +310,27 @@ void Momentum(Stream& stream, const MomentumOptions& options, uint64_t seed, Con
   const UpdateOperands operands{rules, factors, coefficient, g, u, {m, View()}, {.seed = seed}};
   args.CheckDType("u", u.dtype, {DType::kFloat32});
   CheckUpdate(args, operands, {"m"});
-  args.Require(options.momentum >= 0 && options.momentum < 1, "momentum, want in [0, 1)");
-  const auto fresh = static_cast<float>(1 - options.momentum);
-  const MomentumConstants constants{fresh, options.nesterov ? fresh : 0};
+  const MomentumConstants constants = CheckedConstants(args, options);
   Operation operation = UpdateOperation(kOp, operands, 6);
   operation.kernels.cpu = OnCpu(MomentumCpu, constants, operands);
   operation.kernels.cuda = OnCuda(MomentumCuda, constants, operands);
+  stream.Enqueue(std::move(operation));
+}
+
+void MomentumCoded(Stream& stream, const MomentumOptions& options, ConstView rules,
+                   ConstView factors, ConstView coefficient, ConstView g, const CodedMoment& m,
+                   View u) {
+  constexpr const char* kOp = "momentum_coded";
+  const Arguments args(kOp);
+  const UpdateOperands operands{rules, factors,           coefficient, g,
+                                u,     {m.codes, View()}, {},          {m.absmax, View()}};
+  args.CheckDType("u", u.dtype, {DType::kFloat32});
+  CheckUpdate(args, operands, {});
+  CheckCoded(args, operands, /*moments=*/1);
+  const MomentumConstants constants = CheckedConstants(args, options);
+  Operation operation = UpdateOperation(kOp, operands, 11);
+  operation.kernels.cpu = OnCpu(MomentumCodedCpu, constants, operands);
+  operation.kernels.cuda = OnCuda(MomentumCodedCuda, constants, operands);
   stream.Enqueue(std::move(operation));
 }
 

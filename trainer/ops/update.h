@@ -1,6 +1,5 @@
-// The ops that update a flat shard: AdamW(), AdamWCoded(), Sgd() and Momentum(). They share dtypes,
-// rounding of
-// results, and extra outputs that are written in the same pass.
+// The ops that update a flat shard: AdamW(), AdamWCoded(), Sgd(), Momentum() and MomentumCoded().
+// They share dtypes, rounding of results, and extra outputs that are written in the same pass.
 //   p        [n], fp32 or bf16: the master weights, a flat shard.
 //   states   [n], all fp32 or all bf16: the values that the rule keeps of an element.
 //   g        [n], fp32, bf16 or fp16, converted exactly.
@@ -115,6 +114,11 @@ struct MomentumOptions {
 // element; with all operands in fp32, 20 bytes.
 void Momentum(Stream& stream, const MomentumOptions& options, uint64_t seed, ConstView rules,
               ConstView factors, ConstView coefficient, ConstView g, View m, View u);
+// The same with m in one byte an element, as AdamWCoded() has it; u is computed from m before it is
+// encoded. 11 FLOPs per element.
+void MomentumCoded(Stream& stream, const MomentumOptions& options, ConstView rules,
+                   ConstView factors, ConstView coefficient, ConstView g, const CodedMoment& m,
+                   View u);
 
 }  // namespace fsdp
 

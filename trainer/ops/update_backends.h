@@ -69,6 +69,8 @@ struct MomentumConstants {
 };
 [[gnu::weak]] void MomentumCuda(CudaStreamHandle stream, const MomentumConstants& constants,
                                 const UpdateOperands& operands);
+[[gnu::weak]] void MomentumCodedCuda(CudaStreamHandle stream, const MomentumConstants& constants,
+                                     const UpdateOperands& operands);
 
 // step_parameters.h
 [[gnu::weak]] void UnpackStepInputsCuda(CudaStreamHandle stream, const ConstView& inputs,

@@ -31,6 +31,8 @@ struct MuonOptions {
                                   // other for it. Empty: fp32 where parameters are computed with in
                                   // fp32, else bf16.
   AdjustLr adjust_lr = AdjustLr::kMatchRmsAdamW;
+  // NorMuon (ops/row_moments.h): decay of the second moments of an update's outputs, in [0, 1).
+  std::optional<double> row_beta2;
 
   bool operator==(const MuonOptions&) const = default;
 };

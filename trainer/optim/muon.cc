@@ -11,6 +11,7 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
+#include "trainer/ops/row_moments.h"
 #include "trainer/ops/update.h"
 
 namespace fsdp {
@@ -27,14 +28,6 @@ bool IsLinearWeight(const ModelSegment& segment, const Parameter& p) {
          std::ranges::all_of(p.slices(), [](const ParameterSlice& slice) {
            return slice.decay && slice.name.ends_with(".weight");
          });
-}
-
-DType TravelsIn(const MuonOptions& options, const Layout& layout) {
-  if (options.ns_dtype) return *options.ns_dtype;
-  const bool narrow = std::ranges::any_of(layout.flat_parameters, [](const FlatParameter& flat) {
-    return flat.dtypes.whole && flat.dtypes.compute != DType::kFloat32;
-  });
-  return narrow ? DType::kBFloat16 : DType::kFloat32;
 }
 
 }  // namespace
@@ -94,6 +87,7 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
       layout_(model, executor.layout(), executor.mesh().world_size()),
       rank_(executor.mesh().position()),
       shard_(executor.shard_rank()),
+      rows_are_outputs_(model.linear_layout() == WeightLayout::kOutIn),
       alone_(executor.mesh().world_size() == 1),
       unit_of_flat_(executor.layout().flat_parameters.size()),
       slots_(executor.layout().units.size()) {
@@ -116,11 +110,23 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
     area = std::max(area, matrix.size());
     short_side = std::max(short_side, std::min(matrix.rows, matrix.width));
   }
-  const DType dtype = TravelsIn(options.muon, flats);
+  const DType dtype = MatrixDType(flats, options.muon.ns_dtype);
   update_ = buffer(largest_shard, DType::kFloat32);
   for (int slot = 0; slot < (alone_ ? 1 : kMatrixSlots); ++slot) {
     pieces_.push_back(buffer(layout_.MostHeld(), dtype));
     if (!alone_) owned_.push_back(buffer(layout_.MostOwned(), dtype));
+  }
+  if (options.muon.row_beta2) {
+    int64_t most = 0, owned = 0;
+    for (const WholeMatrix& matrix : layout_.matrices()) {
+      moments_at_.push_back(owned);
+      if (matrix.owner == rank_) owned += matrix.outputs;
+      most = std::max(most, matrix.outputs);
+    }
+    line_factors_ = buffer(most, DType::kFloat32);
+    row_moments_ =
+        executor.NewBuffer(layout_.MostOwnedOutputs(), DType::kFloat32, MemoryKind::kOptimizer);
+    Fill(executor.compute(), 0, row_moments_);
   }
   gate_ = buffer(2, DType::kFloat32);
   int64_t products = 0;
@@ -158,12 +164,12 @@ SpreadPiece Muon::InShard(const MatrixPiece& piece) const {
 }
 
 void Muon::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
-               const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum) {
+               const State& state) {
   const OfUnit& unit = units_[action.unit];
   const int slot = action.slot;
   switch (action.kind) {
     case ActionKind::kMatrixPieces:
-      return Pack(stream, action, shared, rules, momentum);
+      return Pack(stream, action, shared, state);
     case ActionKind::kMatrixSend:
       return action.world->Exchange(stream, unit.to_owners, pieces_[slot], owned_[slot]);
     case ActionKind::kMatrixUpdate:
@@ -175,13 +181,19 @@ void Muon::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
 }
 
 void Muon::Pack(Stream& stream, const MatrixAction& action, const Shared& shared,
-                const std::vector<std::vector<View>>& rules, const std::vector<View>& momentum) {
+                const State& state) {
+  const MomentumOptions options{options_.muon.momentum, options_.muon.nesterov};
   slots_[action.unit] = action.slot;
   for (const MatrixAction::Shard& shard : action.shards) {
     const View update = update_.Slice(0, shard_sizes_[shard.flat]);
-    Momentum(stream, {options_.muon.momentum, options_.muon.nesterov}, shared.seed,
-             rules[shard.flat][0], shared.factors, shard.coefficient, shard.gradient,
-             momentum[shard.flat], update);
+    const View &rules = state.rules[shard.flat][0], &momentum = state.momentum[shard.flat];
+    if (momentum.dtype == DType::kUInt8) {
+      MomentumCoded(stream, options, rules, shared.factors, shard.coefficient, shard.gradient,
+                    {momentum, state.absmax[shard.flat]}, update);
+    } else {
+      Momentum(stream, options, shared.seed, rules, shared.factors, shard.coefficient,
+               shard.gradient, momentum, update);
+    }
     std::vector<SpreadPiece> pieces;
     for (const MatrixPiece& piece : units_[action.unit].held) {
       if (layout_.matrices()[piece.matrix].flat == shard.flat) pieces.push_back(InShard(piece));
@@ -195,8 +207,7 @@ void Muon::Compute(Stream& stream, const MatrixAction& action) {
   std::map<int, std::vector<SpreadPiece>> by_matrix;
   for (const MatrixPiece& piece : units_[action.unit].owned) {
     const WholeMatrix& matrix = layout_.matrices()[piece.matrix];
-    // The short side comes first: a tall matrix is transposed.
-    const bool tall = matrix.rows > matrix.width;
+    const bool tall = matrix.tall();
     by_matrix[piece.matrix].push_back({.first = piece.first,
                                        .count = piece.count,
                                        .width = matrix.width,
@@ -212,9 +223,33 @@ void Muon::Compute(Stream& stream, const MatrixAction& action) {
                                              {.steps = static_cast<int>(options_.muon.ns_steps),
                                               .coefficients = options_.muon.ns_coefficients},
                                              m, n, workspace_);
-    Scale(stream, result.scale, result.y);
+    if (options_.muon.row_beta2) {
+      const bool outputs_are_rows = rows_are_outputs_ != matrix.tall();
+      NormalizeRows(stream, {.beta2 = *options_.muon.row_beta2, .columns = !outputs_are_rows},
+                    result.scale, gate_.Slice(0, 1), result.y,
+                    row_moments_.Slice(moments_at_[index], matrix.outputs),
+                    line_factors_.Slice(0, matrix.outputs));
+    } else {
+      Scale(stream, result.scale, result.y);
+    }
     PackPieces(stream, pieces, result.y, tensor);
   }
+}
+
+std::vector<RowMoments> Muon::RowMomentsOf() const {
+  std::vector<RowMoments> moments;
+  if (!options_.muon.row_beta2) return moments;
+  const std::vector<WholeMatrix>& matrices = layout_.matrices();
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const WholeMatrix& matrix = matrices[i];
+    const bool single = matrix.width == matrix.pitch;
+    moments.push_back({.name = matrix.name + (single ? "" : ":" + std::to_string(matrix.part)),
+                       .parameter = matrix.parameter,
+                       .owner = matrix.owner,
+                       .outputs = matrix.outputs});
+    if (matrix.owner == rank_) moments.back().begin = moments_at_[i];
+  }
+  return moments;
 }
 
 void Muon::Step(Stream& stream, const ShardUpdate& update, const Shared& shared, ConstView rules,

@@ -131,7 +131,10 @@ void Optimizer::Begin(Stream& stream, ConstView inputs, ConstView coefficient) {
 }
 
 void Optimizer::RunMatrices(Stream& stream, const MatrixAction& action) {
-  muon_->Run(stream, action, {factors_, seed_}, rules_, state_[0].shards);
+  static const std::vector<View> kNone;
+  const auto absmax = std::ranges::find(state_, std::string("m_absmax"), &ShardState::name);
+  muon_->Run(stream, action, {factors_, seed_},
+             {rules_, state_[0].shards, absmax == state_.end() ? kNone : absmax->shards});
 }
 
 void Optimizer::Step(Stream& stream, const ShardUpdate& update) {

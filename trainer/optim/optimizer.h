@@ -47,6 +47,8 @@ class Optimizer {
   // Updates rows of embedding tables by row-wise Adagrad, whatever the kind.
   void StepRows(Stream& stream, const RowUpdate& update) const;
   const std::vector<ShardState>& state() const { return state_; }
+  // Null where nothing is updated whole.
+  const Muon* muon() const { return muon_ ? &*muon_ : nullptr; }
 
  private:
   const OptimizerOptions options_;

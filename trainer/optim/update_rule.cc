@@ -26,11 +26,11 @@ std::vector<KeptState> KeptStates(const OptimizerOptions& options, const Layout&
     kept = {{"momentum", &DTypes::state}};
   }
   if (std::ranges::any_of(layout.flat_parameters, &FlatParameter::HasCodes)) {
-    if (options.kind != OptimizerKind::kAdamW) {
-      throw std::invalid_argument("[KeptStates] codes are of adamw's moments alone");
+    if (options.kind == OptimizerKind::kSgd) {
+      throw std::invalid_argument("[KeptStates] codes are of moments alone");
     }
     kept.push_back({.name = "m_absmax", .absmax_of = 2});
-    kept.push_back({.name = "v_absmax", .absmax_of = 2});
+    kept.push_back({.name = "v_absmax", .of_whole = false, .absmax_of = 2});
   }
   if (options.ema) kept.push_back({"ema"});
   return kept;

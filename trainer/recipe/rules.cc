@@ -255,17 +255,17 @@ std::string AdamWEpsMessage(double eps) {
 }
 
 void CheckStateDTypes(Rules& rules, const OptimizerRecipe& optimizer) {
-  const auto require_adamw = [&](const std::string& key, DType state) {
-    rules.Require(state != DType::kUInt8 || optimizer.name == OptimizerRecipe::Kind::kAdamW,
+  const auto require_moments = [&](const std::string& key, DType state) {
+    rules.Require(state != DType::kUInt8 || optimizer.name != OptimizerRecipe::Kind::kSgd,
                   {key, "optimizer.name"},
-                  key + " is `8bit`, which is for `adamw`, but optimizer.name is `" +
+                  key + " is `8bit`, which is for `adamw` and `muon`, but optimizer.name is `" +
                       std::string(Name(optimizer.name)) + "`: set " + key + " to fp32 or bf16");
   };
-  require_adamw("optimizer.state_dtype", optimizer.state_dtype);
+  require_moments("optimizer.state_dtype", optimizer.state_dtype);
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     const GroupRecipe& group = optimizer.groups[i];
     const std::string key = "optimizer.groups[" + std::to_string(i) + "].state_dtype";
-    require_adamw(key, group.state_dtype.value_or(DType::kFloat32));
+    require_moments(key, group.state_dtype.value_or(DType::kFloat32));
     rules.Require(!group.frozen || !group.state_dtype, {key},
                   key + " is given, but the group is frozen and has no state: leave it out");
   }

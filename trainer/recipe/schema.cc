@@ -175,6 +175,9 @@ Type<MuonOptions> MuonType() {
           "The factor of a matrix's learning rate. original: the root of outputs / inputs, "
           "at least 1. match_rms_adamw: 0.2 times the root of the larger of the two, so that "
           "AdamW's rate fits."),
+      Key("row_beta2", &R::row_beta2, Nullable(Number({.at_least = 0, .below = 1, .fp32 = true})),
+          "NorMuon: decay of the second moment of each output's update, by whose root the update "
+          "is divided. null: no such moment."),
   });
 }
 
@@ -199,7 +202,8 @@ Type<OptimizerRecipe> OptimizerType() {
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
           "Weight decay of matrices and embeddings. Biases and norms have none."),
       Key("state_dtype", &R::state_dtype, StateDType(),
-          "dtype of moments and momentum. bf16 is rounded stochastically. 8bit, for adamw, keeps a "
+          "dtype of moments and momentum. bf16 is rounded stochastically. 8bit, for adamw and "
+          "muon, keeps a "
           "byte an element and a scale for 256 of them; vectors, and tensors of fewer than 4,096 "
           "elements, stay fp32. Parameters in fsdp.mixed_precision.keep_fp32 have fp32 state."),
       Key("table_lr", &R::table_lr, Nullable(Number({.at_least = 0, .fp32 = true})),

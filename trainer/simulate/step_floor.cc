@@ -19,8 +19,8 @@ namespace {
 // False for work that a kernel before or behind could do on its way: a product that overwrites
 // instead of clearing, a residual in an epilogue, a gather that casts.
 bool InTheFloor(std::string_view op) {
-  constexpr std::array<std::string_view, 6> kBeside = {"accumulate", "add",  "cast",
-                                                       "copy",       "fill", "dropout"};
+  constexpr std::array<std::string_view, 8> kBeside = {
+      "accumulate", "add", "cast", "copy", "fill", "dropout", "pack_pieces", "spread_pieces"};
   return std::find(kBeside.begin(), kBeside.end(), op) == kBeside.end();
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "trainer/bench/step_products.h"
 #include "trainer/core/errors.h"
@@ -231,6 +232,27 @@ TEST(StepFloor, OfSeveralRanks) {
   // Three ranks: two rounds each, though some of their places are empty.
   EXPECT_EQ(FloorOf(Parse(), 3, Machine()).tokens, 8 * 16);
   EXPECT_GT(Find(floor, "all_gather").link_bytes, 0);
+}
+
+// Muon's products, by the formula of its iteration: in each of two layers q, k, v, o and three of
+// the MLP, too small to be multiplied in blocks. The floor lists what travels to owners and back.
+TEST(StepFloor, MuonsProductsAndExchanges) {
+  const Recipe muon = Parse({"optimizer.name=muon"});
+  Hardware machine = Machine();
+  machine.fp32_flops = 1e6;
+  double flops = 0;
+  for (const auto& [m, n] :
+       {std::pair(24., 32.), {16, 24}, {16, 24}, {24, 32}, {24, 40}, {24, 40}, {24, 40}}) {
+    flops += 2 * 5 * 2 * (m * m * n + m * m * m + m * m * n);
+  }
+  const double more = FloorOf(muon, 1, machine).Seconds() - FloorOf(Parse(), 1, machine).Seconds();
+  EXPECT_NEAR(more, flops / 1e6, 1e-6 * more);
+  const StepTraffic traffic = Resolve(muon, PlaceToBench(2, Machine())).plan.traffic;
+  EXPECT_GT(traffic.all_to_all_bytes, 0);
+  const double sent = Find(FloorOf(muon, 2, Machine()), "all_to_all").link_bytes;
+  EXPECT_GE(sent, traffic.all_to_all_bytes);  // The busier direction of each.
+  EXPECT_LE(sent, 2 * traffic.all_to_all_bytes);
+  EXPECT_FALSE(Find(FloorOf(muon, 1, Machine()), "pack_pieces").in_the_floor);
 }
 
 double BytesOn(const StepFloor& floor, StepResource resource) {

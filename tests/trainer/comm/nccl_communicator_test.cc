@@ -410,12 +410,16 @@ TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
       Device& device = *rank.device;
       const auto stream = device.CreateStream("comm");
       Tensor full(device, DType::kFloat32, 2 * kMost), part(device, DType::kFloat32, kMost),
-          low(device, DType::kBFloat16, 2 * kMost);
+          low(device, DType::kBFloat16, 2 * kMost), more(device, DType::kFloat32, 2 * kMost);
       const auto comm = rank.join("largest", Patient());
+      // One rank has nothing for the other.
+      const ExchangeLayout uneven(2, {kMost, kMost, 0, kMost});
       comm->Try(device, {{Collective::kAllGather, DType::kFloat32, DType::kFloat32, kMost},
                          {Collective::kReduceScatter, DType::kFloat32, DType::kFloat32, kMost},
                          {Collective::kReduceScatter, DType::kBFloat16, DType::kFloat32, kMost},
-                         {Collective::kAllReduce, DType::kFloat32, DType::kFloat32, 2 * kMost}});
+                         {Collective::kAllReduce, DType::kFloat32, DType::kFloat32, 2 * kMost},
+                         {Collective::kAllToAll, DType::kFloat32, DType::kFloat32, kMost / 2},
+                         {Collective::kAllToAll, DType::kFloat32, DType::kFloat32, 0, &uneven}});
       Barrier(*rank.store, "tried", rank.rank, rank.size);
       const size_t tried = free_bytes();
       full.Fill([](int64_t) { return 1.f; });
@@ -423,6 +427,8 @@ TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
       comm->ReduceScatter(*stream, full.view(), part.view());
       comm->ReduceScatter(*stream, low.view(), part.view());
       comm->AllGather(*stream, part.view(), full.view());
+      comm->AllToAll(*stream, part.view(), full.view().Slice(0, kMost));
+      comm->Exchange(*stream, uneven, full.view(), more.view());
       stream->Synchronize();
       Barrier(*rank.store, "done", rank.rank, rank.size);
       Require(free_bytes() == tried, "a call has taken memory");

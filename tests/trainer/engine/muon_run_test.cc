@@ -32,6 +32,7 @@ TinyRun MuonRun(int world, bool llama = false) {
 TEST(MuonRun, SettingsThatChangeNoBit) {
   for (const bool llama : {false, true}) {
     TinyRun run = MuonRun(3, llama);
+    if (llama) run.options.optimizer.muon.row_beta2 = 0.9;
     ExecutorOptions& o = run.options.executor;
     const TinyResult plain = Train(run);
     o.sharding_strategy = Strategy::kShardGradOp;
@@ -85,6 +86,7 @@ TEST(MuonRun, NarrowFormats) {
     TinyRun run = MuonRun(2);
     ExecutorOptions& o = run.options.executor;
     o.mixed_precision.param_dtype = param;
+    run.options.optimizer.muon.row_beta2 = 0.9;
     if (param == DType::kFloat16) {
       o.mixed_precision.scaler = {.init_scale = 0x1p24, .growth_interval = 100};
     } else {
@@ -102,6 +104,19 @@ TEST(MuonRun, NarrowFormats) {
     }
     EXPECT_LT(result.losses.back(), result.losses.front());
   }
+}
+
+// The loss of 20 steps, to a fiftieth of a nat.
+TEST(MuonRun, LearnsWithMomentumInCodes) {
+  TinyRun run = MuonRun(2);
+  run.config.hidden_size = 48;
+  run.config.intermediate_size = 104;
+  run.steps = 20;
+  const TinyResult want = Train(run);
+  run.options.executor.state_dtype = DType::kUInt8;
+  const TinyResult got = Train(run);
+  EXPECT_NE(got.losses, want.losses);
+  for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(got.losses[i], want.losses[i], 0.02) << i;
 }
 
 // At most 2 N / F elements a step on average, N being those of all matrices.

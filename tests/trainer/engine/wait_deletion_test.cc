@@ -92,7 +92,10 @@ class Runner {
         meshes_{MeshFor(executor, world - 1, world), MeshFor(executor, 0, world)} {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
-    if (executor.whole) options_.optimizer.kind = OptimizerKind::kMuon;
+    if (executor.whole) {
+      options_.optimizer.kind = OptimizerKind::kMuon;
+      options_.optimizer.muon.row_beta2 = 0.9;
+    }
     options_.executor.sample_length = 3;
     options_.global_batch_size = world * executor.micro_batches;
     plan_ = PlanMemory(*model_, options_, world, /*traffic=*/nullptr, device_);

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,52 @@ TEST_P(AdamWCodedTest, StepsAreTheDefinition) {
         ASSERT_EQ(Get(average), want_average) << step;
       }
     }
+    Clear();
+  }
+}
+
+// Muon's momentum: decode, the rule in fp32 of what is decoded, encode. The update is made of the
+// momentum before it is encoded.
+TEST_P(AdamWCodedTest, MomentumIsTheDefinition) {
+  constexpr int64_t kN = 5 * kCodeBlock;
+  constexpr double kMomentum = 0.75;  // 1 - momentum is exact.
+  for (const auto& [nesterov, gradient, first] :
+       {std::tuple(true, kF32, 0), {false, kBF16, 0}, {true, kF16, 3}}) {
+    Random random(first + 9, kBF16);
+    const View all_g = Output({first + kN}, gradient), g = all_g.Slice(first, kN);
+    const View u = Output({kN}, kF32), c = Input({1}, {0.5}, kF32), rules = Rules({{0, kN}});
+    const View factors = Factors({});
+    const CodedMoment m = Moment(kN);
+    HostMoment want{kSignedCodes, std::vector<uint8_t>(kN), std::vector<float>(5)};
+    for (int step = 0; step < 3; ++step) {
+      auto gradients = random.Vector(first + kN);
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        gradients[i] *= std::ldexp(1.0, -static_cast<int>(i % 12));
+      }
+      gradients = RoundTo(gradient, gradients);
+      Set(all_g, gradients);
+      Run([&](Stream& s) { MomentumCoded(s, {kMomentum, nesterov}, rules, factors, c, g, m, u); });
+      std::vector<float> moment = want.Decoded();
+      std::vector<double> update;
+      for (int64_t i = 0; i < kN; ++i) {
+        const float x = 0.5f * static_cast<float>(gradients[first + i]);
+        moment[i] = std::fma(0.25f, x - moment[i], moment[i]);
+        update.push_back(nesterov ? std::fma(0.25f, x - moment[i], moment[i]) : moment[i]);
+      }
+      want.Encode(moment);
+      ASSERT_EQ(Get(u), update) << step;
+      ASSERT_EQ(Get(m.codes), Doubles(want.codes)) << step;
+      ASSERT_EQ(Get(m.absmax), Doubles(want.absmax)) << step;
+    }
+    const auto before = Get(m.codes);
+    const View bad = Input({1}, {std::nan("")}, kF32);
+    Run([&](Stream& s) { MomentumCoded(s, {kMomentum, nesterov}, rules, factors, bad, g, m, u); });
+    EXPECT_EQ(Get(m.codes), before);
+    ExpectRefused(
+        [&](Stream& s) {
+          MomentumCoded(s, {1, nesterov}, rules, factors, c, g, m, u);
+        },
+        "[momentum_coded] momentum");
     Clear();
   }
 }

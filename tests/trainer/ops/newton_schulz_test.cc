@@ -1,54 +1,18 @@
-// Newton and Schulz's iteration against the formula in float64, in which nothing is symmetric by
-// construction, and copies of pieces of matrices.
+// Newton and Schulz's iteration against the formula in float64, and copies of pieces of matrices.
 #include "trainer/ops/newton_schulz.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "tests/testing/harness.h"
+#include "tests/testing/newton_schulz_oracle.h"
 #include "tests/testing/numeric.h"
 #include "trainer/ops/matrix_pieces.h"
 #include "trainer/ops/reductions.h"
 
 namespace fsdp {
 namespace {
-
-using Matrix = std::vector<double>;
-
-Matrix Product(const Matrix& a, const Matrix& b, int64_t m, int64_t k, int64_t n) {
-  Matrix c(m * n);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t l = 0; l < k; ++l) {
-      for (int64_t j = 0; j < n; ++j) c[i * n + j] += a[i * k + l] * b[l * n + j];
-    }
-  }
-  return c;
-}
-
-Matrix Transposed(const Matrix& a, int64_t m, int64_t n) {
-  Matrix t(a.size());
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) t[j * m + i] = a[i * n + j];
-  }
-  return t;
-}
-
-Matrix Oracle(Matrix x, int64_t m, int64_t n, const NewtonSchulzOptions& options) {
-  double squares = 0;
-  for (const double value : x) squares += value * value;
-  for (double& value : x) value /= std::max(std::sqrt(squares), options.eps);
-  const auto [a, b, c] = options.coefficients;
-  for (int step = 0; step < options.steps; ++step) {
-    const Matrix gram = Product(x, Transposed(x, m, n), m, n, m);
-    Matrix factor = Product(gram, gram, m, m, m);
-    for (size_t i = 0; i < factor.size(); ++i) factor[i] = b * gram[i] + c * factor[i];
-    const Matrix more = Product(factor, x, m, m, n);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = a * x[i] + more[i];
-  }
-  return x;
-}
 
 class NewtonSchulzTest : public OpTest {
  protected:
@@ -81,7 +45,7 @@ TEST_P(NewtonSchulzTest, FollowsTheFormula) {
     Random random(m * 100 + n, dtype());
     const Matrix x = random.Vector(m * n);
     const NewtonSchulzOptions options{.steps = wide ? 5 : 2};
-    const Matrix want = Oracle(x, m, n, options);
+    const Matrix want = NewtonSchulzOracle(x, m, n, options.steps);
     const double growth = std::pow(3.4445, options.steps);
     const double tolerance =
         dtype() == kF32 ? growth * Tolerance(kF32, m) / 4 : options.steps * 12 * Epsilon(kBF16);
@@ -94,7 +58,7 @@ TEST_P(NewtonSchulzTest, SingularValuesComeNearOne) {
   const int64_t m = 12, n = 40;
   Random random(3, dtype());
   const Matrix x = Compute(random.Vector(m * n), m, n, {});
-  const Matrix gram = Product(x, Transposed(x, m, n), m, n, m);
+  const Matrix gram = MatrixProduct(x, Transposed(x, m, n), m, n, m);
   double trace = 0;
   for (int64_t i = 0; i < m; ++i) trace += gram[i * m + i];
   EXPECT_NEAR(trace / m, 0.8, 0.3);  // The mean of squares: the coefficients leave 0.7 to 1.2.

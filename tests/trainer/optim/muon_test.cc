@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
+#include "tests/testing/newton_schulz_oracle.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/mesh_communicators.h"
@@ -39,6 +41,7 @@ using Values = std::map<std::string, std::vector<float>>;
 
 struct Case {
   bool llama = false;
+  bool wide = false;  // Matrices are large enough for codes.
   int world = 1;
   ExecutorOptions executor = {};
   OptimizerOptions optimizer = {};
@@ -49,7 +52,9 @@ struct Case {
   Case() { optimizer.kind = OptimizerKind::kMuon; }
   std::unique_ptr<Model> MakeModel() const {
     if (llama) return std::make_unique<Llama>(TinyRun::TinyLlama());
-    return std::make_unique<Gpt2>(TinyRun::TinyConfig());
+    Gpt2Config config = TinyRun::TinyConfig();
+    if (wide) config.hidden_size = 48, config.intermediate_size = 104;
+    return std::make_unique<Gpt2>(config);
   }
 };
 
@@ -76,6 +81,7 @@ std::vector<float> Floats(const View& shard) {
   std::vector<float> values(shard.NumElements());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = shard.dtype == DType::kFloat32 ? host.As<float>()[i]
+                : shard.dtype == DType::kUInt8 ? static_cast<float>(host.As<uint8_t>()[i])
                                                : static_cast<float>(host.As<BFloat16>()[i]);
   }
   return values;
@@ -142,13 +148,14 @@ Values StepOnRank(const Case& c, Rank& rank) {
   const auto collect = [&](const std::string& state, int f, const View& view) {
     if (view.NumElements() == 0) return;
     const std::vector<float> shard = Floats(view);
+    const int64_t each = layout.flat_parameters[f].shard_size / view.NumElements();
     std::vector<bool> used(shard.size());
     for (const Piece& p : PiecesOfShard(layout.flat_parameters[f], executor.shard_rank())) {
       std::vector<float>& whole = values[state + "/" + p.parameter->name];
       whole.resize(p.parameter->size(), std::nanf(""));
       for (int64_t i = 0; i < p.count; ++i) {
-        whole[p.begin + i] = shard[p.at + i];
-        used[p.at + i] = true;
+        whole[p.begin + i] = shard[(p.at + i) / each];
+        used[(p.at + i) / each] = true;
       }
     }
     for (size_t i = 0; i < used.size(); ++i) {
@@ -158,6 +165,14 @@ Values StepOnRank(const Case& c, Rank& rank) {
   for (int f = 0; f < static_cast<int>(layout.flat_parameters.size()); ++f) {
     collect("master", f, executor.master(f));
     for (const ShardState& state : optimizer.state()) collect(state.name, f, state.shards[f]);
+  }
+  if (const Muon* const muon = optimizer.muon()) {
+    for (const RowMoments& moments : muon->RowMomentsOf()) {
+      std::vector<float>& whole = values["row_v/" + moments.name];
+      whole.assign(moments.outputs, std::nanf(""));
+      if (!moments.begin) continue;
+      whole = Floats(muon->row_moments().Slice(*moments.begin, moments.outputs));
+    }
   }
   return values;
 }
@@ -190,45 +205,30 @@ Values Steps(const Case& c) {
   return all;
 }
 
-using Matrix = std::vector<double>;
-
-Matrix Product(const Matrix& a, const Matrix& b, int64_t m, int64_t k, int64_t n) {
-  Matrix c(m * n);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t l = 0; l < k; ++l) {
-      for (int64_t j = 0; j < n; ++j) c[i * n + j] += a[i * k + l] * b[l * n + j];
-    }
+// NorMuon's: outputs are rows of Llama's matrices, columns of GPT-2's.
+Matrix Normalized(const Case& c, Matrix o, int64_t rows, int64_t width, Matrix& moments) {
+  const auto output = [&](size_t i) { return c.llama ? i / width : i % width; };
+  const int64_t outputs = c.llama ? rows : width;
+  const double beta2 = *c.optimizer.muon.row_beta2;
+  moments.resize(outputs);
+  for (double& v : moments) v *= beta2;
+  double before = 0, after = 0;
+  for (size_t i = 0; i < o.size(); ++i) {
+    moments[output(i)] += (1 - beta2) * o[i] * o[i] * outputs / static_cast<double>(o.size());
+    before += o[i] * o[i];
   }
-  return c;
-}
-
-Matrix Turned(const Matrix& a, int64_t m, int64_t n) {
-  Matrix t(a.size());
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) t[j * m + i] = a[i * n + j];
+  for (size_t i = 0; i < o.size(); ++i) {
+    o[i] /= std::sqrt(moments[output(i)]);
+    after += o[i] * o[i];
   }
-  return t;
-}
-
-Matrix Orthogonal(Matrix x, int64_t rows, int64_t cols) {
-  if (rows > cols) return Turned(Orthogonal(Turned(x, rows, cols), cols, rows), cols, rows);
-  double squares = 0;
-  for (const double v : x) squares += v * v;
-  for (double& v : x) v /= std::max(std::sqrt(squares), 1e-7);
-  for (int step = 0; step < 5; ++step) {
-    const Matrix gram = Product(x, Turned(x, rows, cols), rows, cols, rows);
-    Matrix factor = Product(gram, gram, rows, rows, rows);
-    for (size_t i = 0; i < factor.size(); ++i) factor[i] = -4.775 * gram[i] + 2.0315 * factor[i];
-    const Matrix more = Product(factor, x, rows, rows, cols);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + more[i];
-  }
-  return x;
+  for (double& x : o) x *= std::sqrt(before / after);
+  return o;
 }
 
 // The masters of a parameter's columns [from, from + width) after the case's steps.
 Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitch, int64_t from,
               int64_t width, int64_t first_row, double adjusted) {
-  Matrix w, m(rows * width);
+  Matrix w, m(rows * width), moments;
   const auto number = [&](int64_t i, int64_t step) {
     return static_cast<double>(
         Number(name, (first_row + i / width) * pitch + from + i % width, step));
@@ -242,7 +242,8 @@ Matrix Oracle(const Case& c, const std::string& name, int64_t rows, int64_t pitc
       m[i] += (1 - mu) * (g - m[i]);
       u[i] = c.optimizer.muon.nesterov ? m[i] + (1 - mu) * (g - m[i]) : m[i];
     }
-    const Matrix o = Orthogonal(u, rows, width);
+    Matrix o = NewtonSchulzOracle(u, rows, width);
+    if (c.optimizer.muon.row_beta2) o = Normalized(c, o, rows, width, moments);
     for (size_t i = 0; i < w.size(); ++i) {
       w[i] -= c.lr * (c.optimizer.weight_decay * w[i] + adjusted * o[i]);
     }
@@ -265,6 +266,7 @@ void ExpectColumns(const std::vector<float>& got, const Matrix& want, int64_t pi
 TEST(Muon, FollowsTheFormulaForEachMatrixOfGpt2) {
   for (const AdjustLr how : {AdjustLr::kOriginal, AdjustLr::kMatchRmsAdamW}) {
     Case c;
+    if (how == AdjustLr::kMatchRmsAdamW) c.optimizer.muon.row_beta2 = 0.8;
     c.optimizer.muon.adjust_lr = how;
     c.optimizer.muon.nesterov = how == AdjustLr::kOriginal;
     const Values got = Steps(c);
@@ -291,17 +293,20 @@ TEST(Muon, FollowsTheFormulaForSlicesOfLlama) {
   Case c;
   c.llama = true;
   c.optimizer.muon.adjust_lr = AdjustLr::kOriginal;
-  const Values got = Steps(c);
-  const auto is_qkv = [](const auto& entry) {
-    return entry.first.starts_with("master/model.layers.1.") && entry.second.size() == 120 * 24;
-  };
-  const auto qkv = std::ranges::find_if(got, is_qkv);
-  ASSERT_NE(qkv, got.end());
-  const std::string name = qkv->first.substr(7);
-  for (const auto& [first, rows] : {std::pair(0, 60), {60, 30}, {90, 30}}) {
-    ExpectColumns(qkv->second,
-                  Oracle(c, name, rows, 24, 0, 24, first, std::sqrt(std::max(1.0, rows / 24.0))),
-                  24, 0, 24, first, name);
+  for (const std::optional<double> row_beta2 : {std::optional<double>(), std::optional(0.9)}) {
+    c.optimizer.muon.row_beta2 = row_beta2;
+    const Values got = Steps(c);
+    const auto is_qkv = [](const auto& entry) {
+      return entry.first.starts_with("master/model.layers.1.") && entry.second.size() == 120 * 24;
+    };
+    const auto qkv = std::ranges::find_if(got, is_qkv);
+    ASSERT_NE(qkv, got.end());
+    const std::string name = qkv->first.substr(7);
+    for (const auto& [first, rows] : {std::pair(0, 60), {60, 30}, {90, 30}}) {
+      ExpectColumns(qkv->second,
+                    Oracle(c, name, rows, 24, 0, 24, first, std::sqrt(std::max(1.0, rows / 24.0))),
+                    24, 0, 24, first, name);
+    }
   }
 }
 
@@ -334,9 +339,10 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
         c.executor.state_dtype = DType::kBFloat16;
         c.optimizer.muon.ns_dtype = DType::kBFloat16;
         c.optimizer.ema = 0.9;
+        c.optimizer.muon.row_beta2 = 0.9;
       }
       const Values one = Steps(c);
-      for (const int world : {2, 3, 4}) {
+      for (int world = 2; world <= 8; ++world) {
         c.world = world;
         EXPECT_EQ(Steps(c), one) << world;
       }
@@ -354,9 +360,35 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
   }
 }
 
+// Matrices have codes of the momentum alone, the token table of both moments.
+TEST(Muon, CodesHaveTheSameBitsAtEveryShardingFactor) {
+  Case c;
+  c.wide = true;
+  c.executor.state_dtype = DType::kUInt8;
+  const Values one = Steps(c);
+  const std::string fc = "transformer.h.1.mlp.c_fc.weight";
+  EXPECT_TRUE(one.contains("m_absmax/" + fc));
+  EXPECT_FALSE(one.contains("v_absmax/" + fc));
+  for (const int world : {2, 3, 5, 8}) {
+    c.world = world;
+    EXPECT_EQ(Steps(c), one) << world;
+  }
+  c.executor.auto_wrap.policy = AutoWrap::kNone;
+  EXPECT_EQ(Steps(c), one) << "one unit";
+  c.world = 3;
+  c.executor.sharding_strategy = Strategy::kNoShard;
+  EXPECT_EQ(Steps(c), one) << "no_shard";
+  // The first step applies what it had before rounding.
+  Case fp32 = c;
+  c.coefficients = fp32.coefficients = {1};
+  fp32.executor.state_dtype = DType::kFloat32;
+  EXPECT_EQ(Steps(c).at("master/" + fc), Steps(fp32).at("master/" + fc));
+}
+
 TEST(Muon, AZeroGradientAndASkippedStepMoveNothing) {
   for (const bool skipped : {false, true}) {
     Case c, none;
+    c.optimizer.muon.row_beta2 = none.optimizer.muon.row_beta2 = 0.9;
     c.optimizer.weight_decay = none.optimizer.weight_decay = 0;
     if (skipped) {
       c.coefficients = {1, std::nanf(""), 2}, none.coefficients = {1, 2};
@@ -376,9 +408,14 @@ TEST(Muon, AZeroGradientAndASkippedStepMoveNothing) {
 TEST(Muon, FollowsTorch) {
   const auto file = TryParseJson(ReadWholeFile("tests/fixtures/muon/steps.json"));
   ASSERT_TRUE(file);
-  for (const auto& [dtype, key, times] :
-       {std::tuple(DType::kFloat32, "float32", 4), {DType::kBFloat16, "bfloat16", 2}}) {
+  for (const auto& [dtype, key, times, row_beta2] :
+       std::vector<std::tuple<DType, const char*, int, std::optional<double>>>{
+           {DType::kFloat32, "float32", 4, {}},
+           {DType::kFloat32, "float32", 4, 0.9},
+           {DType::kBFloat16, "bfloat16", 2, {}},
+           {DType::kBFloat16, "bfloat16", 2, 0.9}}) {
     Case c;
+    c.optimizer.muon.row_beta2 = row_beta2;
     c.world = 2;
     c.lr = file->At("lr").Number();
     c.coefficients.assign(file->At("steps").Integer(), 1);
@@ -388,6 +425,8 @@ TEST(Muon, FollowsTorch) {
     c.optimizer.muon.ns_dtype = dtype;
     const Values got = Steps(c);
     for (const JsonValue& matrix : file->At("matrices").Elements()) {
+      const std::optional<JsonValue> of_rows = matrix.Find("row_beta2");
+      if (of_rows.has_value() != row_beta2.has_value()) continue;
       const std::string name = matrix.At("name").Text();
       const int64_t pitch = matrix.At("pitch").Integer(), width = matrix.At("width").Integer();
       const std::vector<JsonValue> want = matrix.At("want").Elements();

@@ -245,10 +245,11 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
         {"CodesOfSgd", "optimizer: {name: sgd, state_dtype: 8bit}",
          "r.yaml:3:37: optimizer.state_dtype: optimizer.state_dtype is `8bit`, which is for "
-         "`adamw`, but optimizer.name is `sgd`: set optimizer.state_dtype to fp32 or bf16"},
+         "`adamw` and `muon`, but optimizer.name is `sgd`: set optimizer.state_dtype to fp32 or "
+         "bf16"},
         {"CodesOfAGroupOfSgd", "optimizer: {name: sgd, groups: [{match: '*', state_dtype: 8bit}]}",
          "r.yaml:3:59: optimizer.groups[0].state_dtype: optimizer.groups[0].state_dtype is `8bit`, "
-         "which is for `adamw`, but optimizer.name is `sgd`: set "
+         "which is for `adamw` and `muon`, but optimizer.name is `sgd`: set "
          "optimizer.groups[0].state_dtype to fp32 or bf16"},
         {"StateOfFrozen", "optimizer: {groups: [{match: '*', frozen: true, state_dtype: bf16}]}",
          "r.yaml:3:62: optimizer.groups[0].state_dtype: optimizer.groups[0].state_dtype is given, "

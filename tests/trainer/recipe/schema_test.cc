@@ -445,7 +445,7 @@ void Reconcile(Json& recipe) {
   if (optimizer["name"] != "sgd") optimizer["momentum"] = 0.0;
   const auto without_codes = [&](Json& with_state) {
     Json& state = with_state["state_dtype"];
-    if (optimizer["name"] != "adamw" && state == "8bit") state = "bf16";
+    if (optimizer["name"] == "sgd" && state == "8bit") state = "bf16";
     if (with_state.value("frozen", false)) state = nullptr;
   };
   without_codes(optimizer);

@@ -5,6 +5,7 @@
 
 #include "trainer/comm/nccl/sum_in_order.h"
 #include "trainer/core/check.h"
+#include "trainer/core/round_up.h"
 #include "trainer/runtime/memory.h"
 
 namespace fsdp {
@@ -12,6 +13,7 @@ namespace {
 
 // Slices begin where a kernel may read packs of 16 bytes.
 constexpr int64_t kAlignment = 16;
+constexpr int64_t kApart = 256;  // A rehearsal's result begins at a multiple of these bytes.
 
 ncclDataType_t TypeOf(DType dtype) {
   switch (dtype) {
@@ -33,7 +35,42 @@ ncclDataType_t TypeOf(DType dtype) {
 
 bool Failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
+// Bytes that a rank's call reads; and whether its result lies behind them, not in place.
+int64_t BytesRead(const Communicator::Size& s, int rank, int ranks) {
+  if (s.layout) return s.layout->InElements(rank) * SizeOf(s.dtype);
+  return (s.kind == Collective::kAllReduce ? 1 : ranks) * s.n * SizeOf(s.dtype);
+}
+
+bool IsApart(const Communicator::Size& s) {
+  return s.kind == Collective::kAllToAll || s.result != s.dtype;
+}
+
 }  // namespace
+
+int64_t RehearsalBytes(const Communicator::Size& s, int rank, int ranks) {
+  const int64_t read = BytesRead(s, rank, ranks);
+  if (!IsApart(s)) return read;
+  const int64_t written = s.layout ? s.layout->OutElements(rank) * SizeOf(s.dtype)
+                          : s.kind == Collective::kAllToAll ? read
+                                                            : s.n * SizeOf(s.result);
+  return RoundUp(read, kApart) + std::max<int64_t>(1, written);
+}
+
+CollectiveCall RehearsalOf(const Communicator::Size& s, int rank, int ranks, std::byte* memory) {
+  CollectiveCall call;
+  call.kind = s.kind;
+  call.dtype = s.dtype;
+  call.result = s.kind == Collective::kReduceScatter ? s.result : s.dtype;
+  call.n = s.layout ? s.layout->total() : s.n;
+  call.layout = s.layout;
+  call.layout_hash = s.layout ? s.layout->hash() : 0;
+  call.in = call.out = memory;
+  std::byte* const mine = memory + rank * s.n * SizeOf(s.dtype);
+  if (s.kind == Collective::kAllGather) call.in = mine;
+  if (s.kind == Collective::kReduceScatter) call.out = mine;
+  if (IsApart(s)) call.out = memory + RoundUp(BytesRead(s, rank, ranks), kApart);
+  return call;
+}
 
 void NcclCollectives::Run(CudaStreamHandle stream, const CollectiveCall& call) {
   if (call.n == 0) return Meet(stream);

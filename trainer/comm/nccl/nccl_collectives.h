@@ -14,6 +14,10 @@
 
 namespace fsdp {
 
+// A call of Communicator::Try(), in memory of so many bytes: in place where it may be.
+int64_t RehearsalBytes(const Communicator::Size& size, int rank, int ranks);
+CollectiveCall RehearsalOf(const Communicator::Size& size, int rank, int ranks, std::byte* memory);
+
 class NcclCollectives {
  public:
   // `staging`: memory of the GPU, for one call at a time.

@@ -44,10 +44,7 @@ constexpr double kEndedPatience_s = 3;
 // Sizes that are tried before a run: NCCL has algorithms by kind and size, and connections for
 // each.
 constexpr int64_t kSmallest = 1, kLeastBytes = 64 << 10, kMostBytes = 8 << 20;
-constexpr int64_t kAlignment = 256;
 constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
-
-int64_t CeilTo(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 Patience PatienceOf(double seconds) {
   return Patience(std::chrono::duration_cast<Patience::Clock::duration>(
@@ -93,7 +90,6 @@ class NcclCommunicator final : public Communicator {
 
   std::string Me() const { return "rank " + std::to_string(group_.NameOf(rank())); }
 
-  int64_t BytesOf(const Size& s) const;  // Bytes that a call takes, in place where it may be.
   // Calls in the memory, one behind the other, in place where they may be. Forgotten afterwards:
   // the first call that counts is #0.
   void Rehearse(Device& device, const View& memory, const std::vector<Size>& sizes);
@@ -190,16 +186,10 @@ void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
 
 void NcclCommunicator::Try(Device& device, const std::vector<Size>& sizes) {
   int64_t most = 0;
-  for (const Size& s : sizes) most = std::max(most, BytesOf(s));
+  for (const Size& s : sizes) most = std::max(most, RehearsalBytes(s, rank(), size()));
   if (most == 0) return;
   const Buffer data = device.Allocate(most);
   Rehearse(device, data.As(DType::kUInt8, Shape{most}), sizes);
-}
-
-int64_t NcclCommunicator::BytesOf(const Size& s) const {
-  const int64_t ranks = s.kind == Collective::kAllReduce ? 1 : size();
-  const int64_t full = ranks * s.n * SizeOf(s.dtype);
-  return s.result == s.dtype ? full : CeilTo(full, kAlignment) + s.n * SizeOf(s.result);
 }
 
 void NcclCommunicator::Rehearse(Device& device, const View& memory,
@@ -207,17 +197,9 @@ void NcclCommunicator::Rehearse(Device& device, const View& memory,
   const std::unique_ptr<Stream> stream = device.CreateStream("nccl");
   CollectiveCall call;
   for (const Size& s : sizes) {
-    call.kind = s.kind;
-    call.dtype = s.dtype;
-    call.result = s.kind == Collective::kReduceScatter ? s.result : s.dtype;
-    call.n = s.n;
-    call.in = call.out = memory.data;
-    std::byte* const mine = memory.data + rank() * s.n * SizeOf(s.dtype);
-    if (s.kind == Collective::kAllGather) call.in = mine;
-    if (s.kind == Collective::kReduceScatter) {
-      const int64_t full = size() * s.n * SizeOf(s.dtype);
-      call.out = s.result == s.dtype ? mine : memory.data + CeilTo(full, kAlignment);
-    }
+    const uint64_t sequence = call.sequence;
+    call = RehearsalOf(s, rank(), size(), memory.data);
+    call.sequence = sequence;
     Operation operation;
     operation.name = Name(s.kind);
     operation.writes = {Range(memory.data, memory.bytes())};

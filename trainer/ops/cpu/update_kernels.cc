@@ -354,12 +354,13 @@ FSDP_ALWAYS_INLINE void Encode(const StateCodeTables& tables, const float* x, ui
   }
 }
 
-template <bool kRoundsP>
+template <typename Rule, bool kRoundsP>
 void UpdateCoded(const UpdateTensors& tensors, const CodedTensors& coded, const UpdateRun& run,
-                 const AdamWFactors& factors) {
+                 const typename Rule::Factors& factors) {
+  constexpr bool kSecond = Rule::kStates == 2;
   Schedules schedules;
   for (int i = 0; i < 3; ++i) schedules[i] = ScheduleOf(tensors.draw_keys[i], run.tensor);
-  const AdamWRule rule(factors);
+  const Rule rule(factors);
   alignas(sizeof(Words)) float moments[2][kBlock];
   UpdateTensors t = tensors;
   const auto behind = [](auto* x, DType dtype, int64_t at) {
@@ -367,9 +368,11 @@ void UpdateCoded(const UpdateTensors& tensors, const CodedTensors& coded, const 
   };
   for (int64_t at = run.at; at < run.at + run.n; at += kBlock) {
     const int64_t block = at / kBlock;
-    uint8_t *const m = coded.codes[0] + at, *const v = coded.codes[1] + at;
+    uint8_t* const m = coded.codes[0] + at;
     Decode(kSignedCodes, m, coded.absmax[0][block], moments[0]);
-    Decode(kUnsignedCodes, v, coded.absmax[1][block], moments[1]);
+    if constexpr (kSecond) {
+      Decode(kUnsignedCodes, coded.codes[1] + at, coded.absmax[1][block], moments[1]);
+    }
     t.g = behind(tensors.g, t.g_dtype, at);
     t.p = behind(tensors.p, t.p_dtype, at);
     t.copy = behind(tensors.copy, t.copy_dtype, at);
@@ -377,21 +380,28 @@ void UpdateCoded(const UpdateTensors& tensors, const CodedTensors& coded, const 
     for (int s = 0; s < 2; ++s) t.states[s] = reinterpret_cast<std::byte*>(moments[s]);
     const uint64_t number = (run.element + at - run.at) / kChunk;
     for (int chunk = 0; chunk < kBlock / kChunk; ++chunk) {
-      UpdateChunk<AdamWRule, kRoundsP, false>(t, chunk * kChunk, rule, schedules, number + chunk);
+      UpdateChunk<Rule, kRoundsP, false>(t, chunk * kChunk, rule, schedules, number + chunk);
     }
     Encode<true>(kSignedCodes, moments[0], m, coded.absmax[0] + block);
-    Encode<false>(kUnsignedCodes, moments[1], v, coded.absmax[1] + block);
+    if constexpr (kSecond) {
+      Encode<false>(kUnsignedCodes, moments[1], coded.codes[1] + at, coded.absmax[1] + block);
+    }
   }
 }
 
 void AdamWCoded(const UpdateTensors& t, const CodedTensors& coded, const UpdateRun& run,
                 const AdamWFactors& factors) {
-  if (t.p_dtype == DType::kBFloat16) return UpdateCoded<true>(t, coded, run, factors);
-  UpdateCoded<false>(t, coded, run, factors);
+  if (t.p_dtype == DType::kBFloat16) return UpdateCoded<AdamWRule, true>(t, coded, run, factors);
+  UpdateCoded<AdamWRule, false>(t, coded, run, factors);
+}
+
+void MomentumCoded(const UpdateTensors& t, const CodedTensors& coded, const UpdateRun& run,
+                   const MomentumFactors& factors) {
+  UpdateCoded<MomentumRule, false>(t, coded, run, factors);
 }
 
 }  // namespace
 
-const UpdateKernels FSDP_ISA(kUpdate) = {AdamW, Sgd, Momentum, AdamWCoded};
+const UpdateKernels FSDP_ISA(kUpdate) = {AdamW, Sgd, Momentum, AdamWCoded, MomentumCoded};
 
 }  // namespace fsdp

@@ -51,7 +51,7 @@ struct MomentumFactors {
   float ahead;  // 1 - momentum, or 0.
 };
 
-// The moments of an update whose states are codes (state_codes.h): m and v.
+// The moments of an update whose states are codes (state_codes.h): m, and AdamW's v.
 struct CodedTensors {
   uint8_t* codes[2];
   float* absmax[2];
@@ -65,6 +65,8 @@ struct UpdateKernels {
   // Updates whole blocks; `tensors` has no states.
   void (*adamw_coded)(const UpdateTensors& tensors, const CodedTensors& coded, const UpdateRun& run,
                       const AdamWFactors& factors);
+  void (*momentum_coded)(const UpdateTensors& tensors, const CodedTensors& coded,
+                         const UpdateRun& run, const MomentumFactors& factors);
 };
 
 extern const UpdateKernels kUpdateAvx2, kUpdateAvx512;

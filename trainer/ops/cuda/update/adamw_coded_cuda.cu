@@ -109,10 +109,10 @@ __device__ void Encode(const float (&x)[kEight], const StateCodeTables& tables, 
 }
 
 // A warp a block of elements. P: float or bf16, the type of the masters.
-template <typename P>
+template <typename Rule, typename P>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    AdamWCodedKernel(const UpdateAddresses t, const AdamWConstants constants,
-                     const CodedStates states) {
+    CodedKernel(const UpdateAddresses t, const typename Rule::Constants constants,
+                const CodedStates states) {
   const float c = *t.coefficient;
   const int64_t cell = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (cell * kCodeBlock >= t.n) return;
@@ -127,20 +127,22 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   };
   if (!IsFinite(c)) return copy();  // The only output of a skipped step.
   const ElementRule rule = RuleOf(t, cell * kCodeBlock);
-  const AdamWRule::Factors factors = AdamWRule::FactorsOf(constants, c, rule, *t.factors);
-  float g[kEight], moments[2][kEight];
+  const typename Rule::Factors factors = Rule::FactorsOf(constants, c, rule, *t.factors);
+  float g[kEight], moments[2][kEight] = {};
   ForDeviceFloat(t.g_dtype,
                  [&](auto is) { Load<typename decltype(is)::type>(t.g, at, t.quads, g); });
 #pragma unroll
-  for (int s = 0; s < 2; ++s) Decode(states.of[s], kTables[s], cell, at, t.quads, moments[s]);
+  for (int s = 0; s < Rule::kStates; ++s) {
+    Decode(states.of[s], kTables[s], cell, at, t.quads, moments[s]);
+  }
   __syncwarp();  // All have read the block's absmax.
 #pragma unroll
   for (int i = 0; i < kEight; ++i) {
-    AdamWRule::Update(factors, g[i], p[i], moments[0][i], moments[1][i]);
+    Rule::Update(factors, g[i], p[i], moments[0][i], moments[1][i]);
   }
 #pragma unroll
-  for (uint32_t s = 0; s < 2; ++s) {
-    Encode(moments[s], kTables[s], s, cell, at, t.quads, states.of[s]);
+  for (int s = 0; s < Rule::kStates; ++s) {
+    Encode(moments[s], kTables[s], static_cast<uint32_t>(s), cell, at, t.quads, states.of[s]);
   }
   if constexpr (!std::is_same_v<P, float>) {
     const uint64_t update = t.factors->update;
@@ -164,22 +166,32 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   Store<float>(average, at, t.quads, t.average);
 }
 
+template <typename Rule, typename P>
+void UpdateCoded(CudaStreamHandle stream, const typename Rule::Constants& constants,
+                 const UpdateOperands& o) {
+  const UpdateAddresses t = AddressesOf(o);
+  CodedStates states;
+  for (int s = 0; s < Rule::kStates; ++s) {
+    states.of[s] = {o.states[s].As<uint8_t>(), o.absmax[s].As<float>()};
+  }
+  const auto blocks = static_cast<unsigned>(CeilDiv(t.n, kCodeBlock * kWarps));
+  Launch<CodedKernel<Rule, P>>(stream, blocks, kWarps * kWarp, 0, t, constants, states);
+}
+
 }  // namespace
 
 void AdamWCodedCuda(CudaStreamHandle stream, const AdamWConstants& constants,
                     const UpdateOperands& o) {
-  const UpdateAddresses t = AddressesOf(o);
-  CodedStates states;
-  for (int s = 0; s < 2; ++s) {
-    states.of[s] = {o.states[s].As<uint8_t>(), o.absmax[s].As<float>()};
-  }
-  const auto blocks = static_cast<unsigned>(CeilDiv(t.n, kCodeBlock * kWarps));
   if (o.p.dtype == DType::kFloat32) {
-    Launch<AdamWCodedKernel<float>>(stream, blocks, kWarps * kWarp, 0, t, constants, states);
+    UpdateCoded<AdamWRule, float>(stream, constants, o);
   } else {
-    Launch<AdamWCodedKernel<__nv_bfloat16>>(stream, blocks, kWarps * kWarp, 0, t, constants,
-                                            states);
+    UpdateCoded<AdamWRule, __nv_bfloat16>(stream, constants, o);
   }
+}
+
+void MomentumCodedCuda(CudaStreamHandle stream, const MomentumConstants& constants,
+                       const UpdateOperands& o) {
+  UpdateCoded<MomentumRule, float>(stream, constants, o);
 }
 
 }  // namespace fsdp

@@ -1,4 +1,5 @@
-// AdamW's update of an element (update.h), for kernels with state of any form.
+// The updates of an element by AdamW and by Muon's momentum (update.h), for kernels with state of
+// any form.
 // Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_ADAMW_RULE_H_
 #define FSDP_TRAIN_TRAINER_OPS_CUDA_UPDATE_ADAMW_RULE_H_
@@ -38,6 +39,27 @@ struct AdamWRule {
                   __fmul_rn(__fmul_rn(f.constants.beta2_new, gradient), gradient));
     const float quotient = m / __fmaf_rn(sqrtf(v), f.root_factor, f.constants.eps);
     p = __fmaf_rn(f.keep, p, -__fmul_rn(f.step_size, quotient));
+  }
+};
+
+struct MomentumRule {
+  using Constants = MomentumConstants;
+  using P = float;
+  static constexpr int kStates = 1;
+
+  struct Factors {
+    float c;
+    MomentumConstants constants;
+  };
+  static __device__ Factors FactorsOf(const Constants& constants, float c, const ElementRule&,
+                                      const UpdateFactors&) {
+    return {c, constants};
+  }
+
+  static __device__ void Update(const Factors& f, float g, float& u, float& m, float&) {
+    const float gradient = __fmul_rn(f.c, g);
+    m = __fmaf_rn(f.constants.fresh, gradient - m, m);
+    u = __fmaf_rn(f.constants.ahead, gradient - m, m);
   }
 };
 
