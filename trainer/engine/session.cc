@@ -56,6 +56,10 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     on_device_.rows = {{"rows", tables->rows()}, {"sums of rows", tables->sums()}};
   }
   PlaceOnHost(&Kept::rows);
+  for (const OwnState& own : optimizer_->own()) {
+    on_device_.factors.push_back({own.name, own.value, own.parameter});
+  }
+  PlaceOnHost(&Kept::factors);
   NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -120,7 +124,7 @@ void Session::PlaceStateOnHost() {
 void Session::PlaceOnHost(std::vector<BufferState> Kept::*values) {
   const auto copies = [&](bool in_place) {
     std::vector<BufferState> on_host = on_device_.*values;
-    for (auto& [name, value] : on_host) {
+    for (auto& [name, value, owner] : on_host) {
       const View copy = in_place
                             ? device_.OnHost(value).value_or(value)
                             : executor_->NewBuffer(value.NumElements(), value.dtype,
@@ -277,12 +281,14 @@ void Session::ToHost() {
   CopyOnCompute(on_device_.state, on_host_.state, !std::exchange(frozen_on_host_, true));
   CopyBuffers(executor_->compute(), on_device_.buffers, on_host_.buffers);
   CopyBuffers(executor_->compute(), on_device_.rows, on_host_.rows);
+  CopyBuffers(executor_->compute(), on_device_.factors, on_host_.factors);
 }
 
 void Session::ToDevice() {
   CopyOnCompute(on_host_.state, on_device_.state, /*frozen=*/true);
   CopyBuffers(executor_->compute(), on_host_.buffers, on_device_.buffers);
   CopyBuffers(executor_->compute(), on_host_.rows, on_device_.rows);
+  CopyBuffers(executor_->compute(), on_host_.factors, on_device_.factors);
   frozen_on_host_ = true;
 }
 
@@ -296,6 +302,8 @@ Session::Snapshot Session::TakeSnapshot() {
   if (!on_device_.buffers.empty()) executor_->buffers().Hold(snapshots_->Record());
   CopyBuffers(*snapshots_, on_device_.rows, snapshot_.rows);
   if (executor_->tables()) executor_->tables()->Hold(snapshots_->Record());
+  CopyBuffers(*snapshots_, on_device_.factors, snapshot_.factors);
+  if (!on_device_.factors.empty()) optimizer_->Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.
   for (const int u : executor_->layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;

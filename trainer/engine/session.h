@@ -43,10 +43,11 @@ struct SessionOptions {
   bool snapshot = false;          // Plans memory for a copy of a checkpoint's contents.
 };
 
-// A buffer of the model, or this rank's rows of embedding tables.
+// A buffer of the model, this rank's rows of embedding tables, or a tensor of the optimizer's.
 struct BufferState {
   std::string name;
   View value;
+  std::string owner = "";  // A parameter of the layout; empty: it belongs to the whole model.
 };
 
 class Session {
@@ -97,13 +98,15 @@ class Session {
   // where both are the same memory. Frozen parameters never change: they go to the host once.
   void ToHost();
   void ToDevice();
-  // For options().snapshot: enqueues a copy of state(), buffers() and rows() into host memory, on a
+  // For options().snapshot: enqueues a copy of all that kept() has into host memory, on a
   // stream of its own. Steps go on meanwhile; only updates of units that are not copied yet wait.
   // The copy stays until the next snapshot, or the next ToHost() where state() is a copy already.
   struct Kept {
     std::vector<ShardState> state;
     std::vector<BufferState> buffers, rows;
+    std::vector<BufferState> factors;  // The optimizer's tensors, which all ranks hold alike.
   };
+  const Kept& kept() const { return on_host_; }  // All of these.
   struct Snapshot {
     const Kept& values;
     EventPtr taken;

@@ -38,38 +38,41 @@ void AddRows(const TableExchange& tables, const std::vector<BufferState>& rows,
   }
 }
 
-std::vector<CheckpointState> ForCheckpoint(const Executor& executor,
-                                           const std::vector<ShardState>& state,
-                                           const std::vector<BufferState>& buffers,
-                                           const std::vector<BufferState>& rows) {
+// Tensors of their own, the same on all ranks.
+void AddTensors(const char* name, const std::vector<BufferState>& values,
+                std::vector<CheckpointState>& states) {
+  if (values.empty()) return;
+  CheckpointState& own = states.emplace_back();
+  own.name = name;
+  own.grid = Grid::kTensor;
+  for (const BufferState& of : values) own.tensors.push_back({of.name, of.owner, of.value});
+}
+
+std::vector<CheckpointState> ForCheckpoint(const Executor& executor, const Session::Kept& kept) {
   SpillMemory* const spill = executor.spill();
   std::vector<CheckpointState> states;
-  for (const ShardState& s : state) {
+  for (const ShardState& s : kept.state) {
     states.push_back({.name = s.name,
                       .shards = s.shards,
                       .grid = s.absmax_of ? Grid::kBlock : Grid::kElement,
                       .spill = spill});
   }
-  if (executor.tables()) AddRows(*executor.tables(), rows, states);
-  if (buffers.empty()) return states;
-  CheckpointState& own = states.emplace_back();
-  own.name = kBuffersState;
-  own.grid = Grid::kTensor;
-  for (const auto& [name, value] : buffers) own.tensors.push_back({name, "", value});
+  if (executor.tables()) AddRows(*executor.tables(), kept.rows, states);
+  AddTensors(kFactorState, kept.factors, states);
+  AddTensors(kBuffersState, kept.buffers, states);
   return states;
 }
 
-std::vector<Range> RangesOf(const std::vector<ShardState>& state,
-                            const std::vector<BufferState>& buffers,
-                            const std::vector<BufferState>& rows) {
+std::vector<Range> RangesOf(const Session::Kept& kept) {
   std::vector<Range> ranges;
-  for (const ShardState& s : state) {
+  for (const ShardState& s : kept.state) {
     for (const View& shard : s.shards) {
       if (shard.NumElements() > 0) ranges.emplace_back(shard);
     }
   }
-  for (const auto& [name, value] : buffers) ranges.emplace_back(value);
-  for (const auto& [name, value] : rows) ranges.emplace_back(value);
+  for (const auto* const values : {&kept.buffers, &kept.rows, &kept.factors}) {
+    for (const BufferState& of : *values) ranges.emplace_back(of.value);
+  }
   return ranges;
 }
 
@@ -82,12 +85,10 @@ Checkpointer::Checkpointer(const Recipe& recipe, const Job& job, const RunDirect
 }
 
 CheckpointMeta Checkpointer::Load(const std::string& from) {
-  const std::vector<ShardState>& state = session_.state();
   try {
-    DeclareHostUse("load", {}, RangesOf(state, session_.buffers(), session_.rows()));
-    LoadedCheckpoint loaded =
-        LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()),
-                       ForCheckpoint(executor(), state, session_.buffers(), session_.rows()));
+    DeclareHostUse("load", {}, RangesOf(session_.kept()));
+    LoadedCheckpoint loaded = LoadCheckpoint(from, executor().layout(), PlaceOn(executor().mesh()),
+                                             ForCheckpoint(executor(), session_.kept()));
     if (const std::string wrong = NotFinite(); !wrong.empty()) {
       throw CheckpointError(from + ": " + wrong + ": not finite, so no run can go on from it");
     }
@@ -124,23 +125,20 @@ void Checkpointer::Save(const CheckpointMeta& meta, bool last) {
   Finish();
   CheckpointMeta all = meta;
   all.records = recorder_.Sync();
-  const auto save = [this, all, attempt = saves_++](const std::vector<ShardState>& state,
-                                                    const std::vector<BufferState>& buffers,
-                                                    const std::vector<BufferState>& rows) {
+  const auto save = [this, all, attempt = saves_++](const Session::Kept& kept) {
     return SaveCheckpoint(directory_.checkpoints(), executor().layout(), PlaceOn(executor().mesh()),
-                          ForCheckpoint(executor(), state, buffers, rows), all, *job_.store,
-                          attempt, {recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_best});
+                          ForCheckpoint(executor(), kept), all, *job_.store, attempt,
+                          {recipe_.checkpoint.keep_last, recipe_.checkpoint.keep_best});
   };
   saved_step_ = meta.step;
   last_wish_ = std::chrono::steady_clock::now();
   if (saver_ && !last) {
     const Session::Snapshot taken = session_.TakeSnapshot();
     const Session::Kept& kept = taken.values;
-    saver_->Start([save, &kept] { return save(kept.state, kept.buffers, kept.rows); },
-                  RangesOf(kept.state, kept.buffers, kept.rows), taken.taken);
+    saver_->Start([save, &kept] { return save(kept); }, RangesOf(kept), taken.taken);
   } else {
     FetchState("save");
-    RecordSaved(save(session_.state(), session_.buffers(), session_.rows()));
+    RecordSaved(save(session_.kept()));
     save_seconds_ = recorder_.Now() - begin;
   }
   recorder_.Continue({.step = meta.step, .checkpoint = recorder_.Now() - begin});
@@ -193,9 +191,10 @@ std::string Checkpointer::NotFinite() {
       if (!wrong.empty()) return wrong;
     }
   }
-  for (const auto* const values : {&session_.buffers(), &session_.rows()}) {
-    for (const auto& [name, value] : *values) {
-      std::string wrong = DescribeNotFinite(name, 0, value);
+  const Session::Kept& kept = session_.kept();
+  for (const auto* const values : {&kept.buffers, &kept.rows, &kept.factors}) {
+    for (const BufferState& of : *values) {
+      std::string wrong = DescribeNotFinite(of.name, 0, of.value);
       if (!wrong.empty()) return wrong;
     }
   }
@@ -206,7 +205,7 @@ std::string Checkpointer::NotFinite() {
 void Checkpointer::FetchState(const char* name) {
   session_.ToHost();
   executor().Synchronize();
-  DeclareHostUse(name, RangesOf(session_.state(), session_.buffers(), session_.rows()), {});
+  DeclareHostUse(name, RangesOf(session_.kept()), {});
 }
 
 // Tells the stream checker which memory of the device the host itself reads and writes.
