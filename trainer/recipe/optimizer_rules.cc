@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "trainer/core/units.h"
+#include "trainer/ops/factored.h"
 #include "trainer/ops/update.h"
 #include "trainer/recipe/schema.h"
 
@@ -19,7 +20,14 @@ std::string AdamWEpsMessage(double eps) {
 }
 
 void CheckStateDTypes(const Require& require, const OptimizerRecipe& optimizer) {
+  const bool adafactor = optimizer.name == OptimizerRecipe::Kind::kAdafactor;
   const auto require_adamw = [&](const std::string& key, DType state) {
+    if (adafactor) {
+      return require(state == DType::kFloat32, {key, "optimizer.name"},
+                     key + " is `" + std::string(state == DType::kUInt8 ? "8bit" : Name(state)) +
+                         "`, but `adafactor` keeps a value a row and a column, in fp32: set " +
+                         key + " to fp32, or optimizer.name to adamw");
+    }
     require(state != DType::kUInt8 || optimizer.name == OptimizerRecipe::Kind::kAdamW,
             {key, "optimizer.name"},
             key + " is `8bit`, which is for `adamw`, but optimizer.name is `" +
@@ -48,13 +56,29 @@ void CheckMuon(const Require& require, const Recipe& recipe) {
           "adamw");
 }
 
+void CheckAdafactor(const Require& require, const Recipe& recipe) {
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  if (optimizer.name != OptimizerRecipe::Kind::kAdafactor) return;
+  require(optimizer.adafactor.eps[0] >= kMinFactoredEps, {"optimizer.adafactor.eps"},
+          "the first is " + Shortest(optimizer.adafactor.eps[0]) + ", want at least " +
+              Shortest(kMinFactoredEps) +
+              ": updates are divided by it where a moment is 0, "
+              "and fp32 has no square of less");
+  require(!recipe.fsdp.cpu_offload.optimizer, {"fsdp.cpu_offload.optimizer", "optimizer.name"},
+          "`adafactor` adds up rows and columns on the device, but fsdp.cpu_offload.optimizer "
+          "leaves masters and state with the host: set that to false, or optimizer.name to "
+          "adamw");
+}
+
 }  // namespace
 
 void CheckOptimizer(const Recipe& recipe, const Require& require) {
   const OptimizerRecipe& optimizer = recipe.optimizer;
-  require(optimizer.name == OptimizerRecipe::Kind::kSgd || optimizer.eps >= kMinAdamWEps,
+  require(optimizer.name == OptimizerRecipe::Kind::kSgd ||
+              optimizer.name == OptimizerRecipe::Kind::kAdafactor || optimizer.eps >= kMinAdamWEps,
           {"optimizer.eps"}, AdamWEpsMessage(optimizer.eps));
   CheckMuon(require, recipe);
+  CheckAdafactor(require, recipe);
   require(
       optimizer.name == OptimizerRecipe::Kind::kSgd || optimizer.momentum == 0,
       {"optimizer.momentum", "optimizer.name"},
