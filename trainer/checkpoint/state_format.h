@@ -40,6 +40,9 @@ std::optional<DType> FindStateDType(std::string_view name, Grid grid);
 // The kTensor state whose tensors are the model's buffers, by their names, without an owner.
 inline constexpr char kBuffersState[] = "buffers";
 
+// The kTensor state of the optimizer's tensors of parameters, their owners.
+inline constexpr char kFactorState[] = "factor";
+
 // The kRows states: embedding tables, and the optimizer's sum of each row, both without owners.
 inline constexpr char kRowsState[] = "rows", kRowSumsState[] = "row_sums";
 

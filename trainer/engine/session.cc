@@ -60,6 +60,10 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
     on_device_.row_moments = {{"row_v", muon->row_moments()}};
   }
   PlaceOnHost(&Kept::row_moments);
+  for (const OwnState& own : optimizer_->own()) {
+    on_device_.factors.push_back({own.name, own.value, own.parameter});
+  }
+  PlaceOnHost(&Kept::factors);
   NameSpilled();
   if (options.snapshot) {
     snapshots_ = device.CreateStream("snapshot");
@@ -124,7 +128,7 @@ void Session::PlaceStateOnHost() {
 void Session::PlaceOnHost(std::vector<BufferState> Kept::*values) {
   const auto copies = [&](bool in_place) {
     std::vector<BufferState> on_host = on_device_.*values;
-    for (auto& [name, value] : on_host) {
+    for (auto& [name, value, owner] : on_host) {
       const View copy = in_place
                             ? device_.OnHost(value).value_or(value)
                             : executor_->NewBuffer(value.NumElements(), value.dtype,
@@ -282,6 +286,7 @@ void Session::ToHost() {
   CopyBuffers(executor_->compute(), on_device_.buffers, on_host_.buffers);
   CopyBuffers(executor_->compute(), on_device_.rows, on_host_.rows);
   CopyBuffers(executor_->compute(), on_device_.row_moments, on_host_.row_moments);
+  CopyBuffers(executor_->compute(), on_device_.factors, on_host_.factors);
 }
 
 void Session::ToDevice() {
@@ -289,6 +294,7 @@ void Session::ToDevice() {
   CopyBuffers(executor_->compute(), on_host_.buffers, on_device_.buffers);
   CopyBuffers(executor_->compute(), on_host_.rows, on_device_.rows);
   CopyBuffers(executor_->compute(), on_host_.row_moments, on_device_.row_moments);
+  CopyBuffers(executor_->compute(), on_host_.factors, on_device_.factors);
   frozen_on_host_ = true;
 }
 
@@ -304,6 +310,8 @@ Session::Snapshot Session::TakeSnapshot() {
   if (executor_->tables()) executor_->tables()->Hold(snapshots_->Record());
   // Before any unit: its update waits for all that was copied until then.
   CopyBuffers(*snapshots_, on_device_.row_moments, snapshot_.row_moments);
+  CopyBuffers(*snapshots_, on_device_.factors, snapshot_.factors);
+  if (!on_device_.factors.empty()) optimizer_->Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.
   for (const int u : executor_->layout().unit_of_segment) {
     if (!copied.insert(u).second) continue;

@@ -43,10 +43,11 @@ struct SessionOptions {
   bool snapshot = false;          // Plans memory for a copy of a checkpoint's contents.
 };
 
-// A buffer of the model, or this rank's rows of embedding tables.
+// A buffer of the model, this rank's rows of embedding tables, or a tensor of the optimizer's.
 struct BufferState {
   std::string name;
   View value;
+  std::string owner = "";  // A parameter of the layout; empty: it belongs to the whole model.
 };
 
 class Session {
@@ -93,17 +94,18 @@ class Session {
   // The rows of all embedding tables, one table behind the other, and the rows' optimizer sums
   // (fsdp/table_exchange.h). Empty where the model has no tables.
   const std::vector<BufferState>& rows() const { return on_host_.rows; }
-  // All of these, and Muon::row_moments() where there are some.
+  // All of these, Muon::row_moments() where there are some, and the optimizer's tensors, which all
+  // ranks hold alike.
   struct Kept {
     std::vector<ShardState> state;
-    std::vector<BufferState> buffers, rows, row_moments;
+    std::vector<BufferState> buffers, rows, row_moments, factors;
   };
   const Kept& kept() const { return on_host_; }
   // Enqueue the copy of the device's values to state(), or back, on the compute stream; nothing
   // where both are the same memory. Frozen parameters never change: they go to the host once.
   void ToHost();
   void ToDevice();
-  // For options().snapshot: enqueues a copy of state(), buffers() and rows() into host memory, on a
+  // For options().snapshot: enqueues a copy of all that kept() has into host memory, on a
   // stream of its own. Steps go on meanwhile; only updates of units that are not copied yet wait.
   // The copy stays until the next snapshot, or the next ToHost() where state() is a copy already.
   struct Snapshot {

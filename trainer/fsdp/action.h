@@ -51,6 +51,11 @@ enum class ActionKind {
   kMatrixSend,     // reduce    Pieces of matrices to their owners.
   kMatrixUpdate,   // compute   An owner computes the updates of its matrices.
   kMatrixReturn,   // reduce    Pieces of updates to all ranks that hold their elements.
+  kFactorSums,     // compute   Sums of squares by the rows and columns of the unit's tensors.
+  kFactorReduce,   // reduce    All-reduce of those of all units.
+  kFactorFold,     // compute   Second moments of all tensors, from these sums.
+  kUpdateSquares,  // compute   Sums of squared updates, by tensor of the unit.
+  kUpdateReduce,   // reduce    All-reduce of those of all units.
   kOptimizer,      // compute   Updates the unit's shard; on the host: update, a host's stream.
   kTableTurn,      // reduce    Embedding tables, down to kTableUpdate: see table_actions.h.
   kTableFetch,     // reduce
@@ -106,6 +111,8 @@ enum class Resource {
   kNextRoute,      // and those of the next step, in host memory.
   kMatrixPieces,   // This rank's, for owners, then from them.
   kMatrixOwned,    // Matrices that this rank owns, in pieces.
+  kFactorSums,     // Sums of rows and columns; then moments.
+  kUpdateSquares,  // Sums by tensor.
   kScalars,
   kBatch
 };

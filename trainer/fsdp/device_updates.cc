@@ -6,7 +6,10 @@ namespace fsdp {
 
 DeviceUpdates::DeviceUpdates(const ScheduleOptions& options, ActionList& list,
                              const std::vector<int>& order)
-    : options_(options), list_(list), travels_(options.shards * options.replicas > 1) {
+    : options_(options),
+      list_(list),
+      travels_(options.shards * options.replicas > 1),
+      order_(order) {
   for (const int u : order) {
     if (options.units[u].whole) units_.push_back(u);
   }
@@ -31,9 +34,30 @@ void DeviceUpdates::Send(int i) {
   if (travels_) Add(ActionKind::kMatrixSend, StreamId::kReduce, i, {Pieces(i)}, {Owned(i)});
 }
 
+// `sum` of each unit, and `reduce` of all.
+void DeviceUpdates::SumOverUnits(ActionKind sum, ActionKind reduce, Resource what) {
+  for (const int unit : order_) {
+    list_.Add({.kind = sum,
+               .unit = unit,
+               .reads = {{Resource::kScalars},
+                         {Resource::kGradientShard, unit},
+                         {Resource::kMaster, unit},
+                         {Resource::kFactorSums}},
+               .writes = {{what}}});
+  }
+  if (travels_) list_.Add({.kind = reduce, .stream = StreamId::kReduce, .writes = {{what}}});
+}
+
+void DeviceUpdates::FactorMoments() {
+  SumOverUnits(ActionKind::kFactorSums, ActionKind::kFactorReduce, Resource::kFactorSums);
+  list_.Add({.kind = ActionKind::kFactorFold, .writes = {{Resource::kFactorSums}}});
+  SumOverUnits(ActionKind::kUpdateSquares, ActionKind::kUpdateReduce, Resource::kUpdateSquares);
+}
+
 void DeviceUpdates::UpdateShard(int unit, std::vector<Use> pieces) {
   std::vector<Use> reads = {{Resource::kScalars}, {Resource::kGradientShard, unit}};
   reads.insert(reads.end(), pieces.begin(), pieces.end());
+  if (options_.factored) reads.push_back({Resource::kUpdateSquares});
   std::vector<Use> writes = {{Resource::kMaster, unit}};
   if (!options_.units[unit].cast) writes.push_back({Resource::kComputeShard, unit});
   list_.Add({.kind = ActionKind::kOptimizer, .unit = unit, .reads = reads, .writes = writes});

@@ -20,12 +20,15 @@ class DeviceUpdates {
   // are updated whole: their products, behind the pieces of the next such unit; the results travel
   // beside the next products. Then the update of the one before, and of this one if it is the last.
   void Update(int unit);
+  // Before all of them, where second moments are factored.
+  void FactorMoments();
 
  private:
   Use Pieces(int i) const { return In(Resource::kMatrixPieces, i); }
   Use Owned(int i) const { return In(Resource::kMatrixOwned, i); }
   Use In(Resource what, int i) const;
   void Send(int i);
+  void SumOverUnits(ActionKind sum, ActionKind reduce, Resource what);
   void Add(ActionKind kind, StreamId stream, int i, std::vector<Use> reads,
            std::vector<Use> writes);
 
@@ -34,6 +37,7 @@ class DeviceUpdates {
   const ScheduleOptions& options_;
   ActionList& list_;
   const bool travels_;
+  const std::vector<int> order_;
   std::vector<int> units_;
   int next_ = 0;
 };

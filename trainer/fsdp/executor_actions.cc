@@ -56,6 +56,11 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kMatrixSend:
     case ActionKind::kMatrixUpdate:
     case ActionKind::kMatrixReturn:
+    case ActionKind::kFactorSums:
+    case ActionKind::kFactorReduce:
+    case ActionKind::kFactorFold:
+    case ActionKind::kUpdateSquares:
+    case ActionKind::kUpdateReduce:
       return RunMatrices(action);
     case ActionKind::kOptimizer:
       return Update(action);
@@ -63,17 +68,11 @@ void Executor::Execute(const Action& action) {
       return tape_->DropFromDevice(action.segment);
     case ActionKind::kEnd:
       return Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
-    case ActionKind::kTableTurn:
-    case ActionKind::kTableFetch:
-    case ActionKind::kTableRoute:
-    case ActionKind::kTableAgree:
-    case ActionKind::kTableClear:
-    case ActionKind::kTableCheck:
-    case ActionKind::kTableSend:
-    case ActionKind::kTableUpdate:
-      return RunTables(action);
     case ActionKind::kSumBatch:
       FSDP_CHECK(false) << "is done in the run before it: SumOverRanks()";
+      return;
+    default:  // kTableTurn and what follows.
+      return RunTables(action);
   }
 }
 
@@ -344,14 +343,16 @@ void Executor::RunMatrices(const Action& action) {
   const Use* const use = action.Find({Resource::kMatrixPieces, Resource::kMatrixOwned});
   MatrixAction matrices{.kind = action.kind,
                         .unit = action.unit,
-                        .slot = use->slot,
+                        .slot = use ? use->slot : 0,
                         .world = communicators_.Over(Group::kWorld)};
-  if (action.kind == ActionKind::kMatrixPieces) {
-    stream.Wait(copied_[action.unit]);  // Momentum changes here; the rest in Update().
+  const bool pieces = action.kind == ActionKind::kMatrixPieces;
+  if (pieces) stream.Wait(copied_[action.unit]);  // Momentum changes here; the rest in Update().
+  if (pieces || action.kind == ActionKind::kFactorSums ||
+      action.kind == ActionKind::kUpdateSquares) {
     for (const int f : FlatsOf(action)) {
-      if (!layout_.flat_parameters[f].dtypes.whole) continue;
-      matrices.shards.push_back(
-          {f, At({Resource::kGradientShard, action.unit}, f).view, memory_.coefficients[f]});
+      if (pieces && !layout_.flat_parameters[f].dtypes.whole) continue;
+      matrices.shards.push_back({f, At({Resource::kGradientShard, action.unit}, f).view,
+                                 memory_.coefficients[f], master(f)});
     }
   }
   step_->matrices(stream, matrices);

@@ -49,19 +49,22 @@ struct ShardUpdate {
   View Shard(const View& shard) const { return in_memory ? in_memory(shard) : shard; }
 };
 
-// One action of the four on a unit's matrices that are updated whole (ActionKind::kMatrixPieces and
+// An action on matrices: one of the four on a unit's that are updated whole
+// (ActionKind::kMatrixPieces and what follows), or of the five of factored moments (kFactorSums and
 // what follows). Buffers are the optimizer's: `slot` chooses among kMatrixSlots.
 struct MatrixAction {
   ActionKind kind = ActionKind::kMatrixPieces;
   int unit = 0, slot = 0;
-  // kMatrixPieces: by flat parameter of the unit with DTypes::whole.
+  // kMatrixPieces: by flat parameter of the unit with DTypes::whole. kFactorSums, kUpdateSquares:
+  // by flat parameter of the unit that trains.
   struct Shard {
     int flat = 0;
     ConstView gradient;
     ConstView coefficient;  // As in ShardUpdate.
+    ConstView master = {};
   };
   std::vector<Shard> shards = {};
-  Communicator* world = nullptr;  // For kMatrixSend and kMatrixReturn: of all ranks.
+  Communicator* world = nullptr;  // For what travels: of all ranks.
 };
 
 // The update of this rank's embedding rows by one round of an exchange, as ops/row_adagrad.h takes

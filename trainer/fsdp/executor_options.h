@@ -46,6 +46,9 @@ struct ExecutorOptions : FsdpOptions {
   // By the name of a parameter's first slice: the first that matches counts, before state_dtype.
   std::vector<StateChoice> state_choices = {};
   WholeRule whole = nullptr;  // Such parameters have flat parameters of their own.
+  // Second moments of tensors by rows and columns (factor_layout.h), those that `whole` names;
+  // nothing is updated matrix by matrix then.
+  bool factored = false;
 
   int64_t micro_batch_size = 1;                         // Rows of a micro-batch.
   int64_t sample_length = 1;                            // Argument of Model::Inputs().

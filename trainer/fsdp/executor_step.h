@@ -36,8 +36,7 @@ struct ExecutorStep {
   std::function<void(Stream& stream, ConstView inputs, ConstView coefficient)> begin_update;
   // kTrain: enqueues the update on `stream`. The update writes the copy, too.
   std::function<void(Stream& stream, const ShardUpdate& update)> optimize;
-  // kTrain: enqueues an action on matrices that are updated whole. May be null where there are
-  // none.
+  // kTrain: enqueues an action on matrices. May be null where a schedule has none.
   std::function<void(Stream& stream, const MatrixAction& action)> matrices;
   // kTrain: enqueues the update of a round of rows of embedding tables on `stream`.
   std::function<void(Stream& stream, const RowUpdate& update)> update_rows;

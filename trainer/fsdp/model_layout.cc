@@ -172,9 +172,9 @@ UnitRow RowOfUnit(const ExecutorOptions& options, const Layout& layout, int u,
   row.cast = schedule.shards == 1 && cast_in_gather && !on_host && !fetched &&
              std::ranges::any_of(layout.units[u].flat_parameters, is_cast);
   row.cast_frozen = row.cast && !casts_trained;
-  row.whole = schedule.mode == Mode::kTrain && std::ranges::any_of(trained, [&](int f) {
-                return layout.flat_parameters[f].dtypes.whole;
-              });
+  row.whole =
+      schedule.mode == Mode::kTrain && !schedule.factored &&
+      std::ranges::any_of(trained, [&](int f) { return layout.flat_parameters[f].dtypes.whole; });
   return row;
 }
 
@@ -189,6 +189,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
   schedule.secondary = mesh.secondary_size();
   schedule.inside = mesh.inside_size();
   const Layout layout = LayoutFor(options, model, schedule.shards);
+  schedule.factored = options.factored && mode == Mode::kTrain;
   const std::set<int> on_host = UnitsOnHost(options, layout);
   const std::set<int> fetched = UnitsFetched(options, layout, mode);
   for (int u = 0; u < std::ssize(layout.units); ++u) {

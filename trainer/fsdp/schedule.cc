@@ -413,6 +413,7 @@ class Builder {
     const std::vector<int> order =
         OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()});
     DeviceUpdates on_device(o_, list_, order);
+    if (o_.factored) on_device.FactorMoments();
     for (const int u : order) IsOnHost(u) ? updates_.Update(u) : on_device.Update(u);
   }
 

@@ -49,6 +49,10 @@
 //   one, and so do the results of the one before: three slots of each buffer (kMatrixSlots). One
 //   rank alone owns everything: nothing travels, and one slot is enough.
 //
+//   Factored second moments (ScheduleOptions::factored): each unit's shard is summed by the rows
+//   and columns of its tensors, one all-reduce adds the sums of all units, and moments are made of
+//   them. A second all-reduce adds the squares of updates. Only then do the updates begin.
+//
 //   Offloaded activations leave behind their segment's forward, beside that of the next; they come
 //   back beside the backward of the segment behind theirs.
 //
@@ -119,9 +123,10 @@ struct ScheduleOptions : FsdpOptions {
   std::vector<SegmentRow> segments = {};
   int backward_from = 0;  // Segments before it have no backward: nothing trains there.
   int micro_batches = 1;
-  uint64_t owners = 0;  // A hash of who owns which matrix; 0: none is updated whole.
-  bool tables = false;  // Embedding tables outside the units: table_actions.h.
-  bool poison = false;  // kFree fills the slot with NaN; otherwise it touches no memory.
+  uint64_t owners = 0;    // A hash of who owns which matrix; 0: none is updated whole.
+  bool factored = false;  // Second moments by rows and columns.
+  bool tables = false;    // Embedding tables outside the units: table_actions.h.
+  bool poison = false;    // kFree fills the slot with NaN; otherwise it touches no memory.
 
   void Check() const;  // Throws std::invalid_argument for options out of range.
   bool Any(bool UnitRow::*has) const { return std::ranges::any_of(units, std::identity(), has); }

@@ -45,6 +45,8 @@ void ScheduleOptions::Check() const {
     require(unit.trains || !unit.on_host, "what is frozen has no update");
     require(!unit.whole || (unit.trains && !unit.on_host),
             "matrices are updated whole where the device updates their unit");
+    require(!o.factored || (!unit.whole && !unit.on_host),
+            "factored moments are for units that the device updates, by shards");
     require(!unit.cast || !unit.on_host, "units on the host are cast where they are fetched");
   }
 }

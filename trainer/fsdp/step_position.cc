@@ -76,6 +76,11 @@ std::string PassOf(const Schedule& schedule, size_t index, const Layout& layout)
     case ActionKind::kMatrixSend:
     case ActionKind::kMatrixUpdate:
     case ActionKind::kMatrixReturn:
+    case ActionKind::kFactorSums:
+    case ActionKind::kFactorReduce:
+    case ActionKind::kFactorFold:
+    case ActionKind::kUpdateSquares:
+    case ActionKind::kUpdateReduce:
     case ActionKind::kOptimizer:
       return "update";
     default:

@@ -37,6 +37,9 @@ StepClock::Part PartOf(const Action& action) {
     case ActionKind::kClip:
     case ActionKind::kMatrixPieces:
     case ActionKind::kMatrixUpdate:
+    case ActionKind::kFactorSums:
+    case ActionKind::kFactorFold:
+    case ActionKind::kUpdateSquares:
     case ActionKind::kOptimizer:
     case ActionKind::kEnd:
       return &StepTimes::optimizer;

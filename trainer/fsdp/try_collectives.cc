@@ -4,6 +4,7 @@
 #include <set>
 
 #include "trainer/fsdp/executor_memory.h"
+#include "trainer/fsdp/factor_layout.h"
 #include "trainer/fsdp/matrix_layout.h"
 #include "trainer/fsdp/model_buffers.h"
 #include "trainer/fsdp/model_layout.h"
@@ -132,6 +133,10 @@ void TryCollectives(Device& device, const Model& model, const ExecutorOptions& o
   }
   if (const int64_t sum = LargestSumOfStatistics(model, options, mesh.world_size()); sum > 0) {
     Add({Collective::kAllReduce, DType::kFloat32, DType::kFloat32, sum}, largest[Group::kWorld]);
+  }
+  if (options.factored && mesh.world_size() > 1) {
+    const int64_t n = FactorLayout(model, layout).FirstSum();
+    Add({Collective::kAllReduce, DType::kFloat32, DType::kFloat32, n}, largest[Group::kWorld]);
   }
   for (Communicator* const communicator : communicators.all()) {
     std::vector<Communicator::Size> sizes;

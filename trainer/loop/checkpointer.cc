@@ -50,26 +50,32 @@ void AddRowMoments(const Muon& muon, const View& values, std::vector<CheckpointS
   }
 }
 
+// Tensors of their own, the same on all ranks.
+void AddTensors(const char* name, const std::vector<BufferState>& values,
+                std::vector<CheckpointState>& states) {
+  if (values.empty()) return;
+  CheckpointState& own = states.emplace_back();
+  own.name = name;
+  own.grid = Grid::kTensor;
+  for (const BufferState& of : values) own.tensors.push_back({of.name, of.owner, of.value});
+}
+
 std::vector<CheckpointState> ForCheckpoint(const Session& session, const Session::Kept& kept) {
   const Executor& executor = session.executor();
-  const auto& [state, buffers, rows, row_moments] = kept;
   SpillMemory* const spill = executor.spill();
   std::vector<CheckpointState> states;
-  for (const ShardState& s : state) {
+  for (const ShardState& s : kept.state) {
     states.push_back({.name = s.name,
                       .shards = s.shards,
                       .grid = s.absmax_of ? Grid::kBlock : Grid::kElement,
                       .spill = spill});
   }
-  if (executor.tables()) AddRows(*executor.tables(), rows, states);
-  if (!row_moments.empty()) {
-    AddRowMoments(*session.optimizer().muon(), row_moments[0].value, states);
+  if (executor.tables()) AddRows(*executor.tables(), kept.rows, states);
+  if (!kept.row_moments.empty()) {
+    AddRowMoments(*session.optimizer().muon(), kept.row_moments[0].value, states);
   }
-  if (buffers.empty()) return states;
-  CheckpointState& own = states.emplace_back();
-  own.name = kBuffersState;
-  own.grid = Grid::kTensor;
-  for (const auto& [name, value] : buffers) own.tensors.push_back({name, "", value});
+  AddTensors(kFactorState, kept.factors, states);
+  AddTensors(kBuffersState, kept.buffers, states);
   return states;
 }
 
@@ -80,8 +86,8 @@ std::vector<Range> RangesOf(const Session::Kept& kept) {
       if (shard.NumElements() > 0) ranges.emplace_back(shard);
     }
   }
-  for (const auto* const values : {&kept.buffers, &kept.rows, &kept.row_moments}) {
-    for (const auto& [name, value] : *values) ranges.emplace_back(value);
+  for (const auto* const values : {&kept.buffers, &kept.rows, &kept.row_moments, &kept.factors}) {
+    for (const BufferState& of : *values) ranges.emplace_back(of.value);
   }
   return ranges;
 }
@@ -202,9 +208,9 @@ std::string Checkpointer::NotFinite() {
     }
   }
   const Session::Kept& kept = session_.kept();
-  for (const auto* const values : {&kept.buffers, &kept.rows, &kept.row_moments}) {
-    for (const auto& [name, value] : *values) {
-      std::string wrong = DescribeNotFinite(name, 0, value);
+  for (const auto* const values : {&kept.buffers, &kept.rows, &kept.row_moments, &kept.factors}) {
+    for (const BufferState& of : *values) {
+      std::string wrong = DescribeNotFinite(of.name, 0, of.value);
       if (!wrong.empty()) return wrong;
     }
   }

@@ -292,6 +292,8 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   if (o.table_lr && o.lr > 0) options.optimizer.table_lr_scale = *o.table_lr / o.lr;
   options.optimizer.groups = GroupsOf(recipe);
   options.optimizer.muon = o.muon;
+  options.optimizer.adafactor = o.adafactor;
+  e.factored = o.name == OptimizerKind::kAdafactor;
   e.whole = WholeRuleOf(options.optimizer);
   options.lr = LrScheduleFor(recipe);
   return options;

@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-enum class OptimizerKind { kAdamW, kSgd, kMuon };
+enum class OptimizerKind { kAdamW, kSgd, kMuon, kAdafactor };
 
 // A rule that a group of parameters has instead of the optimizer's.
 enum class GroupRule { kAdamW };
@@ -35,6 +35,15 @@ struct MuonOptions {
   std::optional<double> row_beta2;
 
   bool operator==(const MuonOptions&) const = default;
+};
+
+// Adafactor (ops/factored.h).
+struct AdafactorOptions {
+  double beta2_decay = -0.8;
+  std::array<double, 2> eps = {1.1920929e-7, 1e-3};
+  double d = 1;
+
+  bool operator==(const AdafactorOptions&) const = default;
 };
 
 }  // namespace fsdp

@@ -39,6 +39,9 @@ bool IsUpdatedWhole(const OptimizerOptions& options, const ModelSegment& segment
 }
 
 WholeRule WholeRuleOf(const OptimizerOptions& options) {
+  if (options.kind == OptimizerKind::kAdafactor) {
+    return [](const ModelSegment&, const Parameter& p) { return p.shape().rank() > 1; };
+  }
   if (options.kind != OptimizerKind::kMuon) return nullptr;
   return [options](const ModelSegment& segment, const Parameter& parameter) {
     return IsUpdatedWhole(options, segment, parameter);

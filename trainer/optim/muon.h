@@ -41,7 +41,8 @@ struct ModelSegment;
 // a group whose rule is AdamW. All slices of a parameter are, or none.
 bool IsUpdatedWhole(const OptimizerOptions& options, const ModelSegment& segment,
                     const Parameter& parameter);
-// The same for ExecutorOptions::whole; null where the options are not Muon's.
+// For ExecutorOptions::whole: the same, or with Adafactor all that has more than one dimension;
+// null with others.
 WholeRule WholeRuleOf(const OptimizerOptions& options);
 // Empty where the options are not Muon's. Mistakes: a parameter with slices of a group of another
 // rule and others; nothing left that is updated whole.

@@ -51,7 +51,8 @@ std::vector<std::vector<ElementRule>> RulesOf(const OptimizerOptions& options,
           rule.weight_decay = group->weight_decay.value_or(rule.weight_decay);
           rule.lr_scale = group->lr_scale;
         }
-        if (flat.dtypes.whole) ScaleUpdate(options.muon, model, *part.slice, rule);
+        if (flat.dtypes.whole && options.kind == OptimizerKind::kMuon)
+          ScaleUpdate(options.muon, model, *part.slice, rule);
         rules.back().push_back(rule);
       }
     }
@@ -89,7 +90,11 @@ Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const 
     }
     const MemoryPlace place = executor.PlaceOf(index);
     on_host_.back() = place != MemoryPlace::kDevice;
-    for (const ShardPart& part : executor.spilled().PartsOf(index)) {
+    const std::vector<ShardPart> parts =
+        options.kind == OptimizerKind::kAdafactor
+            ? Parts(index, executor.layout().flat_parameters[f].shard_size, Adafactor::kPart)
+            : executor.spilled().PartsOf(index);
+    for (const ShardPart& part : parts) {
       rules_[f].push_back(executor.NewBuffer(RuleTableShape(rules[f].size()).NumElements(),
                                              DType::kUInt8, {MemoryKind::kOptimizer, place}));
       WriteRules(executor.StreamFor(index), RulesOfPart(rules[f], part), part.count,
@@ -116,7 +121,11 @@ Optimizer::Optimizer(const OptimizerOptions& options, Executor& executor, const 
   for (const FlatParameter& flat : executor.layout().flat_parameters) {
     whole_.push_back(flat.dtypes.whole);
   }
-  if (std::ranges::any_of(whole_, std::identity())) muon_.emplace(options, executor, model);
+  if (options.kind == OptimizerKind::kAdafactor) {
+    adafactor_.emplace(options, executor, model);
+  } else if (std::ranges::any_of(whole_, std::identity())) {
+    muon_.emplace(options, executor, model);
+  }
 }
 
 void Optimizer::SetUpdates(Stream& stream, int64_t updates) {
@@ -128,18 +137,32 @@ void Optimizer::Begin(Stream& stream, ConstView inputs, ConstView coefficient) {
                       factors_);
   if (host_factors_.data != nullptr) Copy(stream, factors_, host_factors_);
   if (muon_) muon_->Begin(stream, coefficient);
+  if (adafactor_) adafactor_->Begin(stream, coefficient);
 }
 
 void Optimizer::RunMatrices(Stream& stream, const MatrixAction& action) {
+  if (adafactor_) return adafactor_->Run(stream, action, {factors_, seed_}, state_[0].shards);
   static const std::vector<View> kNone;
   const auto absmax = std::ranges::find(state_, std::string("m_absmax"), &ShardState::name);
   muon_->Run(stream, action, {factors_, seed_},
              {rules_, state_[0].shards, absmax == state_.end() ? kNone : absmax->shards});
 }
 
+std::vector<OwnState> Optimizer::own() const {
+  return adafactor_ ? adafactor_->state() : std::vector<OwnState>();
+}
+
+void Optimizer::Hold(const EventPtr& copied) {
+  if (adafactor_) adafactor_->Hold(copied);
+}
+
 void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
+  const View average = options_.ema ? state_.back().shards[update.flat] : View();
+  if (adafactor_) {
+    return adafactor_->Step(stream, update, {factors_, seed_}, rules_[update.flat],
+                            state_[0].shards[update.flat], average);
+  }
   if (whole_[update.flat]) {
-    const View average = options_.ema ? state_.back().shards[update.flat] : View();
     return muon_->Step(stream, update, {factors_, seed_}, rules_[update.flat][0], average);
   }
   ShardOperands operands{rules_[update.flat][update.part],

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/fsdp/executor_callbacks.h"
+#include "trainer/optim/adafactor.h"
 #include "trainer/optim/muon.h"
 #include "trainer/optim/update_rule.h"
 
@@ -42,13 +43,16 @@ class Optimizer {
   // Enqueues an update in one pass, which also writes the copy and the average. `stream`: the
   // device's, or the host's for a flat parameter that lies in host memory.
   void Step(Stream& stream, const ShardUpdate& update);
-  // Enqueues an action on matrices, where Muon updates some.
+  // Enqueues an action on matrices, with Muon and Adafactor.
   void RunMatrices(Stream& stream, const MatrixAction& action);
   // Updates rows of embedding tables by row-wise Adagrad, whatever the kind.
   void StepRows(Stream& stream, const RowUpdate& update) const;
   const std::vector<ShardState>& state() const { return state_; }
   // Null where nothing is updated whole.
   const Muon* muon() const { return muon_ ? &*muon_ : nullptr; }
+  // Tensors beside the shards, the same on all ranks. Their next update waits for `copied`.
+  std::vector<OwnState> own() const;
+  void Hold(const EventPtr& copied);
 
  private:
   const OptimizerOptions options_;
@@ -59,6 +63,7 @@ class Optimizer {
   std::vector<bool> on_host_;             // By flat parameter: whether the host updates it.
   std::vector<ShardState> state_;         // In the order of KeptStates().
   std::optional<Muon> muon_;              // Where flat parameters are updated whole.
+  std::optional<Adafactor> adafactor_;    // Updates all, if there is one.
   std::vector<bool> whole_;               // By flat parameter.
 };
 

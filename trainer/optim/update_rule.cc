@@ -20,7 +20,9 @@ int64_t KeptState::ShardBytes(const FlatParameter& flat) const {
 
 std::vector<KeptState> KeptStates(const OptimizerOptions& options, const Layout& layout) {
   std::vector<KeptState> kept;
-  if (options.kind != OptimizerKind::kSgd) {
+  if (options.kind == OptimizerKind::kAdafactor) {
+    kept = {{.name = "v", .of_whole = false}};
+  } else if (options.kind != OptimizerKind::kSgd) {
     kept = {{"m", &DTypes::state}, {"v", &DTypes::state, /*of_whole=*/false}};
   } else if (options.momentum > 0) {
     kept = {{"momentum", &DTypes::state}};
@@ -52,6 +54,8 @@ void UpdateShard(Stream& stream, const OptimizerOptions& o, uint64_t seed,
     case OptimizerKind::kSgd:
       return Sgd(stream, {o.momentum}, of.rules, of.factors, of.coefficient, of.gradient, of.master,
                  o.momentum > 0 ? of.kept[0] : View(), extras);
+    case OptimizerKind::kAdafactor:
+      throw std::logic_error("[UpdateShard] Adafactor has an update of its own");
   }
 }
 

@@ -1,5 +1,6 @@
 // The optimizers: the state that each keeps of an element, and its op. An op needs only an element
-// and its gradient, which any flat shard has. Muon alone needs whole matrices: muon.h.
+// and its gradient, which any flat shard has. Muon needs whole matrices (muon.h), Adafactor sums
+// over their rows and columns (adafactor.h).
 // Tests: tests/trainer/optim/optimizer_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPTIM_UPDATE_RULE_H_
 #define FSDP_TRAIN_TRAINER_OPTIM_UPDATE_RULE_H_
@@ -25,6 +26,7 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW.
   double momentum = 0;                           // SGD.
   MuonOptions muon;                              // Muon, which has AdamW's options for the rest.
+  AdafactorOptions adafactor;                    // Adafactor.
   std::optional<double> ema;                     // Decay of the averaged masters; none without.
   double weight_decay = 0.1;                     // On slices with ParameterSlice::decay.
   std::vector<ParameterGroup> groups;
@@ -49,7 +51,7 @@ struct KeptState {
 
 // The states kept beside the master: "m" and "v", or "momentum", or nothing; "m_absmax" and
 // "v_absmax" where the layout has flat parameters with codes; then "ema" where masters are
-// averaged. Matrices that Muon updates have no "v".
+// averaged. Matrices that Muon updates have no "v". Adafactor has a "v" of vectors alone.
 std::vector<KeptState> KeptStates(const OptimizerOptions& options, const Layout& layout);
 
 struct ShardOperands {
@@ -57,7 +59,8 @@ struct ShardOperands {
   ConstView factors;  // From DeriveUpdateFactors(), with the same betas.
   ConstView coefficient, gradient;
   View master;
-  // In the order of KeptStates(), those of this shard. Not of what Muon updates whole.
+  // In the order of KeptStates(), those of this shard. Not of what Muon updates whole, nor of
+  // Adafactor.
   std::vector<View> kept;
   View copy = {};  // The master in another dtype; empty: none is wanted.
 };

@@ -51,8 +51,10 @@ std::vector<std::string> KeysOfOtherOptimizers(const Recipe& recipe) {
     lines.push_back(recipe.Mistake(key, "`" + std::string(Name(o.name)) + "` does not read it"));
   };
   unread(o.name == Kind::kMuon, o.muon != plain.muon, "optimizer.muon");
-  unread(o.name != Kind::kSgd, o.betas != plain.betas, "optimizer.betas");
-  unread(o.name != Kind::kSgd, o.eps != plain.eps, "optimizer.eps");
+  unread(o.name == Kind::kAdafactor, o.adafactor != plain.adafactor, "optimizer.adafactor");
+  const bool adamw = o.name == Kind::kAdamW || o.name == Kind::kMuon;
+  unread(adamw, o.betas != plain.betas, "optimizer.betas");
+  unread(adamw, o.eps != plain.eps, "optimizer.eps");
   const bool ruled =
       std::ranges::any_of(o.groups, [](const GroupRecipe& g) { return g.rule.has_value(); });
   unread(o.name == Kind::kMuon, ruled, "optimizer.groups");

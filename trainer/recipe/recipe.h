@@ -243,6 +243,7 @@ struct OptimizerRecipe {
   std::optional<double> table_lr;       // For embedding tables; lr where empty.
   std::vector<GroupRecipe> groups;
   MuonOptions muon;
+  AdafactorOptions adafactor;
 
   bool operator==(const OptimizerRecipe&) const = default;
 };
@@ -348,7 +349,7 @@ constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }
 constexpr auto NamesOf(OptimizerRecipe::Kind) {
-  return std::to_array<std::string_view>({"adamw", "sgd", "muon"});
+  return std::to_array<std::string_view>({"adamw", "sgd", "muon", "adafactor"});
 }
 constexpr auto NamesOf(GroupRule) { return std::to_array<std::string_view>({"adamw"}); }
 constexpr auto NamesOf(AdjustLr) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -12,9 +11,9 @@
 #include "models/shape.h"
 #include "trainer/core/units.h"
 #include "trainer/data/mixture.h"
-#include "trainer/ops/update.h"
 #include "trainer/recipe/data_source.h"
 #include "trainer/recipe/model_fields.h"
+#include "trainer/recipe/optimizer_rules.h"
 #include "trainer/recipe/schema.h"
 
 namespace fsdp::recipe {
@@ -245,32 +244,6 @@ void CheckFamily(Rules& rules, const ModelRecipe& model) {
   }
 }
 
-// The kernel takes a smaller float for 0.
-std::string AdamWEpsMessage(double eps) {
-  std::ostringstream message;
-  message << "optimizer.eps is " << eps
-          << ", but adamw divides by it where a moment is 0: at least " << kMinAdamWEps
-          << ", the smallest of fp32";
-  return message.str();
-}
-
-void CheckStateDTypes(Rules& rules, const OptimizerRecipe& optimizer) {
-  const auto require_moments = [&](const std::string& key, DType state) {
-    rules.Require(state != DType::kUInt8 || optimizer.name != OptimizerRecipe::Kind::kSgd,
-                  {key, "optimizer.name"},
-                  key + " is `8bit`, which is for `adamw` and `muon`, but optimizer.name is `" +
-                      std::string(Name(optimizer.name)) + "`: set " + key + " to fp32 or bf16");
-  };
-  require_moments("optimizer.state_dtype", optimizer.state_dtype);
-  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
-    const GroupRecipe& group = optimizer.groups[i];
-    const std::string key = "optimizer.groups[" + std::to_string(i) + "].state_dtype";
-    require_moments(key, group.state_dtype.value_or(DType::kFloat32));
-    rules.Require(!group.frozen || !group.state_dtype, {key},
-                  key + " is given, but the group is frozen and has no state: leave it out");
-  }
-}
-
 // docs/recipe.md has these rules as a table (print.cc).
 void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed, bool deterministic) {
   const std::string section = "fsdp.mixed_precision.", param(Name(mixed.param_dtype));
@@ -298,19 +271,6 @@ void CheckPrecision(Rules& rules, const FsdpOptions::MixedPrecision& mixed, bool
   rules.Require(scaler.min_scale <= scaler.init_scale,
                 {section + "scaler.min_scale", section + "scaler.init_scale"},
                 "the smallest scale is above the first");
-}
-
-void CheckMuon(Rules& rules, const Recipe& recipe) {
-  const OptimizerRecipe& optimizer = recipe.optimizer;
-  const bool muon = optimizer.name == OptimizerRecipe::Kind::kMuon;
-  rules.Require(!muon || optimizer.muon.ns_coefficients[0] > 0, {"optimizer.muon.ns_coefficients"},
-                "the first coefficient is " + Shortest(optimizer.muon.ns_coefficients[0]) +
-                    ", want above 0: the iteration multiplies a small matrix by it");
-  rules.Require(!muon || !recipe.fsdp.cpu_offload.optimizer,
-                {"fsdp.cpu_offload.optimizer", "optimizer.name"},
-                "`muon` computes on the device with whole matrices, but fsdp.cpu_offload.optimizer "
-                "leaves masters and state with the host: set that to false, or optimizer.name to "
-                "adamw");
 }
 
 void CheckPaperRuntime(Rules& rules, const Recipe& recipe) {
@@ -426,20 +386,10 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 "(for source `" +
                     made_by + "`, name the tokenizer.json or .model that made them)");
 
-  const OptimizerRecipe& optimizer = recipe.optimizer;
-  rules.Require(optimizer.name == OptimizerRecipe::Kind::kSgd || optimizer.eps >= kMinAdamWEps,
-                {"optimizer.eps"}, AdamWEpsMessage(optimizer.eps));
-  CheckMuon(rules, recipe);
+  CheckOptimizer(recipe, [&](bool holds, const std::vector<std::string>& keys,
+                             const std::string& message) { rules.Require(holds, keys, message); });
   rules.Require(!recipe.eval.ema || recipe.train.ema, {"eval.ema", "train.ema"},
                 "eval.ema is true, but train.ema is null: there is no average to evaluate");
-  rules.Require(
-      recipe.optimizer.name == OptimizerRecipe::Kind::kSgd || recipe.optimizer.momentum == 0,
-      {"optimizer.momentum", "optimizer.name"},
-      "optimizer.momentum belongs to `sgd`, but optimizer.name is `" +
-          std::string(Name(optimizer.name)) + "`" +
-          (optimizer.name == OptimizerRecipe::Kind::kMuon ? ": set optimizer.muon.momentum" : ""));
-
-  CheckStateDTypes(rules, optimizer);
   CheckPrecision(rules, recipe.fsdp.mixed_precision, recipe.run.deterministic);
   CheckPaperRuntime(rules, recipe);
   rules.Require(recipe.fsdp.sharding_strategy != Strategy::kNoShard ||

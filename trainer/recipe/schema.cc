@@ -181,6 +181,20 @@ Type<MuonOptions> MuonType() {
   });
 }
 
+Type<AdafactorOptions> AdafactorType() {
+  using R = AdafactorOptions;
+  return Map<R>({
+      Key("beta2_decay", &R::beta2_decay, Number({.at_least = -100, .at_most = 0}),
+          "Step t weighs its own squares by t to this power: second moments are means over all "
+          "steps at -1, of the last step alone at 0."),
+      Key("eps", &R::eps, ArrayOf<2>(Number({.at_least = 0, .fp32 = true})),
+          "The least root of a second moment, at least 1.1e-19; and the least root mean square of "
+          "a tensor, by which its updates are multiplied."),
+      Key("d", &R::d, Number({.at_least = 1, .fp32 = true}),
+          "The largest root mean square of a tensor's update before it is multiplied."),
+  });
+}
+
 }  // namespace
 
 Type<OptimizerRecipe> OptimizerType() {
@@ -188,24 +202,23 @@ Type<OptimizerRecipe> OptimizerType() {
   return Map<R>({
       Key("name", &R::name, OneOf<R::Kind>(),
           "The update rule. muon: for the weights of linear layers in blocks; all else is updated "
-          "as by "
-          "adamw."),
+          "as by adamw. adafactor: one second moment for each row and column of a matrix."),
       Key("lr", &R::lr, Number({.at_least = 0, .fp32 = true}), "Highest learning rate."),
       Key("betas", &R::betas, ArrayOf<2>(Number({.at_least = 0, .below = 1, .fp32 = true})),
-          "adamw, muon: decay of the first and of the second moment. sgd does not read it."),
+          "adamw, muon: decay of the first and of the second moment. Others do not read it."),
       Key("eps", &R::eps, Number({.at_least = 0, .fp32 = true}),
           "adamw, muon: added to the root of the second moment; at least 1.2e-38, the smallest "
-          "normal "
-          "number of fp32. sgd does not read it."),
+          "normal number of fp32. Others do not read it."),
       Key("momentum", &R::momentum, Number({.at_least = 0, .below = 1, .fp32 = true}),
-          "sgd: decay of the momentum. 0: no momentum. adamw and muon take only 0."),
+          "sgd: decay of the momentum. 0: no momentum. Others take only 0."),
       Key("weight_decay", &R::weight_decay, Number({.at_least = 0, .fp32 = true}),
           "Weight decay of matrices and embeddings. Biases and norms have none."),
       Key("state_dtype", &R::state_dtype, StateDType(),
           "dtype of moments and momentum. bf16 is rounded stochastically. 8bit, for adamw and "
           "muon, keeps a "
           "byte an element and a scale for 256 of them; vectors, and tensors of fewer than 4,096 "
-          "elements, stay fp32. Parameters in fsdp.mixed_precision.keep_fp32 have fp32 state."),
+          "elements, stay fp32. Parameters in fsdp.mixed_precision.keep_fp32 have fp32 state. "
+          "adafactor takes only fp32."),
       Key("table_lr", &R::table_lr, Nullable(Number({.at_least = 0, .fp32 = true})),
           "Highest learning rate of embedding tables outside FSDP; it rises and falls with lr. "
           "Their rows are always updated by row-wise Adagrad, whatever optimizer.name says. "
@@ -213,8 +226,10 @@ Type<OptimizerRecipe> OptimizerType() {
       Key("groups", &R::groups, ListOf(GroupType()),
           "Parameters with settings of their own. The first group that matches a name counts."),
       Key("muon", &R::muon, MuonType(),
-          "muon: settings of its matrices, the weights of linear layers in blocks. adamw and sgd "
+          "muon: settings of its matrices, the weights of linear layers in blocks. Others "
           "do not read them."),
+      Key("adafactor", &R::adafactor, AdafactorType(),
+          "adafactor: its settings, those of torch.optim.Adafactor. Others do not read them."),
   });
 }
 

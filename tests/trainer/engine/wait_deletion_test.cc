@@ -93,7 +93,8 @@ class Runner {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
     options_.executor = executor;
     if (executor.whole) {
-      options_.optimizer.kind = OptimizerKind::kMuon;
+      options_.optimizer.kind =
+          executor.factored ? OptimizerKind::kAdafactor : OptimizerKind::kMuon;
       options_.optimizer.muon.row_beta2 = 0.9;
     }
     options_.executor.sample_length = 3;
@@ -120,12 +121,12 @@ class Runner {
 
   // The first race of three training steps, two evaluations and a training step, or "". Looks at
   // the last rank, then at the first: a unit that the last rank fetches may lie where no smaller
-  // unit was before it.
+  // unit was before it, and the first replica alone adds up rows and columns.
   std::string FirstRace(Mode mode, const Schedule& schedule) {
     try {
       for (const Mesh& mesh : meshes_) {
         Steps(mesh, mode, schedule);
-        if (!options_.executor.cpu_offload.optimizer) break;
+        if (!options_.executor.cpu_offload.optimizer && !options_.executor.factored) break;
       }
     } catch (const RaceFound& race) {
       return race.what();
@@ -585,6 +586,15 @@ TEST(WaitDeletion, ActivationsComeBackBehindCopiedGradients) {
   }
 }
 
+ExecutorOptions Factored() {
+  OptimizerOptions adafactor;
+  adafactor.kind = OptimizerKind::kAdafactor;
+  ExecutorOptions o;
+  o.whole = WholeRuleOf(adafactor);
+  o.factored = true;
+  return o;
+}
+
 // A snapshot lies behind all updates, and before the next, on the host as on the device.
 TEST(Snapshot, RacesWithNoUpdate) {
   for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
@@ -606,6 +616,9 @@ TEST(Snapshot, RacesWithNoUpdate) {
   Runner runner(SmallConfig(), o, /*world=*/2, {});
   runner.TakeSnapshots();
   EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << "muon";
+  Runner factored(SmallConfig(), Factored(), /*world=*/2, {});
+  factored.TakeSnapshots();
+  EXPECT_EQ(factored.FirstRace(Mode::kTrain, factored.Of(Mode::kTrain)), "") << "adafactor";
 }
 
 // The workspaces and the host's copies of a GPU.
@@ -651,6 +664,29 @@ TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
         LeaveOutWaits(runner, Mode::kTrain, schedule, totals);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
+}
+
+// Sums of all units travel twice between passes over them.
+TEST(WaitDeletion, FactoredMoments) {
+  Totals totals;
+  for (const auto& [world, strategy] : {std::pair(1, Strategy::kFullShard),
+                                        {2, Strategy::kFullShard},
+                                        {2, Strategy::kNoShard},
+                                        {4, Strategy::kHybridShard}}) {
+    for (const int communicators : {1, 2}) {
+      ExecutorOptions o = Factored();
+      o.sharding_strategy = strategy;
+      if (IsHybrid(strategy)) o.shard_size = 2;
+      o.communicators = communicators;
+      Runner runner(SmallConfig(), o, world, {});
+      const Schedule schedule = runner.Of(Mode::kTrain);
+      ++totals.schedules;
+      ASSERT_EQ(runner.FirstRace(Mode::kTrain, schedule), "") << schedule.ToString();
+      LeaveOutWaits(runner, Mode::kTrain, schedule, totals);
+      if (HasFatalFailure()) return;
     }
   }
   std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);

@@ -236,11 +236,11 @@ INSTANTIATE_TEST_SUITE_P(
         {"OpenEnd", "optimizer: {betas: [0.9, 1]}",
          "r.yaml:3:26: optimizer.betas[1]: want a number of at least 0 and below 1, got 1"},
         {"Name", "optimizer: {name: adam}",
-         "r.yaml:3:19: optimizer.name: want `adamw`, `sgd` or `muon`, got the text `adam`; did you "
-         "mean "
+         "r.yaml:3:19: optimizer.name: want `adamw`, `sgd`, `muon` or `adafactor`, got the text "
+         "`adam`; did you mean "
          "`adamw`?"},
         {"NameOfAnotherType", "optimizer: {name: 3}",
-         "r.yaml:3:19: optimizer.name: want `adamw`, `sgd` or `muon`, got 3"},
+         "r.yaml:3:19: optimizer.name: want `adamw`, `sgd`, `muon` or `adafactor`, got 3"},
         {"PathForName", "run: {name: a/b}",
          "r.yaml:3:13: run.name: a name, not a path; run.dir takes a path"},
         {"CodesOfSgd", "optimizer: {name: sgd, state_dtype: 8bit}",
@@ -346,6 +346,28 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:4:33: fsdp.cpu_offload.optimizer: `muon` computes on the device with whole "
          "matrices, but fsdp.cpu_offload.optimizer leaves masters and state with the host: set "
          "that to false, or optimizer.name to adamw"},
+        {"AdafactorOnTheHost",
+         "optimizer: {name: adafactor}\nfsdp: {cpu_offload: {optimizer: true}}",
+         "r.yaml:4:33: fsdp.cpu_offload.optimizer: `adafactor` adds up rows and columns on the "
+         "device, but fsdp.cpu_offload.optimizer leaves masters and state with the host: set that "
+         "to false, or optimizer.name to adamw"},
+        {"CodesOfAdafactor", "optimizer: {name: adafactor, state_dtype: 8bit}",
+         "r.yaml:3:43: optimizer.state_dtype: optimizer.state_dtype is `8bit`, but `adafactor` "
+         "keeps a value a row and a column, in fp32: set optimizer.state_dtype to fp32, or "
+         "optimizer.name to adamw"},
+        {"Bf16OfAGroupOfAdafactor",
+         "optimizer: {name: adafactor, groups: [{match: '*', state_dtype: bf16}]}",
+         "r.yaml:3:65: optimizer.groups[0].state_dtype: optimizer.groups[0].state_dtype is `bf16`, "
+         "but `adafactor` keeps a value a row and a column, in fp32: set "
+         "optimizer.groups[0].state_dtype to fp32, or optimizer.name to adamw"},
+        {"AdafactorsFirstEps", "optimizer: {name: adafactor, adafactor: {eps: [0, 0.1]}}",
+         "r.yaml:3:47: optimizer.adafactor.eps: the first is 0, want at least 1.1e-19: updates are "
+         "divided by it where a moment is 0, and fp32 has no square of less"},
+        {"AdafactorsClip", "optimizer: {name: adafactor, adafactor: {d: 0.5}}",
+         "r.yaml:3:45: optimizer.adafactor.d: want a number of at least 1, got 0.5"},
+        {"AdafactorGrows", "optimizer: {name: adafactor, adafactor: {beta2_decay: 0.5}}",
+         "r.yaml:3:55: optimizer.adafactor.beta2_decay: want a number of at least -100 and of at "
+         "most 0, got 0.5"},
         {"MomentumOfAdamW", "optimizer: {momentum: 0.9}",
          "r.yaml:3:23: optimizer.momentum: optimizer.momentum belongs to `sgd`, but optimizer.name "
          "is `adamw`"},

@@ -108,7 +108,7 @@ TEST(Schema, IsWhatEditorsExpect) {
   EXPECT_EQ(schema["properties"].size(), 10u);
   const Json& optimizer = schema["properties"]["optimizer"];
   EXPECT_EQ(optimizer["additionalProperties"], false);
-  EXPECT_EQ(optimizer["properties"]["name"]["enum"], Json({"adamw", "sgd", "muon"}));
+  EXPECT_EQ(optimizer["properties"]["name"]["enum"], Json({"adamw", "sgd", "muon", "adafactor"}));
   EXPECT_EQ(optimizer["properties"]["name"]["default"], "adamw");
   EXPECT_EQ(optimizer["properties"]["lr"]["default"], 3e-4);
   EXPECT_EQ(schema["properties"]["model"]["anyOf"],
@@ -441,11 +441,15 @@ void Reconcile(Json& recipe) {
     recipe["checkpoint"]["keep_best"] = 0;
   }
   recipe["optimizer"]["muon"]["ns_coefficients"] = {3.5, -4.75, 2.0};
+  recipe["optimizer"]["adafactor"]["eps"] = {0.25, 0.5};
   Json& optimizer = recipe["optimizer"];
   if (optimizer["name"] != "sgd") optimizer["momentum"] = 0.0;
   const auto without_codes = [&](Json& with_state) {
     Json& state = with_state["state_dtype"];
-    if (optimizer["name"] == "sgd" && state == "8bit") state = "bf16";
+    if ((optimizer["name"] == "sgd" || optimizer["name"] == "adafactor") && state == "8bit") {
+      state = "bf16";
+    }
+    if (optimizer["name"] == "adafactor" && state == "bf16") state = "fp32";
     if (with_state.value("frozen", false)) state = nullptr;
   };
   without_codes(optimizer);
@@ -459,7 +463,9 @@ void Reconcile(Json& recipe) {
   mixed["scaler"].update(Json{{"init_scale", 3.5}, {"min_scale", 0.25}});
   mixed["scaler"]["backoff_factor"] = 0.5;
   Json& offload = fsdp["cpu_offload"];
-  if (recipe["optimizer"]["name"] == "muon") offload["optimizer"] = false;
+  if (optimizer["name"] == "muon" || optimizer["name"] == "adafactor") {
+    offload["optimizer"] = false;
+  }
   if (fsdp["buffers"] == "caching") {
     offload["optimizer"] = false;
     recipe["train"]["activation_offload"] = "none";

@@ -100,6 +100,9 @@ TEST(Advice, NamesKeysOfOtherOptimizers) {
   EXPECT_EQ(advice({"optimizer={name: sgd, betas: [0.8, 0.9], groups: [{match: x, rule: adamw}]}"})
                 .size(),
             2u);
+  EXPECT_EQ(advice({"optimizer={name: adafactor, betas: [0.8, 0.9], eps: 1e-7}"}).size(), 2u);
+  EXPECT_EQ(advice({"optimizer.adafactor.d=2"}).size(), 1u);
+  EXPECT_TRUE(advice({"optimizer={name: adafactor, adafactor: {d: 2}}"}).empty());
   // As a resolved recipe has them.
   EXPECT_TRUE(advice({"optimizer.muon.ns_steps=5", "optimizer.eps=1e-8"}).empty());
   EXPECT_TRUE(advice({"optimizer.name=muon", "optimizer.muon.ns_steps=3"}).empty());

@@ -1,0 +1,136 @@
+#include "trainer/optim/adafactor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/core/check.h"
+#include "trainer/fsdp/executor.h"
+#include "trainer/nn/model.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/ops/update.h"
+
+namespace fsdp {
+namespace {
+
+FactorLayout LayoutOf(const OptimizerOptions& options, const Executor& executor,
+                      const Model& model) {
+  return {model, executor.layout(), [&options](const std::string& name) {
+            const ParameterGroup* const group = GroupOf(options.groups, name);
+            return group == nullptr ? 1.0 : group->lr_scale;
+          }};
+}
+
+}  // namespace
+
+Adafactor::Adafactor(const OptimizerOptions& options, Executor& executor, const Model& model)
+    : options_(options),
+      constants_{.beta2_decay = options.adafactor.beta2_decay,
+                 .eps1 = options.adafactor.eps[0],
+                 .eps2 = options.adafactor.eps[1],
+                 .d = options.adafactor.d},
+      layout_(executor.layout()),
+      factors_(LayoutOf(options, executor, model)),
+      shard_(executor.shard_rank()),
+      adds_(executor.mesh().coordinate().replicate == 0) {
+  const auto buffer = [&](int64_t elements, MemoryKind kind) {
+    return executor.NewBuffer(elements, DType::kFloat32, kind);
+  };
+  for (const FactorLayout::Tensor& tensor : factors_.tensors()) tensors_.push_back(tensor.shape);
+  const int64_t values = factors_.values(), tensors = std::ssize(tensors_);
+  first_sum_ = buffer(factors_.FirstSum(), MemoryKind::kActivations);
+  sums_ = {.sums = first_sum_.Slice(0, values),
+           .weights = first_sum_.Slice(values, tensors),
+           .updates = buffer(factors_.SecondSum(), MemoryKind::kActivations),
+           .moments = buffer(values, MemoryKind::kOptimizer),
+           .fresh = buffer(1, MemoryKind::kActivations)};
+  Fill(executor.compute(), 0, sums_.moments);
+  int64_t workspace = 0, part = 0;
+  for (int f = 0; f < std::ssize(layout_.flat_parameters); ++f) {
+    const int64_t size = layout_.flat_parameters[f].shard_size;
+    // One plan is for all ranks, whatever pieces they have.
+    for (int shard = 0; shard < layout_.shards; ++shard) {
+      const auto pieces = factors_.Pieces(layout_, f, shard, 0, size);
+      workspace = std::max(workspace, FactoredWorkspaceElements(pieces));
+    }
+    pieces_.push_back(factors_.Pieces(layout_, f, shard_, 0, size));
+    if (!layout_.flat_parameters[f].frozen) part = std::max(part, std::min(size, kPart));
+  }
+  workspace_ = buffer(workspace, MemoryKind::kActivations);
+  update_ = buffer(part, MemoryKind::kActivations);
+  gate_ = buffer(2, MemoryKind::kActivations);
+}
+
+void Adafactor::Begin(Stream& stream, ConstView coefficient) {
+  const View gate = gate_.Slice(0, 1), one = gate_.Slice(1, 1);
+  Copy(stream, coefficient, gate);
+  Scale(stream, 0, gate);
+  Fill(stream, 1, one);
+  Accumulate(stream, one, gate);
+  Fill(stream, 0, first_sum_);
+  Fill(stream, 0, sums_.updates);
+}
+
+void Adafactor::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
+                    const std::vector<View>& v) {
+  switch (action.kind) {
+    case ActionKind::kFactorSums:
+      for (const MatrixAction::Shard& shard : action.shards) {
+        if (!adds_) continue;
+        FactorSums(stream, pieces_[shard.flat], shard.coefficient, shard.gradient, shard.master,
+                   sums_, workspace_);
+      }
+      return;
+    case ActionKind::kFactorReduce:
+      return action.world->AllReduce(stream, first_sum_);
+    case ActionKind::kFactorFold:
+      stream.Wait(std::exchange(copied_, nullptr));
+      return FoldFactors(stream, tensors_, constants_, shared.factors, gate_.Slice(0, 1), sums_);
+    case ActionKind::kUpdateSquares:
+      for (const MatrixAction::Shard& shard : action.shards) {
+        if (!adds_) continue;
+        UpdateSquares(stream, pieces_[shard.flat], constants_, shard.coefficient, shard.gradient,
+                      v[shard.flat], sums_, workspace_);
+      }
+      return;
+    default:
+      FSDP_CHECK(action.kind == ActionKind::kUpdateReduce);
+      return action.world->AllReduce(stream, sums_.updates);
+  }
+}
+
+void Adafactor::Step(Stream& stream, const ShardUpdate& update, const Shared& shared,
+                     const std::vector<View>& rules, View v, View average) {
+  const std::vector<ShardPart> parts =
+      Parts(update.flat, layout_.flat_parameters[update.flat].shard_size, kPart);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [flat, begin, count] = parts[i];
+    const auto part = [&](const auto& shard) {
+      return shard.data != nullptr && shard.NumElements() > 0 ? shard.Slice(begin, count) : shard;
+    };
+    const std::vector<FactoredPiece> pieces = factors_.Pieces(layout_, flat, shard_, begin, count);
+    int64_t covered = 0;
+    for (const FactoredPiece& piece : pieces) covered += piece.count;
+    const View result = update_.Slice(0, count);
+    if (covered < count) Fill(stream, 0, result);  // Padding does not move.
+    FactoredUpdate(stream, pieces, constants_, shared.factors, update.coefficient,
+                   part(update.gradient), part(v), sums_, result);
+    Sgd(stream, {.momentum = 0}, rules[i], shared.factors, gate_.Slice(0, 1), result,
+        part(update.master), View(),
+        {shared.seed, part(update.copy), part(average), options_.ema.value_or(0)});
+  }
+}
+
+std::vector<OwnState> Adafactor::state() const {
+  std::vector<OwnState> states;
+  for (const FactorLayout::Tensor& tensor : factors_.tensors()) {
+    const FactoredTensor& t = tensor.shape;
+    if (t.values() == 0) continue;
+    states.push_back({tensor.name + ".rows", tensor.parameter, sums_.moments.Slice(t.at, t.rows)});
+    states.push_back({tensor.name + ".columns", tensor.parameter,
+                      sums_.moments.Slice(t.at + t.rows, t.values() - t.rows)});
+  }
+  return states;
+}
+
+}  // namespace fsdp
