@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/everything.h"
 #include "tests/testing/hardware_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/loop/place.h"
@@ -129,16 +130,18 @@ TEST_F(ExtremeHardware, EachNumberIsRefusedOrTimed) {
   EXPECT_GT(ends_["timed"], 50);
 }
 
-// Together they are the slowest and the fastest machine, and what lies between.
+// Together they are the slowest and the fastest machine, and what lies between: other ones of these
+// at another commit.
 TEST_F(ExtremeHardware, TheBoundsTogetherOverflowNothing) {
-  std::mt19937_64 random(20261128);
+  const int machines = testing::Everything() ? 24 : 10;
+  std::mt19937_64 random(20261128 + testing::Part(180));
   const std::vector<testing::HardwareNumber> numbers = testing::HardwareNumbers();
   const auto slow_at_most = [](const testing::HardwareNumber& number) {
     return number.key.ends_with("_s") || number.key.find("_s_per_byte") != std::string::npos ||
            number.key == "unfused_bytes" || number.key.starts_with("op_terms") ||
            number.key.starts_with("op_sides") || number.key.ends_with("ramp_bytes");
   };
-  for (int machine = 0; machine < 24; ++machine) {
+  for (int machine = 0; machine < machines; ++machine) {
     SCOPED_TRACE(machine);
     Values values;
     for (const testing::HardwareNumber& number : numbers) {
@@ -158,7 +161,7 @@ TEST_F(ExtremeHardware, TheBoundsTogetherOverflowNothing) {
     Try(values);
   }
   EXPECT_EQ(ends_["refused"], 0);
-  EXPECT_GE(ends_["timed"], 24 * 6);
+  EXPECT_GE(ends_["timed"], machines * 6);
 }
 
 TEST_F(ExtremeHardware, ManyNumbersBeyondTheirBoundsAreOneError) {
