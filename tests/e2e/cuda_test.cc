@@ -501,13 +501,16 @@ TEST(Cuda, LargestCollectivesAreTriedBefore) {
   }
 }
 
-// Matrices go to their owners and back by calls of two kinds of size here.
-TEST(Cuda, ExchangesOfMatricesAreTriedBefore) {
-  Job job;
-  const Outcome run = Launch(
-      job, 2, "count=2 nccl_middle=4000 nccl_late_connections=0",
-      {"fsdp.mixed_precision.param_dtype=bf16", "optimizer={name: muon, muon: {row_beta2: 0.9}}"});
-  EXPECT_EQ(run.code, 0) << run.Text();
+// Matrices go to their owners and back by calls of two kinds of size here; Adafactor's sums are of
+// the larger kind.
+TEST(Cuda, WhatOptimizersSendIsTriedBefore) {
+  for (const char* optimizer : {"{name: muon, muon: {row_beta2: 0.9}}", "{name: adafactor}"}) {
+    Job job;
+    const Outcome run =
+        Launch(job, 2, "count=2 nccl_middle=4000 nccl_late_connections=0",
+               {"fsdp.mixed_precision.param_dtype=bf16", std::string("optimizer=") + optimizer});
+    EXPECT_EQ(run.code, 0) << run.Text();
+  }
 }
 
 // Libraries take their memory before the run compares its plan with the free memory: the emulator's

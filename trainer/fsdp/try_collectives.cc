@@ -146,7 +146,7 @@ void TryCollectives(Device& device, const Model& model, const ExecutorOptions& o
     }
     communicator->Try(device, sizes);
   }
-  if (options.whole && mesh.world_size() > 1) {
+  if (options.whole && !options.factored && mesh.world_size() > 1) {
     TryExchanges(device, MatrixLayout(model, layout, mesh.world_size()), std::ssize(layout.units),
                  MatrixDType(layout, matrix_dtype), *communicators.Over(Group::kWorld));
   }

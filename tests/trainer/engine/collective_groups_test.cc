@@ -20,6 +20,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/try_collectives.h"
+#include "trainer/optim/muon.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp::testing {
@@ -235,6 +236,24 @@ TEST(CollectiveGroups, BatchNormsSumOverAllRanks) {
         EXPECT_EQ(tried, found.largest_sum + 1);
       }
     }
+  }
+}
+
+// Matrices go to owners with Muon alone; Adafactor adds up sums over their rows and columns.
+TEST(CollectiveGroups, MatricesTravelWhereTheyAreUpdatedWhole) {
+  const Gpt2 model(TinyRun::TinyConfig());
+  const Ranks ranks = {0, 1};
+  for (const OptimizerKind kind : {OptimizerKind::kMuon, OptimizerKind::kAdafactor}) {
+    OptimizerOptions optimizer;
+    optimizer.kind = kind;
+    ExecutorOptions options;
+    options.whole = WholeRuleOf(optimizer);
+    options.factored = kind == OptimizerKind::kAdafactor;
+    bool travels = false;
+    for (const Communicator::Size& size : TriedSizes(model, options, 0, ranks).at(ranks)) {
+      travels |= size.kind == Collective::kAllToAll;
+    }
+    EXPECT_EQ(travels, kind == OptimizerKind::kMuon);
   }
 }
 
