@@ -313,8 +313,7 @@ std::string PlanTerms() {
 sent by a rank in a step:
   all-gather      parameter shards, to make units whole
   reduce-scatter  gradients, summed over the ranks that share a copy
-  all-reduce      gradient shards, summed over the copies, and the step's few scalars;
-                  sums over rows and columns, with adafactor
+  all-reduce      gradient shards, summed over the copies, and a few scalars; sums by row and column, with adafactor
   all-to-all      ids, rows and gradients of embedding tables, in one round of each exchange; matrices, with muon
 with fsdp.cpu_offload, in a step of a rank:
   kernels         FLOPs, recomputation included

@@ -180,16 +180,34 @@ void TellNccl(const RankEnvironment& environment) {
   if (!host.empty()) setenv("NCCL_HOSTID", host.c_str(), /*overwrite=*/0);
 }
 
-// `work` as one rank of the job that the environment names.
-ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
-                   const std::vector<std::string>& command_line, StopSignal& signals,
-                   const std::function<ExitCode(const Job&)>& work) {
-  const auto stop_requested = [&] { return signals.stop_requested(); };
+// Before the rank's threads begin, which stay on its cores.
+ChosenDevice TakeDevice(const Recipe& recipe, const RankEnvironment& environment) {
   ChosenDevice device = DeviceFor(recipe, environment);
   if (device.type == DeviceType::kCuda) {
     device.note += StayNearGpu(device.pci);
     if (environment.world_size > 1) TellNccl(environment);
   }
+  return device;
+}
+
+// Blocks until all ranks are there.
+std::unique_ptr<Store> JoinStore(const Recipe& recipe, const RankEnvironment& environment,
+                                 const StopSignal& signals) {
+  if (environment.world_size == 1) return std::make_unique<MemoryStore>(recipe.run.timeout_s);
+  std::optional<int> port;
+  if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
+  const int store_port = StorePort(environment, port);
+  return JoinTcpStore(
+      environment.master_addr, store_port, environment.rank, environment.world_size,
+      recipe.run.timeout_s, AccessFor(environment), [&] { return AskSignals(signals); },
+      WhoIsMissing(environment, store_port));
+}
+
+// `work` as one rank of the job that the environment names.
+ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
+                   const std::vector<std::string>& command_line, StopSignal& signals,
+                   const std::function<ExitCode(const Job&)>& work) {
+  const ChosenDevice device = TakeDevice(recipe, environment);
   std::unique_ptr<Store> store;
   Job job;
   job.rank = environment.rank;
@@ -223,23 +241,13 @@ ExitCode RunAsRank(const Recipe& recipe, const RankEnvironment& environment,
   job.place = Describe(environment);
   job.restart = environment.restart_count;
   job.command_line = command_line;
-  job.stop_requested = stop_requested;
+  job.stop_requested = [&] { return signals.stop_requested(); };
   job.take_save_request = [&] { return signals.TakeCheckpointRequest(); };
   job.take_report_request = [&] { return signals.TakeReportRequest(); };
   if (environment.rank == 0) job.ends = EndOfTime(recipe);
   job.console = &std::cout;
   job.reader_gone = ReaderGone;
-  if (environment.world_size == 1) {
-    store = std::make_unique<MemoryStore>(recipe.run.timeout_s);
-  } else {
-    std::optional<int> port;
-    if (recipe.run.store_port) port = static_cast<int>(*recipe.run.store_port);
-    const int store_port = StorePort(environment, port);
-    store = JoinTcpStore(
-        environment.master_addr, store_port, environment.rank, environment.world_size,
-        recipe.run.timeout_s, AccessFor(environment), [&] { return AskSignals(signals); },
-        WhoIsMissing(environment, store_port));
-  }
+  store = JoinStore(recipe, environment, signals);
   job.store = store.get();
   try {
     const ExitCode code = work(job);
