@@ -38,7 +38,7 @@ FactorLayout::FactorLayout(const Model& model, const Layout& layout,
         const auto index = static_cast<int>(tensors_.size());
         const int64_t begin = p.offset + slice.begin;
         of_flat_[f].push_back({index, begin, begin + slice.shape.NumElements()});
-        Tensor& tensor = tensors_.emplace_back(slice.name, p.name, f, ShapeOf(slice.shape));
+        Tensor& tensor = tensors_.emplace_back(Tensor{slice.name, p.name, f, ShapeOf(slice.shape)});
         tensor.shape.at = values_;
         tensor.shape.index = index;
         if (lr_scale) tensor.shape.lr_scale = lr_scale(slice.name);

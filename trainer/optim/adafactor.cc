@@ -105,7 +105,7 @@ void Adafactor::Step(Stream& stream, const ShardUpdate& update, const Shared& sh
       Parts(update.flat, layout_.flat_parameters[update.flat].shard_size, kPart);
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto [flat, begin, count] = parts[i];
-    const auto part = [&](const auto& shard) {
+    const auto part = [begin = begin, count = count](const auto& shard) {
       return shard.data != nullptr && shard.NumElements() > 0 ? shard.Slice(begin, count) : shard;
     };
     const std::vector<FactoredPiece> pieces = factors_.Pieces(layout_, flat, shard_, begin, count);
