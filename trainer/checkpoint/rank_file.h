@@ -51,8 +51,8 @@ class RankFileWriter {
   // Makes <directory>/rank_<r>.safetensors. Keeps references to the layout and the states, whose
   // dtypes are by flat parameter of the layout. An own tensor is written by its writer. Without
   // one that is the rank of the first replica that holds its owner's first element; without an
-  // owner, rank 0. Throws
-  // CheckpointError, and std::invalid_argument for an owner that is not in the layout.
+  // owner, rank 0. Throws CheckpointError, and std::invalid_argument for an owner that is not in
+  // the layout.
   RankFileWriter(const std::string& directory, const Layout& layout, const ShardPlace& place,
                  const std::vector<StateFormat>& states);
 

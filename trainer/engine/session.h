@@ -90,12 +90,9 @@ class Session {
   // elsewhere a copy as ToHost() and the host have left it. Spilled shards are on the disk, here
   // and in a snapshot (Executor::spilled()).
   const std::vector<ShardState>& state() const { return on_host_.state; }
-  const std::vector<BufferState>& buffers() const { return on_host_.buffers; }
-  // The rows of all embedding tables, one table behind the other, and the rows' optimizer sums
-  // (fsdp/table_exchange.h). Empty where the model has no tables.
-  const std::vector<BufferState>& rows() const { return on_host_.rows; }
-  // All of these, Muon::row_moments() where there are some, and the optimizer's tensors, which all
-  // ranks hold alike.
+  // All of these. rows: of all embedding tables, one table behind the other, and the rows'
+  // optimizer sums (fsdp/table_exchange.h); row_moments: Muon's; factors: the optimizer's tensors
+  // that all ranks hold alike. Each is empty where there are none.
   struct Kept {
     std::vector<ShardState> state;
     std::vector<BufferState> buffers, rows, row_moments, factors;

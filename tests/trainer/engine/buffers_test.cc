@@ -169,7 +169,7 @@ TEST(Buffers, ASnapshotIsOfItsStep) {
   session.executor().Synchronize();
   snapshot.taken->Synchronize();
   EXPECT_EQ(count(snapshot.values.buffers), 3);
-  EXPECT_EQ(count(session.buffers()), 12);
+  EXPECT_EQ(count(session.kept().buffers), 12);
   const Session::Snapshot next = session.TakeSnapshot();
   next.taken->Synchronize();
   EXPECT_EQ(count(next.values.buffers), 12);
