@@ -63,6 +63,7 @@ void LinearForwardCpu(ThreadPool& pool, const LinearShape& s, const ConstView& x
   GemmOptions options{.bias = b ? ReadFloats(*b, 0, s.out, bias[0]) : nullptr,
                       .added = residual ? residual->data : nullptr};
   if (u) {
+    options.finished_with = y.data;
     options.finish = [&](const GemmTile& tile) {
       ForEachRow(tile, s.out, [&](int64_t begin, int64_t end) {
         ActivationForwardElements(Activation::kGelu, *u, begin, end, y);
@@ -82,6 +83,7 @@ void LinearBackwardCpu(ThreadPool& pool, const LinearShape& s, const std::option
     weight.transposed = !weight.transposed;
     GemmOptions options;
     if (u) {
+      options.finished_with = u->data;
       options.finish = [&](const GemmTile& tile) {
         ForEachRow(tile, s.in, [&](int64_t begin, int64_t end) {
           ActivationBackwardElements(Activation::kGelu, *u, *dx, begin, end, *dx);

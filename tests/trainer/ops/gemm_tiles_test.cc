@@ -96,30 +96,29 @@ std::vector<float> SumsOf(const GemmTileKernels& kernels, const Factors& x) {
       static_cast<char*>(std::aligned_alloc(64, kTileProductBytes)), &std::free);
   struct Result {
     std::vector<float> sums;
+    std::vector<int> finished;
     int64_t n;
-  } result{std::vector<float>(x.sizes.m * x.sizes.n, NAN), x.sizes.n};
-  kernels.multiply({.a = x.a.InTiles(),
-                    .b = x.b.InTiles(),
-                    .rows = x.sizes.m,
-                    .cols = x.sizes.n,
-                    .k = x.sizes.k,
-                    .memory = memory.get(),
-                    .c = reinterpret_cast<const char*>(result.sums.data()),
-                    .c_row = x.sizes.n * 4,
-                    .c_element = 4,
-                    .finish =
-                        [](const void* context, float* sums, int64_t next_row, int64_t row,
-                           int64_t rows, int64_t col, int64_t cols) noexcept {
-                          auto& to = *static_cast<Result*>(const_cast<void*>(context));
-                          for (int64_t i = 0; i < rows; ++i) {
-                            for (int64_t j = 0; j < cols; ++j) {
-                              float& c = to.sums[(row + i) * to.n + col + j];
-                              c = std::isnan(c) ? sums[i * next_row + j] : INFINITY;
-                              sums[i * next_row + j] = NAN;  // May be changed.
-                            }
-                          }
-                        },
-                    .context = &result});
+  } result{std::vector<float>(x.sizes.m * x.sizes.n, NAN), std::vector<int>(x.sizes.m * x.sizes.n),
+           x.sizes.n};
+  kernels.multiply(
+      {.a = x.a.InTiles(),
+       .b = x.b.InTiles(),
+       .rows = x.sizes.m,
+       .cols = x.sizes.n,
+       .k = x.sizes.k,
+       .memory = memory.get(),
+       .c = reinterpret_cast<char*>(result.sums.data()),
+       .c_row = x.sizes.n * 4,
+       .dtype = DType::kFloat32,
+       .finish =
+           [](const void* context, int64_t row, int64_t rows, int64_t col, int64_t cols) noexcept {
+             auto& to = *static_cast<Result*>(const_cast<void*>(context));
+             for (int64_t i = 0; i < rows; ++i) {
+               for (int64_t j = 0; j < cols; ++j) ++to.finished[(row + i) * to.n + col + j];
+             }
+           },
+       .context = &result});
+  EXPECT_EQ(std::ranges::count(result.finished, 1), x.sizes.m * x.sizes.n);
   return result.sums;
 }
 

@@ -361,58 +361,18 @@ void ProductTurned(const Product& p, const GemmTile& tile) {
   }
 }
 
-// Whole sums of tiles become elements of C.
-template <typename T>
-void FinishSums(const Product& p, float* sums, int64_t n, int64_t row, int64_t col) {
-  constexpr bool kFloats = std::is_same_v<T, float>;
-  T* const c = reinterpret_cast<T*>(p.C(row, col));
-  const auto* const added = reinterpret_cast<const T*>(p.Added(row, col));
-  const float alpha = p.options.alpha, beta = p.options.beta;
-  const float* const bias = p.options.bias + (p.options.bias == nullptr ? 0 : col);
-  if (alpha != 1) {
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) sums[j] *= alpha;
-  }
-  float* at = sums;
-  const auto change = [&](const auto& changed) {
-    float* to = at;
-    if constexpr (kFloats) to = c;
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) to[j] = changed(at[j], j);
-    at = to;
-  };
-  if (beta != 0) {
-    change([&](float x, int64_t j) { return std::fma(beta, static_cast<float>(c[j]), x); });
-  }
-  if (bias != nullptr) change([&](float x, int64_t j) { return x + bias[j]; });
-  if (added != nullptr)
-    change([&](float x, int64_t j) { return x + static_cast<float>(added[j]); });
-  if constexpr (!kFloats) {
-    Convert(sums, n, c);
-  } else if (at == sums) {
-    std::copy_n(sums, n, c);
-  }
-}
-
 struct PartOnTiles {
   const Product& product;
   const GemmTile& tile;
   std::exception_ptr* error;  // The first one of options.finish(): kernels let none pass.
 };
 
-void FinishOnTiles(const void* context, float* sums, int64_t next_row, int64_t row, int64_t rows,
-                   int64_t col, int64_t cols) noexcept {
+void FinishOnTiles(const void* context, int64_t row, int64_t rows, int64_t col,
+                   int64_t cols) noexcept {
   const auto& [p, tile, error] = *static_cast<const PartOnTiles*>(context);
-  row += tile.row;
-  col += tile.col;
-  for (int64_t r = 0; r < rows; ++r, sums += next_row) {
-    if (p.c.dtype == DType::kFloat32) FinishSums<float>(p, sums, cols, row + r, col);
-    if (p.c.dtype == DType::kBFloat16) FinishSums<BFloat16>(p, sums, cols, row + r, col);
-    if (p.c.dtype == DType::kFloat16) FinishSums<Float16>(p, sums, cols, row + r, col);
-  }
-  if (!p.options.finish || *error != nullptr) return;
+  if (*error != nullptr) return;
   try {
-    p.options.finish({row, rows, col, cols});
+    p.options.finish({tile.row + row, rows, tile.col + col, cols});
   } catch (...) {
     *error = std::current_exception();
   }
@@ -421,6 +381,7 @@ void FinishOnTiles(const void* context, float* sums, int64_t next_row, int64_t r
 void ProductOnTiles(const Product& p, const GemmTile& tile) {
   std::exception_ptr error;
   const PartOnTiles part{p, tile, &error};
+  const auto* const with = static_cast<const char*>(p.options.finished_with);
   p.tiles->multiply({.a = {p.a.At(tile.row, 0), p.a.row, p.a.col},
                      .b = {p.b.At(0, tile.col), p.b.col, p.b.row},
                      .rows = tile.rows,
@@ -429,9 +390,14 @@ void ProductOnTiles(const Product& p, const GemmTile& tile) {
                      .memory = scratch.all(),
                      .c = p.C(tile.row, tile.col),
                      .c_row = p.c.stride * SizeOf(p.c.dtype),
-                     .c_element = SizeOf(p.c.dtype),
-                     .finish = FinishOnTiles,
-                     .context = &part});
+                     .dtype = p.c.dtype,
+                     .alpha = p.options.alpha,
+                     .beta = p.options.beta,
+                     .bias = p.options.bias == nullptr ? nullptr : p.options.bias + tile.col,
+                     .added = p.Added(tile.row, tile.col),
+                     .finish = p.options.finish ? FinishOnTiles : nullptr,
+                     .context = &part,
+                     .finished_with = with == nullptr ? nullptr : with + p.At(tile.row, tile.col)});
   if (error != nullptr) std::rethrow_exception(error);
 }
 

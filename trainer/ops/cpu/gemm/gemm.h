@@ -54,6 +54,8 @@ struct GemmOptions {
   // their final values and are still in a first-level cache. For the work behind a product: an
   // activation, a sum.
   std::function<void(const GemmTile&)> finish = nullptr;
+  // What finish() reads or writes besides, of C's dtype and stride: a product may fetch it ahead.
+  const void* finished_with = nullptr;
 };
 
 // The most bytes in which a thread packs and sums; it keeps them until it ends. Bytes that no

@@ -35,16 +35,9 @@ std::vector<float> Sums(const GemmTileKernels& kernels, const std::vector<uint16
   p.cols = kCols;
   p.k = kK;
   p.memory = memory.get();
-  p.context = &sums;
-  p.finish = [](const void* to, float* from, int64_t next_row, int64_t row, int64_t rows,
-                int64_t col, int64_t cols) noexcept {
-    auto& all = *static_cast<std::vector<float>*>(const_cast<void*>(to));
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < cols; ++j) {
-        all[(row + i) * kCols + col + j] = from[i * next_row + j];
-      }
-    }
-  };
+  p.c = reinterpret_cast<char*>(sums.data());
+  p.c_row = kCols * 4;
+  p.dtype = DType::kFloat32;
   kernels.multiply(p);
   return sums;
 }

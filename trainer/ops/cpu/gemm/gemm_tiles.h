@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "trainer/core/dtype.h"
+
 namespace fsdp {
 
 // A factor as it lies in memory: element [i, l] is at data + i * next_i + l * next_k, in bytes. i
@@ -18,18 +20,25 @@ struct TileFactor {
   int64_t next_i, next_k;
 };
 
+// C = round(fma(beta, C, alpha A B) + bias + D), in fp32 (gemm.h). Distances are bytes.
 struct TileProduct {
   TileFactor a, b;
   int64_t rows, cols, k;
   char* memory;  // kTileProductBytes, at a cache line: packed factors, sums.
-  // Where finish() will write: fetched ahead, not read. Distances in bytes; null: nowhere.
-  const char* c;
-  int64_t c_row, c_element;
-  // Gets the sums of rows [row, row + rows) and columns [col, col + cols), which it may change: row
-  // r begins at sums + r * next_row. Called for pieces that cover the product, in its thread.
-  void (*finish)(const void* context, float* sums, int64_t next_row, int64_t row, int64_t rows,
-                 int64_t col, int64_t cols) noexcept;
-  const void* context;
+  char* c;
+  int64_t c_row;  // From a row of C, and of D, to the next.
+  DType dtype;    // C's and D's: fp32, bf16 or fp16.
+  float alpha = 1;
+  float beta = 0;               // 0: C is not read.
+  const float* bias = nullptr;  // [cols]; may be null.
+  const char* added = nullptr;  // D; may be null.
+  // Called in the product's thread for pieces that cover C, when their elements have their values;
+  // may be null. finished_with: what it touches besides, as C lies, to be fetched ahead; may be
+  // null.
+  void (*finish)(const void* context, int64_t row, int64_t rows, int64_t col,
+                 int64_t cols) noexcept = nullptr;
+  const void* context = nullptr;
+  const char* finished_with = nullptr;
 };
 
 inline constexpr int64_t kTileProductBytes = int64_t{10} << 20;

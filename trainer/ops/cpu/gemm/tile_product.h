@@ -15,7 +15,9 @@
 
 #include <cstdint>
 
+#include "trainer/core/dtype.h"
 #include "trainer/ops/cpu/gemm/gemm_tiles.h"
+#include "trainer/ops/cpu/gemm/tile_finish.h"
 #include "trainer/ops/cpu/gemm/tile_pack.h"
 #include "trainer/ops/cpu/gemm/tile_plan.h"
 #include "trainer/ops/cpu/vector_math.h"
@@ -42,9 +44,10 @@ struct PanelOfA {
 };
 
 // kDown x kAcross tiles of sums, over `steps` of k. B passes by, A stays in the first-level cache.
-template <typename Tiles, int kDown, int kAcross>
+// beside(s): called in each step, for what the tiles leave time for.
+template <typename Tiles, int kDown, int kAcross, typename Beside>
 void Micro(Tiles& tiles, PanelOfA a, const char* b, int64_t steps, float* sums, int64_t next_row,
-           bool add) {
+           bool add, const Beside& beside) {
   float* const below = sums + kTileRows * next_row;
   if (add) {
     tiles.template Load<0>(sums, next_row * 4);
@@ -66,6 +69,7 @@ void Micro(Tiles& tiles, PanelOfA a, const char* b, int64_t steps, float* sums, 
     if constexpr (kAcross > 1) tiles.template Multiply<1, 4, 7>();
     if constexpr (kDown > 1) tiles.template Multiply<2, 5, 6>();
     if constexpr (kDown > 1 && kAcross > 1) tiles.template Multiply<3, 5, 7>();
+    beside(s);
   }
   tiles.template Store<0>(sums, next_row * 4);
   if constexpr (kAcross > 1) tiles.template Store<1>(sums + 16, next_row * 4);
@@ -73,29 +77,36 @@ void Micro(Tiles& tiles, PanelOfA a, const char* b, int64_t steps, float* sums, 
   if constexpr (kDown > 1 && kAcross > 1) tiles.template Store<3>(below + 16, next_row * 4);
 }
 
-// Up to 32 rows of sums times a block's columns.
-template <typename Tiles>
+// Up to 32 rows of sums times a block's columns. beside(j, s): called in step s of columns
+// [j, j + 32).
+template <typename Tiles, typename Beside>
 void Strip(Tiles& tiles, const PanelOfA& a, int64_t rows, const char* b, int64_t b_panel,
-           int64_t cols, int64_t steps, float* sums, int64_t next_row, bool add) {
+           int64_t cols, int64_t steps, float* sums, int64_t next_row, bool add,
+           const Beside& beside) {
   for (int64_t j = 0; j < cols; j += 32, b += b_panel, sums += 32) {
     const bool wide = cols - j > kTileRows;
+    const auto step = [&](int64_t s) __attribute__((always_inline)) { beside(j, s); };
     if (rows > kTileRows) {
-      wide ? Micro<Tiles, 2, 2>(tiles, a, b, steps, sums, next_row, add)
-           : Micro<Tiles, 2, 1>(tiles, a, b, steps, sums, next_row, add);
+      wide ? Micro<Tiles, 2, 2>(tiles, a, b, steps, sums, next_row, add, step)
+           : Micro<Tiles, 2, 1>(tiles, a, b, steps, sums, next_row, add, step);
     } else {
-      wide ? Micro<Tiles, 1, 2>(tiles, a, b, steps, sums, next_row, add)
-           : Micro<Tiles, 1, 1>(tiles, a, b, steps, sums, next_row, add);
+      wide ? Micro<Tiles, 1, 2>(tiles, a, b, steps, sums, next_row, add, step)
+           : Micro<Tiles, 1, 1>(tiles, a, b, steps, sums, next_row, add, step);
     }
   }
 }
 
-// Lines of C that finish() will write, while the tiles work.
-FSDP_ALWAYS_INLINE void FetchC(const TileProduct& p, int64_t row, int64_t rows, int64_t col,
-                               int64_t cols) {
-  if (p.c == nullptr) return;
-  for (int64_t r = row; r < row + rows; ++r) {
-    const char* const line = p.c + r * p.c_row + col * p.c_element;
-    for (int64_t at = 0; at < cols * p.c_element; at += 64) __builtin_prefetch(line + at, 1, 2);
+// Lines of [row, row + rows) and [col, col + cols) of C, and of what it is finished with.
+FSDP_ALWAYS_INLINE void FetchAhead(const TileProduct& p, int64_t row, int64_t rows, int64_t col,
+                                   int64_t cols) {
+  const int64_t element = p.dtype == DType::kFloat32 ? 4 : 2, bytes = cols * element;
+  for (const char* data : {static_cast<const char*>(p.c), p.added, p.finished_with}) {
+    if (data == nullptr) continue;
+    data += row * p.c_row + col * element;
+    for (int64_t r = 0; r < rows; ++r, data += p.c_row) {
+      __builtin_prefetch(data, 1, 2);
+      if (bytes > 64) __builtin_prefetch(data + 64, 1, 2);
+    }
   }
 }
 
@@ -124,20 +135,28 @@ void Block(Tiles& tiles, const TileProduct& p, const TilePlan& plan, int64_t row
       if (!plan.in_place || height % kTileRows != 0) {
         char* const to = plan.keeps ? packed_a + (i * all_steps + first * 32) * kTileRow : packed_a;
         if (col == 0 || !plan.keeps) {
-          PackPanel<false>({from, p.a.next_i, p.a.next_k}, height, k, to);
+          PackPanel<false>({from, p.a.next_i, p.a.next_k}, rows - i, k, to);
         }
         a = {to, kTileRow, kStepBytes};
       }
       float* const sums = all_sums + (plan.k_blocks > 1 ? i * plan.next_row : 0);
       const int64_t stretch =
           plan.k_blocks > 1 ? steps : Least(steps, plan.blocks.stretch / kStepK);
-      if (last) FetchC(p, row + i, height, col, cols);
       for (int64_t s = 0; s < steps; s += stretch) {
         const PanelOfA here = {a.data + s * a.step, a.row, a.step};
-        Strip(tiles, here, height, packed_b + s * kStepBytes, panel, cols,
-              Least(stretch, steps - s), sums, plan.next_row, q > 0 || s > 0);
+        // A micro-tile's rows of C are fetched in as many steps as there are.
+        const int64_t taken = Least(stretch, steps - s);
+        const int64_t each = last && s + stretch >= steps ? Parts(height, taken) : 0;
+        Strip(
+            tiles, here, height, packed_b + s * kStepBytes, panel, cols, taken, sums, plan.next_row,
+            q > 0 || s > 0, [&](int64_t j, int64_t step) __attribute__((always_inline)) {
+              const int64_t first = step * each;
+              if (first >= height * (each > 0)) return;
+              FetchAhead(p, row + i + first, Least(each, height - first), col + j,
+                         Least(cols - j, 32));
+            });
       }
-      if (last) p.finish(p.context, sums, plan.next_row, row + i, height, col, cols);
+      if (last) FinishTile(p, sums, plan.next_row, row + i, height, col, cols);
     }
   }
 }
