@@ -10,11 +10,12 @@
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/attention_backends.h"
 #include "trainer/ops/attention_checks.h"
-#include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/attention/attention_kernels.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
 #include "trainer/ops/cpu/head_rows.h"
 #include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/runtime/operation.h"
@@ -27,6 +28,14 @@ static_assert(kMaxHeadDim == kAttentionMaxHeadDim);
 const AttentionKernels& Kernels() { return ForThisCpu(kAttentionAvx2, kAttentionAvx512); }
 
 const AttentionKernelsBf16& KernelsBf16() {
+  switch (ThisIsa().tiles) {
+    case TileUse::kHardware:
+      return kAttentionTilesAmx;
+    case TileUse::kEmulated:
+      return ForThisCpu(kAttentionTilesAvx2, kAttentionTilesAvx512);
+    case TileUse::kNone:
+      break;
+  }
   return MultiplyPairs() ? kAttentionPairs
                          : ForThisCpu(kAttentionFloatsAvx2, kAttentionFloatsAvx512);
 }
@@ -164,7 +173,8 @@ void ForwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionInp
                  const BiasRows& bias, const Heads& out, float* lse) {
   const AttentionKernelsBf16& kernels = KernelsBf16();
   pool.ParallelFor(dims.batch * dims.heads, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers memory(DType::kBFloat16, 1, kernels.forward_memory(dims.keys, dims.head_dim));
+    RowBuffers memory(DType::kBFloat16, 1,
+                      kernels.forward_memory(dims.seq, dims.keys, dims.head_dim));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const HeadRows<uint16_t> to = RowsBf16(out, sample, h);
@@ -181,7 +191,8 @@ void BackwardBf16(ThreadPool& pool, const AttentionDims& dims, const AttentionIn
   const AttentionKernelsBf16& kernels = KernelsBf16();
   const int64_t groups = dims.heads > 0 ? dims.kv_heads : 0;
   pool.ParallelFor(dims.batch * groups, 1, [&](int64_t begin, int64_t end) {
-    RowBuffers memory(DType::kBFloat16, 1, kernels.backward_memory(dims.keys, dims.head_dim));
+    RowBuffers memory(DType::kBFloat16, 1,
+                      kernels.backward_memory(dims.seq, dims.keys, dims.head_dim));
     for (int64_t i = begin * dims.group(); i < end * dims.group(); ++i) {
       const int64_t sample = i / dims.heads, h = i % dims.heads, kv_head = h / dims.group();
       const HeadRows<const uint16_t> o = RowsBf16(out, sample, h), d = RowsBf16(dout, sample, h);

@@ -1,18 +1,21 @@
 // The kernels of attention in bf16, against each other: every instruction set gives the same bits.
-#include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/attention/attention_kernels.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/testing/flushed_subnormals.h"
 #include "tests/testing/numeric.h"
+#include "tests/trainer/ops/illegal_tiles.h"
 #include "trainer/core/dtype.h"
 #include "trainer/ops/cpu/isa.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/runtime/thread_pool.h"
 
 namespace fsdp {
@@ -61,8 +64,8 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
   for (size_t i = 0; i < bias_sums.size(); ++i) bias.push_back(static_cast<float>(i % 7) / 5);
   // The kernel must not read the old contents.
   const auto memory = [](int64_t floats) { return std::vector<float>(floats, __builtin_nanf("")); };
-  std::vector<float> forward = memory(kernels.forward_memory(c.Keys(), c.head_dim));
-  std::vector<float> backward = memory(kernels.backward_memory(c.Keys(), c.head_dim));
+  std::vector<float> forward = memory(kernels.forward_memory(c.seq, c.Keys(), c.head_dim));
+  std::vector<float> backward = memory(kernels.backward_memory(c.seq, c.Keys(), c.head_dim));
   const auto head = [&](int64_t h) {
     AttentionHeadBf16 head{.q = q.data() + h * c.head_dim,
                            .k = k.data(),
@@ -107,13 +110,18 @@ std::vector<uint16_t> Results(const AttentionKernelsBf16& kernels, const Case& c
   return all;
 }
 
+// Documents, dropout, biases and keys out of sight, at odd sizes.
+std::vector<Case> Cases() {
+  return {{131, 64, 50},         {131, 40, 1},           {100, 64, 0, 0.2},
+          {75, 33, 30, 0.5},     {61, 40, 0, 0.2, 99},   {99, 16, 0, 0, 50},
+          {131, 33, 50, 0, 131}, {61, 40, 0, 0, 99, 40}, {131, 33, 0, 0, 0, 60},
+          {61, 40, 0, 0, 99, 99}};
+}
+
 TEST(AttentionKernels, EveryInstructionSetGivesTheSameBits) {
   if (!UseAvx512()) GTEST_SKIP() << "this processor has no AVX-512";
   const FlushedSubnormals flushed;
-  std::vector<Case> cases = {{131, 64, 50},         {131, 40, 1},           {100, 64, 0, 0.2},
-                             {75, 33, 30, 0.5},     {61, 40, 0, 0.2, 99},   {99, 16, 0, 0, 50},
-                             {131, 33, 50, 0, 131}, {61, 40, 0, 0, 99, 40}, {131, 33, 0, 0, 0, 60},
-                             {61, 40, 0, 0, 99, 99}};
+  std::vector<Case> cases = Cases();
   for (const int64_t seq : {1, 2, 5, 31, 47, 48, 49, 97, 150}) {
     for (const int64_t dim : {1, 2, 15, 16, 37, 64, 80, 255, 256}) cases.push_back({seq, dim});
   }
@@ -124,6 +132,31 @@ TEST(AttentionKernels, EveryInstructionSetGivesTheSameBits) {
       EXPECT_EQ(Results(kAttentionPairs, c), want) << Name(c);
     }
   }
+}
+
+// The instructions are executed by a signal's handler where the processor has none.
+TEST(AttentionKernels, TilesGiveTheSameBits) {
+  if (!UseAvx512()) GTEST_SKIP() << "this processor has no AVX-512";
+  std::unique_ptr<testing::IllegalTiles> illegal;
+  bool hardware = UseAvx512Bf16();
+  if (!__builtin_cpu_supports("amx-tile")) {
+    illegal = std::make_unique<testing::IllegalTiles>();
+  } else {
+    hardware = ThisIsa().tiles == TileUse::kHardware;
+  }
+  const FlushedSubnormals flushed;
+  std::vector<Case> cases = Cases();
+  for (const int64_t seq : {1, 2, 31, 64, 65, 150}) {
+    for (const int64_t dim : {1, 15, 33, 64, 255}) cases.push_back({seq, dim});
+  }
+  for (const Case& c : cases) {
+    const std::vector<uint16_t> want = Results(kAttentionTilesAvx2, c);
+    EXPECT_EQ(Results(kAttentionTilesAvx512, c), want) << Name(c);
+    if (hardware) {
+      EXPECT_EQ(Results(kAttentionTilesAmx, c), want) << Name(c);
+    }
+  }
+  EXPECT_FALSE(testing::IllegalTiles::configured());
 }
 
 }  // namespace

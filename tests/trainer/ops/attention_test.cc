@@ -11,6 +11,7 @@
 #include "trainer/core/philox.h"
 #include "trainer/ops/attention_backend.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/ops/cudnn/attention_cudnn.h"
 
 namespace fsdp {
@@ -661,6 +662,31 @@ FSDP_INSTANTIATE_OP_TEST(AttentionHalfTest, kBF16, kF16);
 class AttentionBf16Test : public AttentionTest {};
 FSDP_INSTANTIATE_ON_CPU(AttentionBf16Test, kBF16);
 
+// Both: gemm.h.
+float SumOfPairs(const std::vector<float>& x, const std::vector<float>& y) {
+  const auto pair = [](const std::vector<float>& of, size_t d) {
+    const auto bits = [&](size_t at) {
+      return at < of.size() ? std::bit_cast<uint32_t>(of[at]) : 0;
+    };
+    return bits(d) >> 16 | bits(d + 1);
+  };
+  float sum = 0;
+  for (size_t d = 0; d < x.size(); d += 2) sum = AddPair(sum, pair(x, d), pair(y, d));
+  return sum;
+}
+
+float SumOnTiles(const std::vector<float>& x, const std::vector<float>& y) {
+  float sum = 0;
+  for (size_t first = 0; first < x.size(); first += 32) {
+    float chains[2] = {};
+    for (size_t d = first; d < std::min(first + 32, x.size()); ++d) {
+      chains[d % 2] = std::fma(x[d], y[d], chains[d % 2]);
+    }
+    sum += chains[0] + chains[1];
+  }
+  return sum;
+}
+
 TEST_P(AttentionBf16Test, ScoresAreSumsOfPairs) {
   for (const int64_t dim : {1, 2, 37, 64, 255}) {
     const Case c{1, 1, 1, 1, dim};
@@ -669,15 +695,17 @@ TEST_P(AttentionBf16Test, ScoresAreSumsOfPairs) {
     // Sizes far apart, or few additions would round.
     for (double& q : t.q) q = std::ldexp(q, static_cast<int>(random.Integer(-12, 12)));
     Forward(Inputs(c, t), c);
-    float sum = 0;
-    const auto bits = [](double x) { return std::bit_cast<uint32_t>(static_cast<float>(x)); };
-    for (int64_t d = 0; d < dim; d += 2) {
-      const bool odd = d + 1 < dim;
-      sum = AddPair(sum, bits(t.q[d]) >> 16 | (odd ? bits(t.q[d + 1]) : 0),
-                    bits(t.k[d]) >> 16 | (odd ? bits(t.k[d + 1]) : 0));
-    }
+    const auto floats = [](const std::vector<double>& x) {
+      return std::vector<float>(x.begin(), x.end());
+    };
+    const std::vector<float> q = floats(t.q), k = floats(t.k);
+    const float scale = 1 / std::sqrt(static_cast<float>(dim));
+    // On tiles exponentials are of 2.
+    const float score = ThisIsa().tiles == TileUse::kNone
+                            ? SumOfPairs(q, k) * scale
+                            : 0x1.62e43p-1f * (SumOnTiles(q, k) * (scale * 0x1.715476p0f));
     // The only score of its row.
-    EXPECT_EQ(lse_, std::vector<double>{sum * (1 / std::sqrt(static_cast<float>(dim)))}) << dim;
+    EXPECT_EQ(lse_, std::vector<double>{score}) << dim;
     Clear();
   }
 }

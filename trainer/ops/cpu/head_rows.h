@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/attention/attention_kernels.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/heads.h"
 

@@ -1,7 +1,9 @@
-#include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/attention/attention_kernels.h"
 
-#include "trainer/ops/cpu/attention_bf16.h"
-#include "trainer/ops/cpu/attention_tile.h"
+#include "trainer/ops/cpu/attention/attention_bf16.h"
+#include "trainer/ops/cpu/attention/attention_drop.h"
+#include "trainer/ops/cpu/attention/attention_lanes.h"
+#include "trainer/ops/cpu/attention/attention_tile.h"
 #include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {
@@ -55,9 +57,9 @@ void ForwardHead(const AttentionHead& head, float* out, float* lse) {
     Fill(maximum, maximum + kTile, -__FLT_MAX__);
     Fill(sum, sum + kTile, 0.0f);
     Fill(o, o + kTile * ld, 0.0f);
-    const Span span(head, query);
+    const Span<Tile> span(head, query);
     for (int64_t key = span.begin; key < span.end; key += kTile) {
-      const Tile tile = TileAt(head, query, key);
+      const Tile tile = TileAt<Tile>(head, query, key);
       const Rows<Floats> k =
           InPlaceOr(head, head.k + key * head.k_stride, head.k_stride, tile.keys, kv);
       Scores<Floats, Sums::kStored>(tile, k, qt, head.head_dim, st);
@@ -130,9 +132,9 @@ void BackwardHead(const AttentionHead& head, const float* out, const float* lse,
       lse_lanes[i] = lse[query + i];
     }
     Fill(dq, dq + kTile * ld, 0.0f);
-    const Span span(head, query);
+    const Span<Tile> span(head, query);
     for (int64_t key = span.begin; key < span.end; key += kTile) {
-      const Tile tile = TileAt(head, query, key);
+      const Tile tile = TileAt<Tile>(head, query, key);
       // Under a causal mask the diagonal is the first that a tile of keys meets.
       const bool add = !tile.diagonal || !first;
       Load(head.k + key * head.k_stride, head.k_stride, tile.keys, dim, 1.0f, ld, k);

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "trainer/ops/attention_backends.h"
-#include "trainer/ops/cpu/attention_rows.h"
+#include "trainer/ops/cpu/attention/attention_rows.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gemm/gemm.h"
 #include "trainer/ops/cpu/head_rows.h"

@@ -1,7 +1,7 @@
 // A query's keys, and those that dropout keeps: for kernels that have whole rows of scores.
 // Tests: tests/trainer/ops/attention_math_test.cc
-#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
-#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_ROWS_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_ROWS_H_
 
 #include <algorithm>
 #include <cmath>
@@ -64,4 +64,4 @@ class DrawnRow {
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ROWS_H_
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_ROWS_H_

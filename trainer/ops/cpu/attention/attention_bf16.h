@@ -3,25 +3,20 @@
 // in the order of their index, and each tile's sum is added to the earlier ones. Scores, statistics
 // and ds are computed in fp32. No step depends on the width of vectors.
 // Tests: tests/trainer/ops/attention_kernels_test.cc
-#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
-#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_BF16_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_BF16_H_
 
 #include <cstdint>
 
-#include "trainer/ops/cpu/attention_kernels.h"
-#include "trainer/ops/cpu/attention_tile.h"
+#include "trainer/ops/cpu/attention/attention_bf16_rows.h"
+#include "trainer/ops/cpu/attention/attention_drop.h"
+#include "trainer/ops/cpu/attention/attention_kernels.h"
+#include "trainer/ops/cpu/attention/attention_lanes.h"
+#include "trainer/ops/cpu/attention/attention_tile.h"
 #include "trainer/ops/cpu/vector_math.h"
 
 namespace fsdp {
 namespace {
-
-// BFloat16(x) in the upper half of each lane, zero in the lower half.
-FSDP_ALWAYS_INLINE Bits RoundedToBf16(Vector x) {
-  typedef int32_t Signed __attribute__((vector_size(sizeof(Bits))));
-  const Bits u = (Bits)x, nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
-  const Bits rounded = u + (0x7fff + ((u >> 16) & 1));
-  return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xffff0000;
-}
 
 // Products with fused multiply-adds of floats: the odd element of a pair is its first step.
 struct SwappedFloats {
@@ -53,12 +48,6 @@ struct SwappedFloats {
     StoreVector(to, (Vector)(pairs >> 32 | pairs << 32));
   }
 };
-
-using Element = uint16_t;  // Bits of bf16.
-
-FSDP_ALWAYS_INLINE float Value(Element x) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16);
-}
 
 // to[r] = the pairs of row r, up to a multiple of kRows rows; rows beyond the last are zero.
 template <typename Factor>
@@ -115,41 +104,6 @@ void PackByQueries(const Tile& tile, float* st, typename Factor::Step* to) {
   }
 }
 
-// to[i] = scale from[i], rounded. `from` may be read to a multiple of kUnit.
-void StoreRow(const float* from, float scale, int64_t n, Element* to) {
-  typedef Element Halves __attribute__((vector_size(kLanes * 2)));
-  const auto rounded = [&](int64_t i) __attribute__((always_inline)) {
-    return __builtin_convertvector(RoundedToBf16(scale * LoadVector(from + i)) >> 16, Halves);
-  };
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Halves halves = rounded(i);
-    __builtin_memcpy(to + i, &halves, sizeof(halves));
-  }
-  if (i < n) {
-    const Halves halves = rounded(i);
-    for (int64_t l = 0; i + l < n; ++l) to[i + l] = halves[l];
-  }
-}
-
-// Sixteen partial sums, added up in the same order whatever the width of vectors.
-float Dot(const Element* x, const Element* y, int64_t n) {
-  constexpr int64_t kSums = 16;
-  float sums[kSums] = {};
-  int64_t i = 0;
-  for (; i + kSums <= n; i += kSums) {
-#pragma omp simd
-    for (int64_t l = 0; l < kSums; ++l) {
-      sums[l] = __builtin_fmaf(Value(x[i + l]), Value(y[i + l]), sums[l]);
-    }
-  }
-  for (int64_t l = 0; i < n; ++i, ++l) sums[l] = __builtin_fmaf(Value(x[i]), Value(y[i]), sums[l]);
-  for (int64_t half = kSums / 2; half > 0; half /= 2) {
-    for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
-  }
-  return sums[0];
-}
-
 // A tile of rows: [kTile, ld] in rows or pairs of rows, [Steps(head_dim), kTile] transposed.
 template <typename Factor>
 using StepTile = typename Factor::Step[kTile * kAttentionMaxHeadDim];
@@ -171,12 +125,12 @@ int64_t SumFloats(int64_t keys, int64_t head_dim) {
 }
 
 template <typename Factor>
-int64_t ForwardMemory(int64_t keys, int64_t head_dim) {
+int64_t ForwardMemory(int64_t, int64_t keys, int64_t head_dim) {
   return RowSteps<Factor>(keys, head_dim) + PairSteps<Factor>(keys, head_dim);
 }
 
 template <typename Factor>
-int64_t BackwardMemory(int64_t keys, int64_t head_dim) {
+int64_t BackwardMemory(int64_t, int64_t keys, int64_t head_dim) {
   return 2 * RowSteps<Factor>(keys, head_dim) + PairSteps<Factor>(keys, head_dim) +
          2 * SumFloats(keys, head_dim);
 }
@@ -205,9 +159,9 @@ void ForwardBf16(const AttentionHeadBf16& head, bool first, float* memory, Eleme
     Fill(maximum, maximum + kTile, -__FLT_MAX__);
     Fill(sum, sum + kTile, 0.0f);
     Fill(o, o + kTile * ld, 0.0f);
-    const Span span(head, query);
+    const Span<Tile> span(head, query);
     for (int64_t key = span.begin; key < span.end; key += kTile) {
-      const Tile tile = TileAt(head, query, key);
+      const Tile tile = TileAt<Tile>(head, query, key);
       Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
       AddBias(head, tile, query, key, st);
       MaskAll(head, span, tile, key, st);
@@ -262,9 +216,9 @@ void BackwardBf16(const AttentionHeadBf16& head, bool first, bool last, float* m
       lse_lanes[i] = lse[query + i];
     }
     Fill(dq_sum, dq_sum + kTile * ld, 0.0f);
-    const Span span(head, query);
+    const Span<Tile> span(head, query);
     for (int64_t key = span.begin; key < span.end; key += kTile) {
-      const Tile tile = TileAt(head, query, key);
+      const Tile tile = TileAt<Tile>(head, query, key);
       Scores<Factor, Sums::kScaled>(tile, {k_rows + key * steps, steps}, qt, steps, st, head.scale);
       AddBias(head, tile, query, key, st);
       MaskAll(head, span, tile, key, st);
@@ -306,4 +260,4 @@ constexpr AttentionKernelsBf16 kBf16 = {ForwardMemory<Factor>, BackwardMemory<Fa
 }  // namespace
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_BF16_H_
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_BF16_H_

@@ -2,8 +2,8 @@
 // Tests: tests/trainer/ops/attention_kernels_test.cc
 #include <immintrin.h>
 
-#include "trainer/ops/cpu/attention_bf16.h"
-#include "trainer/ops/cpu/attention_kernels.h"
+#include "trainer/ops/cpu/attention/attention_bf16.h"
+#include "trainer/ops/cpu/attention/attention_kernels.h"
 
 namespace fsdp {
 namespace {

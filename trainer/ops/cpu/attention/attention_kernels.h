@@ -1,7 +1,7 @@
 // Attention of one head, for each instruction set (isa.h). Formulas: attention.h.
 // Tests: tests/trainer/ops/attention_kernels_test.cc
-#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
-#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
+#ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_KERNELS_H_
+#define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_KERNELS_H_
 
 #include <cstdint>
 
@@ -53,14 +53,15 @@ struct AttentionKernels {
 
 extern const AttentionKernels kAttentionAvx2, kAttentionAvx512;
 
-// The same for bf16, with products of bf16 (gemm_pairs.h). The first two use fused multiply-adds of
-// floats. The third uses the instruction of processors with AVX512_BF16. All three give the same
-// bits.
+// The same for bf16, with products of bf16. Floats and Pairs have the order of gemm_pairs.h and
+// give the same bits: the first two use fused multiply-adds of floats, the third the instruction of
+// processors with AVX512_BF16. Tiles have an order of their own (gemm_tiles.h), and the same bits
+// emulated and by the instructions of processors with AMX.
 struct AttentionKernelsBf16 {
-  // Floats of memory that a head needs: for the factors made of k and v once per group, and in
-  // backward for the sums of dk and dv.
-  int64_t (*forward_memory)(int64_t keys, int64_t head_dim);
-  int64_t (*backward_memory)(int64_t keys, int64_t head_dim);
+  // Floats of memory that a head needs: for the factors made of k and v once per group, in backward
+  // for the sums of dk and dv, and on tiles for those of dq and the factors made of queries.
+  int64_t (*forward_memory)(int64_t seq, int64_t keys, int64_t head_dim);
+  int64_t (*backward_memory)(int64_t seq, int64_t keys, int64_t head_dim);
   // `first`: memory holds nothing made of the head's k and v yet.
   void (*forward)(const AttentionHeadBf16& head, bool first, float* memory, uint16_t* out,
                   float* lse);
@@ -71,7 +72,8 @@ struct AttentionKernelsBf16 {
 };
 
 extern const AttentionKernelsBf16 kAttentionFloatsAvx2, kAttentionFloatsAvx512, kAttentionPairs;
+extern const AttentionKernelsBf16 kAttentionTilesAvx2, kAttentionTilesAvx512, kAttentionTilesAmx;
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_KERNELS_H_
+#endif  // FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_KERNELS_H_
