@@ -47,6 +47,10 @@ const Row& RowOf(Activation f) { return kRows[static_cast<int>(f)]; }
 
 void ActivationForwardElements(Activation f, const ConstView& x, int64_t begin, int64_t end,
                                const View& y) {
+  if (x.dtype == DType::kBFloat16) {
+    return KernelsOf(f).forward_bf16(x.As<uint16_t>() + begin, end - begin,
+                                     y.As<uint16_t>() + begin);
+  }
   FloatPiece in, out;
   ForEachPiece(x.dtype, begin, end, [&](int64_t at, int64_t n) {
     float* to = FloatsToWrite(y, at, out);
@@ -57,6 +61,10 @@ void ActivationForwardElements(Activation f, const ConstView& x, int64_t begin, 
 
 void ActivationBackwardElements(Activation f, const ConstView& saved, const ConstView& dy,
                                 int64_t begin, int64_t end, const View& dx) {
+  if (saved.dtype == DType::kBFloat16) {
+    return KernelsOf(f).backward_bf16(saved.As<uint16_t>() + begin, dy.As<uint16_t>() + begin,
+                                      end - begin, dx.As<uint16_t>() + begin);
+  }
   FloatPiece in, gradient, out;
   ForEachPiece(saved.dtype, begin, end, [&](int64_t at, int64_t n) {
     float* to = FloatsToWrite(dx, at, out);
