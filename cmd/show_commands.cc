@@ -38,7 +38,7 @@ void PrintGpu(int number, const Gpu& gpu, const std::string& why_not) {
 void PrintDevices() {
   const HostInfo host = DescribeHost();
   std::printf("cpu   %s, %s, %s, kernels %s\n", Counted(host.cores, "core").c_str(),
-              host.processor.c_str(), HumanBytes(host.memory).c_str(), ThisIsa().name.c_str());
+              host.processor.c_str(), HumanBytes(host.memory).c_str(), KernelsInUse().c_str());
   const Gpus gpus = FindGpus();
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const int count = static_cast<int>(gpus.visible.size());

@@ -251,7 +251,7 @@ Provenance Recorder::DescribeRun(const std::string& started, const RunFacts& fac
   p.compiler = BuildCompiler();
   p.device = job_.device.name;
   p.gpu_memory = facts.gpu_memory;
-  p.libraries = {CLibrary(), {"kernels", ThisIsa().name}};
+  p.libraries = {CLibrary(), {"kernels", KernelsInUse()}};
   if (!BuildCuda().empty()) p.libraries.emplace_back("cuda", BuildCuda());
   if (!facts.attention.empty()) p.libraries.emplace_back("attention", facts.attention);
   p.world_size = job_.world;

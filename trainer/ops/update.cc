@@ -35,12 +35,10 @@ UpdateTensors TensorsOf(const UpdateOperands& o, int64_t update) {
                         .state_dtype = o.states[0].dtype,
                         .copy_dtype = o.extras.copy.dtype,
                         .average_rate = static_cast<float>(1 - o.extras.decay)};
-  for (uint32_t rounded = 0; rounded < 3; ++rounded) {
-    const PhiloxCounter words =
-        Philox({static_cast<uint32_t>(count), static_cast<uint32_t>(count >> 32), rounded, 0},
-               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-    tensors.draw_keys[rounded][0] = words[0], tensors.draw_keys[rounded][1] = words[1];
-  }
+  const PhiloxCounter words =
+      Philox({static_cast<uint32_t>(count), static_cast<uint32_t>(count >> 32), 0, 0},
+             {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  tensors.draw_key[0] = words[0], tensors.draw_key[1] = words[1];
   return tensors;
 }
 

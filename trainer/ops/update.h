@@ -6,7 +6,8 @@
 // Arithmetic is fp32. A result kept in bf16 is rounded stochastically: a finite value goes to one
 // of its two neighbours, by its distance from them, and stays finite. The next step and all other
 // outputs use the rounded value. A draw is keyed by (seed, number of the update, p or which state,
-// tensor, element in that tensor). The rules (element_rules.h) say tensor and element. `factors`
+// tensor, element in that tensor); any three are independent, and all of p, or of one state
+// (cpu/stochastic_rounding.h). The rules (element_rules.h) say tensor and element. `factors`
 // has the number, which counts updates that have landed, this one included, as a checkpoint does.
 // So no bit depends on ranks, sharding factor, wrapping, threads or a resume, and a skipped step
 // draws nothing.

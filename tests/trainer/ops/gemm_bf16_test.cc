@@ -168,11 +168,47 @@ void Check(const Problem& p, int threads, uint64_t seed) {
   EXPECT_EQ(wrong, 0) << "of " << want.size() << " bytes";
 }
 
-// The instruction set in use decides.
+// The instruction set in use decides, and the second word of FSDP_TRAIN_ISA.
 TEST(GemmBf16, KernelsSuitTheCpu) {
+  const IsaChoice& isa = ThisIsa();
   const char* wanted = std::getenv("FSDP_TRAIN_ISA");
-  const bool any = wanted == nullptr || ThisIsa().tiles != TileUse::kNone;
-  EXPECT_EQ(MultiplyPairs(), any && __builtin_cpu_supports("avx512bf16") > 0);
+  const bool any = wanted == nullptr || isa.tiles != TileUse::kNone || isa.name == "avx512_bf16";
+  EXPECT_EQ(HasPairs(), any && __builtin_cpu_supports("avx512bf16") > 0);
+  if (isa.pairs != PairWay::kFaster) {
+    EXPECT_EQ(MultiplyPairs(), isa.pairs == PairWay::kInstruction);
+  }
+  EXPECT_LE(MultiplyPairs(), HasPairs());
+  const char* const word = MultiplyPairs() ? " pairs" : " floats";
+  EXPECT_EQ(KernelsInUse(), isa.name + (HasPairs() ? word : ""));
+}
+
+TEST(GemmBf16, TheFasterWayIsTaken) {
+  int measured = 0;
+  const auto takes = [&measured](double instruction, double floats) {
+    return [=, &measured] {
+      ++measured;
+      return PairTimes{instruction, floats};
+    };
+  };
+  EXPECT_TRUE(UsePairs(PairWay::kFaster, true, takes(1.0, 1.7)));
+  EXPECT_TRUE(UsePairs(PairWay::kFaster, true, takes(1.0, 1.0)));
+  EXPECT_FALSE(UsePairs(PairWay::kFaster, true, takes(1.01, 1.0)));
+  EXPECT_EQ(measured, 3);
+  // A way that is wanted is taken unmeasured, and a processor without the instruction has one.
+  EXPECT_TRUE(UsePairs(PairWay::kInstruction, true, takes(2, 1)));
+  EXPECT_FALSE(UsePairs(PairWay::kFloats, true, takes(1, 2)));
+  EXPECT_FALSE(UsePairs(PairWay::kFaster, false, takes(1, 2)));
+  EXPECT_FALSE(UsePairs(PairWay::kInstruction, false, takes(1, 2)));
+  EXPECT_EQ(measured, 3);
+}
+
+TEST(GemmBf16, BothWaysAreMeasured) {
+  if (!HasPairs()) GTEST_SKIP() << "this processor, or FSDP_TRAIN_ISA, has no AVX512_BF16";
+  const PairTimes times = MeasurePairs();
+  for (const double seconds : {times.instruction, times.floats}) {
+    EXPECT_GT(seconds, 0);
+    EXPECT_TRUE(std::isfinite(seconds));
+  }
 }
 
 TEST(GemmBf16, RandomShapes) {
@@ -238,7 +274,7 @@ TEST(GemmBf16, FewTilesOfLongSums) {
 
 // The one step that differs between instruction sets, in more cases than are tried at each start.
 TEST(GemmBf16, AnInstructionIsTwoFusedMultiplyAdds) {
-  if (!MultiplyPairs()) GTEST_SKIP() << "this processor, or FSDP_TRAIN_ISA, has no AVX512_BF16";
+  if (!HasPairs()) GTEST_SKIP() << "this processor, or FSDP_TRAIN_ISA, has no AVX512_BF16";
   const FlushedSubnormals flushed;
   Random random(4, DType::kFloat32);
   const auto bits = [&] { return static_cast<uint32_t>(random.Integer(0, 0xffffffff)); };

@@ -34,6 +34,27 @@ TEST(Kinds, AnyThatTheProcessorHasCanBeChosen) {
   }
 }
 
+TEST(Kinds, ASecondWordSaysHowPairsAreMultiplied) {
+  for (const std::string name : {"avx512_bf16", "amx", "amx_emulated"}) {
+    const auto way = [&](const char* word) {
+      const IsaChoice choice = ChooseIsa((name + word).c_str(), With(Isa::kAmx));
+      EXPECT_EQ(choice.name, name) << word;
+      return choice.pairs;
+    };
+    EXPECT_EQ(way(""), PairWay::kFaster) << name;
+    EXPECT_EQ(way(" pairs"), PairWay::kInstruction) << name;
+    EXPECT_EQ(way(" floats"), PairWay::kFloats) << name;
+  }
+  // Kinds without VDPBF16PS have one way, and a word alone is no kind.
+  for (const char* name : {"avx512 pairs", "avx2 floats", "amx_emulated_on_avx2 pairs", " pairs",
+                           "pairs", "amx  pairs", "amx pairs floats", "amx floats pairs"}) {
+    EXPECT_EQ(testing::ErrorOf<ConfigError>([&] { ChooseIsa(name, With(Isa::kAmx)); }),
+              "FSDP_TRAIN_ISA is \"" + std::string(name) +
+                  "\", which this processor does not have: it has avx2, avx512, avx512_bf16, amx");
+  }
+  EXPECT_THROW(ChooseIsa("amx_emulated pairs", With(Isa::kAvx512)), ConfigError);
+}
+
 TEST(Kinds, OthersAreRefusedWithThoseThatThereAre) {
   for (const char* name : {"amx", "avx512_bf16", "AVX2", "best"}) {
     EXPECT_EQ(testing::ErrorOf<ConfigError>([&] { ChooseIsa(name, With(Isa::kAvx512)); }),

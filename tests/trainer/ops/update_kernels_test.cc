@@ -31,6 +31,73 @@ TEST(UpdateOracle, IsTheHousesPhiloxWithFewerRounds) {
   EXPECT_EQ(PhiloxOf(7, {}, {}), (PhiloxCounter{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}));
 }
 
+// The draws of a block: of every kind, for its eight elements.
+struct BlockDraw {
+  uint32_t kind;
+  uint64_t element;
+};
+std::vector<BlockDraw> DrawsOfBlock(uint64_t block) {
+  std::vector<BlockDraw> draws;
+  for (uint32_t kind = 0; kind < 3; ++kind) {
+    for (uint64_t i = 0; i < 8; ++i) {
+      draws.push_back({kind, block / 8 * 64 + block % 8 * 4 + i / 4 * 32 + i % 4});
+    }
+  }
+  return draws;
+}
+
+// As sums of a block's eight halves, which are independent and uniform: any three draws are, and
+// all of a kind are, since each sum of some of them is a sum of some halves.
+TEST(UpdateDraws, AnyThreeAndAllOfAKindAreIndependent) {
+  std::vector<uint32_t> sums;
+  for (const auto& [kind, element] : DrawsOfBlock(0)) sums.push_back(HalvesOf(kind, element));
+  ASSERT_EQ(sums.size(), 24u);
+  for (size_t a = 0; a < sums.size(); ++a) {
+    EXPECT_NE(sums[a], 0u);
+    for (size_t b = 0; b < a; ++b) {
+      EXPECT_NE(sums[a] ^ sums[b], 0u) << a << " " << b;
+      for (size_t c = 0; c < b; ++c) {
+        EXPECT_NE(sums[a] ^ sums[b] ^ sums[c], 0u) << a << " " << b << " " << c;
+      }
+    }
+  }
+  for (int kind = 0; kind < 3; ++kind) {
+    for (uint32_t some = 1; some < 256; ++some) {
+      uint32_t sum = 0;
+      for (int i = 0; i < 8; ++i) sum ^= some >> i & 1 ? sums[8 * kind + i] : 0;
+      EXPECT_NE(sum, 0u) << kind << ": " << some;
+    }
+  }
+}
+
+// Means, variances and covariances of all pairs over 2^14 blocks, within five standard errors. A
+// draw is uniform in (0, 1) to 2^-16; the product of two such, each less 1/2, has the variance
+// 1/144.
+TEST(UpdateDraws, AreUniformAndUncorrelated) {
+  constexpr uint64_t kBlocks = 1 << 14;
+  const size_t count = DrawsOfBlock(0).size();
+  std::vector<double> sums(count), squares(count), products(count * count);
+  for (uint64_t block = 0; block < kBlocks; ++block) {
+    std::vector<double> draws;
+    for (const auto& [kind, element] : DrawsOfBlock(block)) {
+      draws.push_back((DrawOf({1, 2}, kTensor, kind, element) + 0.5) / 65536 - 0.5);
+    }
+    for (size_t a = 0; a < count; ++a) {
+      sums[a] += draws[a];
+      squares[a] += draws[a] * draws[a] - 1.0 / 12;
+      for (size_t b = 0; b < a; ++b) products[a * count + b] += draws[a] * draws[b];
+    }
+  }
+  const double root = std::sqrt(static_cast<double>(kBlocks));
+  for (size_t a = 0; a < count; ++a) {
+    EXPECT_LE(std::abs(sums[a]), 5 * root / std::sqrt(12)) << a;
+    EXPECT_LE(std::abs(squares[a]), 5 * root / std::sqrt(180)) << a;
+    for (size_t b = 0; b < a; ++b) {
+      EXPECT_LE(std::abs(products[a * count + b]), 5 * root / 12) << a << " " << b;
+    }
+  }
+}
+
 // A tensor for the kernels: elements [at, at + n) are theirs, on either side some are not.
 struct KernelTensor {
   KernelTensor(DType dtype, const std::vector<float>& values) : dtype(dtype), bytes(4 * kElements) {
@@ -60,7 +127,7 @@ struct KernelTensor {
 constexpr AdamWFactors kAdamW{0.7f, 0.1f, 0.999f, 0.001f, 1e-8f, 1.5f, 0.99f, 0.02f};
 constexpr SgdFactors kSgd{0.7f, 0.9f, 0.05f, 0.1f};
 constexpr float kRate = 0.125f;
-constexpr uint32_t kDrawKeys[3][2] = {{1, 2}, {3, 4}, {5, 6}};
+constexpr uint32_t kDrawKey[2] = {1, 2};
 
 // Elements [at, at + n) of these, one by one and by the kernels.
 struct Shard {
@@ -69,8 +136,8 @@ struct Shard {
   void Update(const UpdateVariant& variant, int64_t at, int64_t n, int64_t element) {
     for (int64_t i = at; i < at + n; ++i, ++element) {
       std::array<uint32_t, 3> draws;
-      for (int k = 0; k < 3; ++k) {
-        draws[k] = DrawOf({kDrawKeys[k][0], kDrawKeys[k][1]}, kTensor, element);
+      for (uint32_t k = 0; k < 3; ++k) {
+        draws[k] = DrawOf({kDrawKey[0], kDrawKey[1]}, kTensor, k, element);
       }
       UpdatedElement e{g.Get(i), p.Get(i), first.Get(i), second.Get(i), average.Get(i)};
       UpdateElement(variant, kAdamW, kSgd, kRate, draws, e);
@@ -88,8 +155,8 @@ struct Shard {
                     .p_dtype = p.dtype,
                     .state_dtype = first.dtype,
                     .copy_dtype = copy.dtype,
-                    .average_rate = kRate};
-    std::copy_n(&kDrawKeys[0][0], 6, &t.draw_keys[0][0]);
+                    .average_rate = kRate,
+                    .draw_key = {kDrawKey[0], kDrawKey[1]}};
     if (variant.rule != UpdateRule::kSgd) t.states[0] = first.bytes.data();
     if (variant.rule == UpdateRule::kAdamW) t.states[1] = second.bytes.data();
     if (variant.rule == UpdateRule::kAdamW) return kernels.adamw(t, run, kAdamW);
@@ -158,7 +225,7 @@ TEST(UpdateKernels, InstructionSetsAgree) {
                       .copy = bytes(copy),
                       .p_dtype = kBF16,
                       .copy_dtype = kF16,
-                      .draw_keys = {{7, 9}}};
+                      .draw_key = {7, 9}};
       const SgdFactors factors{.c = 1, .momentum = 0, .lr = -1, .weight_decay = 0};
       kernels->sgd(t, {0, kN, kTensor, element}, factors);
       t.p = bytes(wide), t.p_dtype = kF32, t.copy = bytes(wide_copy), t.copy_dtype = kBF16;

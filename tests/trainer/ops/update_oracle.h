@@ -29,24 +29,38 @@ inline PhiloxCounter PhiloxOf(int rounds, PhiloxCounter c, PhiloxKey k) {
   return c;
 }
 
+// The halves of a block whose sum is the draw of `kind` for the element: bit h for half h, of the
+// lower half of word h / 2 where h is even.
+inline uint32_t HalvesOf(uint32_t kind, uint64_t element) {
+  const uint32_t own = element % 64 < 32 ? 0 : 4, other = 4 - own, i = element % 4;
+  const auto half = [](uint32_t first, uint32_t at) { return 1u << (first + at % 4); };
+  const uint32_t halves = half(own, i);
+  if (kind == 0) return halves;
+  const uint32_t from = kind == 1 ? i : i + 2;
+  return halves | half(other, from) | half(other, from + 1);
+}
+
 // The 16 bits of a draw by stochastic_rounding.h.
-inline uint32_t DrawOf(PhiloxKey key, uint64_t tensor, uint64_t element) {
+inline uint32_t DrawOf(PhiloxKey key, uint64_t tensor, uint32_t kind, uint64_t element) {
   const uint64_t block = element / 64 * 8 + element % 32 / 4;
   const PhiloxCounter words =
       PhiloxOf(7,
                {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                 static_cast<uint32_t>(tensor), static_cast<uint32_t>(tensor >> 32)},
                key);
-  const uint32_t word = words[element % 64 / 32 * 2 + element / 2 % 2];
-  return element % 2 == 0 ? word & 0xffff : word >> 16;
+  uint32_t draw = 0;
+  for (uint32_t h = 0, halves = HalvesOf(kind, element); h < 8; ++h) {
+    if (halves >> h & 1) draw ^= words[h / 2] >> h % 2 * 16 & 0xffff;
+  }
+  return draw;
 }
 // The draw of an update by update.h.
-inline uint32_t UpdateDraw(uint64_t seed, uint64_t update, uint32_t what, uint64_t tensor,
+inline uint32_t UpdateDraw(uint64_t seed, uint64_t update, uint32_t kind, uint64_t tensor,
                            uint64_t element) {
   const PhiloxCounter key =
-      Philox({static_cast<uint32_t>(update), static_cast<uint32_t>(update >> 32), what, 0},
+      Philox({static_cast<uint32_t>(update), static_cast<uint32_t>(update >> 32), 0, 0},
              {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return DrawOf({key[0], key[1]}, tensor, element);
+  return DrawOf({key[0], key[1]}, tensor, kind, element);
 }
 
 // The nearest bf16 towards zero.

@@ -8,14 +8,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/ops/cpu/gemm/gemm_pairs.h"
 #include "trainer/ops/cpu/gemm/gemm_tiles.h"
 
 namespace fsdp {
 namespace {
 
 constexpr const char* kNames[] = {"avx2", "avx512", "avx512_bf16", "amx"};  // By Isa.
+
+// The second word of a kind's name.
+constexpr std::pair<PairWay, const char*> kPairWords[] = {{PairWay::kInstruction, " pairs"},
+                                                          {PairWay::kFloats, " floats"}};
 
 Isa Before(Isa isa) { return static_cast<Isa>(static_cast<int>(isa) - 1); }
 
@@ -54,9 +60,18 @@ std::string TakeTiles() {
 }  // namespace
 
 IsaChoice ChooseIsa(const char* wanted, const Processor& processor) {
-  const std::string_view name = wanted == nullptr ? "" : wanted;
+  const std::string_view words = wanted == nullptr ? "" : wanted;
+  std::string_view name = words;
   IsaChoice choice;
-  if (name == "amx_emulated" || name == "amx_emulated_on_avx2") {
+  if (processor.best >= Isa::kAvx512Bf16) {
+    for (const auto& [way, word] : kPairWords) {
+      if (!name.ends_with(word)) continue;
+      name.remove_suffix(std::strlen(word));
+      choice.pairs = way;
+      break;
+    }
+  }
+  if (name == "amx_emulated" || words == "amx_emulated_on_avx2") {
     choice.isa = name != "amx_emulated"        ? Isa::kAvx2
                  : processor.best == Isa::kAmx ? Before(Isa::kAmx)
                                                : processor.best;
@@ -65,7 +80,7 @@ IsaChoice ChooseIsa(const char* wanted, const Processor& processor) {
     return choice;
   }
   std::string has;
-  bool found = name.empty();
+  bool found = words.empty();
   choice.isa = processor.best;
   for (int kind = 0; kind <= static_cast<int>(processor.best); ++kind) {
     has += (kind == 0 ? "" : ", ") + std::string(kNames[kind]);
@@ -73,8 +88,10 @@ IsaChoice ChooseIsa(const char* wanted, const Processor& processor) {
     choice.isa = static_cast<Isa>(kind);
     found = true;
   }
+  // Those without VDPBF16PS have no second word.
+  found &= choice.isa >= Isa::kAvx512Bf16 || name == words;
   if (!found) {
-    throw ConfigError("FSDP_TRAIN_ISA is \"" + std::string(name) +
+    throw ConfigError("FSDP_TRAIN_ISA is \"" + std::string(words) +
                       "\", which this processor does not have: it has " + has);
   }
   if (choice.isa == Isa::kAmx) {
@@ -93,6 +110,10 @@ const IsaChoice& ThisIsa() {
   static const IsaChoice choice =
       ChooseIsa(std::getenv("FSDP_TRAIN_ISA"), {BestOfThisProcessor(), TakeTiles});
   return choice;
+}
+
+std::string KernelsInUse() {
+  return ThisIsa().name + (!HasPairs() ? "" : MultiplyPairs() ? " pairs" : " floats");
 }
 
 std::string OrderOfSums(const IsaChoice& choice, bool multiplies_bf16) {

@@ -4,14 +4,28 @@
 // Values of bf16 stay as they are, an infinity stays one, and a NaN that arithmetic has made stays
 // one. A finite value stays finite: beyond the largest of bf16 it becomes the largest.
 //
-// The draw of 16 bits for element e of a tensor is half a word of a Philox4x32-7 block. The block's
-// counter is
-//   (low and high half of e / 64 * 8 + e % 32 / 4, low and high half of the tensor's hash).
-// The word is e % 64 / 32 * 2 + e / 2 % 2; even e take its lower half, odd e its upper one. So the
-// draw does not depend on which part of the tensor is rounded, and the draws of 64 elements are two
-// vectors without a shuffle. Seven rounds are the fewest that the paper calls Crush-resistant
-// (Salmon et al. 2011; see trainer/core/philox.h). Where caches hold all operands, the rounds take
-// most of the time of an update in bf16.
+// Draws of 16 bits are made of Philox4x32-7 blocks, whose counter is
+//   (low and high half of e / 64 * 8 + e % 32 / 4, low and high half of the tensor's hash)
+// for element e of a tensor. Seven rounds are the fewest that the paper calls Crush-resistant
+// (Salmon et al. 2011; see trainer/core/philox.h). A block's words are eight halves: a[0], the
+// lower half of the first word, to a[3] in the first two words, b[0] to b[3] in the others.
+// Elements of the first 32 of a chunk of 64 have a, those of the last 32 have b, each one half, of
+// its own: h[i], where i = e % 4; o is the other four halves. The draws of element e are
+//   kind 0, for p:                 h[i]
+//   kind 1, for the first state:   h[i] ^ o[i] ^ o[i + 1]
+//   kind 2, for the second state:  h[i] ^ o[i + 2] ^ o[i + 3]        indices mod 4
+// So a draw does not depend on which part of the tensor is rounded, and the draws of 64 elements
+// are two vectors without a shuffle across their lanes of 64 bits.
+//
+// How independent draws are, where the halves are independent and uniform:
+//   - all draws of a kind are: as functions of the eight halves those of a block have full rank;
+//   - any three draws are, of whatever kinds and elements: each is a sum of an odd number of
+//   halves,
+//     the 24 sums differ, and so no two and no three of them add up to zero;
+//   - draws of different blocks, tensors and updates are.
+// So sums of rounding errors have the mean, variance and third moment that they would have with a
+// block for each kind, and sums over one kind have the same distribution. Four draws may depend:
+// kinds 1 and 2 of two elements that are two apart.
 // Tests: tests/trainer/ops/update_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_STOCHASTIC_ROUNDING_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_STOCHASTIC_ROUNDING_H_
@@ -38,6 +52,10 @@ Words Add(Words a, Words b) { return _mm512_add_epi64(a, b); }
 Words Multiply(Words a, Words b) { return _mm512_mul_epu32(a, b); }
 Words Upper(Words a) { return _mm512_srli_epi64(a, 32); }
 Words Xor(Words a, Words b, Words c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+// Each lane of 64 bits, turned by one and by two of its halves of words: the next half is the
+// first.
+Words NextHalves(Words a) { return _mm512_ror_epi64(a, 16); }
+Words Turned(Words a) { return _mm512_ror_epi64(a, 32); }
 // Upper(a) ^ b ^ c and the lower half of a, alternating.
 Words Zip(Words a, Words b, Words c) {
   return _mm512_mask_ternarylogic_epi32(_mm512_rol_epi64(a, 32), 0x5555, b, c, 0x96);
@@ -50,6 +68,11 @@ Words Add(Words a, Words b) { return _mm256_add_epi64(a, b); }
 Words Multiply(Words a, Words b) { return _mm256_mul_epu32(a, b); }
 Words Upper(Words a) { return _mm256_srli_epi64(a, 32); }
 Words Xor(Words a, Words b, Words c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
+Words NextHalves(Words a) {
+  const __m128i next = _mm_setr_epi8(2, 3, 4, 5, 6, 7, 0, 1, 10, 11, 12, 13, 14, 15, 8, 9);
+  return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(next));
+}
+Words Turned(Words a) { return _mm256_shuffle_epi32(a, 0xb1); }
 Words Zip(Words a, Words b, Words c) {
   const Words turned = _mm256_shuffle_epi32(a, 0xb1);
   return _mm256_blend_epi32(Xor(turned, b, c), turned, 0xaa);
@@ -58,7 +81,7 @@ Words Zip(Words a, Words b, Words c) {
 constexpr int kBlocks = sizeof(Words) / 8;
 constexpr int kParts = 8 / kBlocks;  // Parts of a chunk's eight blocks.
 
-// The common part of all blocks of one tensor's values of one kind.
+// The common part of all blocks of one tensor.
 struct DrawSchedule {
   Words keys[kRounds][2];
   Words tensor[2];
@@ -76,38 +99,45 @@ FSDP_ALWAYS_INLINE DrawSchedule ScheduleOf(const uint32_t (&key)[2], uint64_t te
   return schedule;
 }
 
-// The draws of a chunk, in order: one in each lane of 16 bits.
+// The draws of a chunk of one kind, in order: one in each lane of 16 bits.
 using Draws = Words[2 * kParts];
 
-// Draws of several schedules, round by round, so that each waits for its own products alone.
-template <int kStreams>
-FSDP_ALWAYS_INLINE void DrawChunk(const DrawSchedule* schedules, uint64_t chunk, Draws* draws) {
+// The draws of kinds [kFirst, kEnd) of a chunk.
+template <int kFirst, int kEnd>
+FSDP_ALWAYS_INLINE void DrawChunk(const DrawSchedule& schedule, uint64_t chunk, Draws* draws) {
   const Words m0 = All(0xD2511F53u), m1 = All(0xCD9E8D57u);
+  Words c0[kParts], c1[kParts], c2[kParts], c3[kParts];
 #pragma GCC unroll 2
   for (int part = 0; part < kParts; ++part) {
     const uint64_t block = chunk * 8 + part * kBlocks;
-    Words c0[kStreams], c1[kStreams], c2[kStreams], c3[kStreams];
-#pragma GCC unroll 3
-    for (int s = 0; s < kStreams; ++s) {
-      c0[s] = Add(All(block), Iota()), c1[s] = All(block >> 32);
-      c2[s] = schedules[s].tensor[0], c3[s] = schedules[s].tensor[1];
-    }
+    c0[part] = Add(All(block), Iota()), c1[part] = All(block >> 32);
+    c2[part] = schedule.tensor[0], c3[part] = schedule.tensor[1];
+  }
 #pragma GCC unroll 7
-    for (int round = 0; round < kRounds - 1; ++round) {
-#pragma GCC unroll 3
-      for (int s = 0; s < kStreams; ++s) {
-        const Words p0 = Multiply(c0[s], m0), p1 = Multiply(c2[s], m1);
-        c0[s] = Xor(Upper(p1), c1[s], schedules[s].keys[round][0]);
-        c1[s] = p1;
-        c2[s] = Xor(Upper(p0), c3[s], schedules[s].keys[round][1]);
-        c3[s] = p0;
-      }
+  for (int round = 0; round < kRounds - 1; ++round) {
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+      const Words p0 = Multiply(c0[part], m0), p1 = Multiply(c2[part], m1);
+      c0[part] = Xor(Upper(p1), c1[part], schedule.keys[round][0]);
+      c1[part] = p1;
+      c2[part] = Xor(Upper(p0), c3[part], schedule.keys[round][1]);
+      c3[part] = p0;
     }
-#pragma GCC unroll 3
-    for (int s = 0; s < kStreams; ++s) {
-      const Words(&keys)[2] = schedules[s].keys[kRounds - 1];
-      draws[s][part] = Zip(Multiply(c2[s], m1), c1[s], keys[0]);
-      draws[s][kParts + part] = Zip(Multiply(c0[s], m0), c3[s], keys[1]);
+  }
+  const Words(&keys)[2] = schedule.keys[kRounds - 1];
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    const Words a = Zip(Multiply(c2[part], m1), c1[part], keys[0]);
+    const Words b = Zip(Multiply(c0[part], m0), c3[part], keys[1]);
+    const Words next_a = NextHalves(a), next_b = NextHalves(b);
+    if constexpr (kFirst == 0) draws[0][part] = a, draws[0][kParts + part] = b;
+    if constexpr (kEnd > 1) {
+      draws[1][part] = Xor(a, b, next_b);
+      draws[1][kParts + part] = Xor(b, a, next_a);
+    }
+    if constexpr (kEnd > 2) {
+      draws[2][part] = Xor(a, Turned(b), Turned(next_b));
+      draws[2][kParts + part] = Xor(b, Turned(a), Turned(next_a));
     }
   }
 }

@@ -17,8 +17,8 @@ struct UpdateTensors {
   std::byte *p = nullptr, *states[2] = {}, *copy = nullptr, *average = nullptr;
   DType g_dtype = DType::kFloat32, p_dtype = DType::kFloat32, state_dtype = DType::kFloat32,
         copy_dtype = DType::kFloat32;
-  float average_rate = 0;         // 1 - decay.
-  uint32_t draw_keys[3][2] = {};  // For draws of p and each state (stochastic_rounding.h).
+  float average_rate = 0;     // 1 - decay.
+  uint32_t draw_key[2] = {};  // For the draws of p and of each state (stochastic_rounding.h).
 };
 
 // Elements [at, at + n) of the shard, which are [element, element + n) of the tensor.

@@ -1,14 +1,12 @@
 #include "trainer/ops/cpu/gemm/gemm.h"
 
 #include <immintrin.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -17,6 +15,7 @@
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
 #include "trainer/ops/cpu/gemm/gemm_pack.h"
 #include "trainer/ops/cpu/gemm/gemm_pairs.h"
+#include "trainer/ops/cpu/gemm/gemm_scratch.h"
 #include "trainer/ops/cpu/gemm/gemm_tiles.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cpu/kinds.h"
@@ -63,45 +62,11 @@ int64_t PackedCols(const GemmKernels& kernels) {
   return std::max<int64_t>(1, bytes / tile_bytes) * kernels.cols;
 }
 
-// A thread's memory for packing, directly from the system, on large pages where there are any.
-// Bytes that no product needs cost nothing.
-class Scratch {
- public:
-  ~Scratch() {
-    if (mapped_ != nullptr) munmap(mapped_, kBytes + kLargePage);
-  }
-  float* b() { return Data(); }
-  float* a() { return Data() + kB; }
-  float* c() { return Data() + kB + kA; }  // Sums of a C that cannot keep them.
-  char* all() { return reinterpret_cast<char*>(Data()); }
-
- private:
-  // Floats, with what TileStep() adds.
-  static constexpr int64_t kA = kMaxPackedRows * (kMaxK + 16);
-  static constexpr int64_t kB = kMaxPackedBytes / int64_t{sizeof(float)} + 1024;
-  static constexpr int64_t kC =
-      std::max(kMaxPackedRows * kMaxPackedBytes / (kMaxK * kStep), kFewRows* kFewRowsCols);
-  static constexpr int64_t kLargePage = int64_t{2} << 20;
-  static constexpr int64_t kBytes =
-      ((kA + kB + kC) * int64_t{sizeof(float)} + kLargePage - 1) / kLargePage * kLargePage;
-  static_assert(kBytes == kGemmBytesPerThread && kBytes == kTileProductBytes);
-
-  float* Data() {
-    if (mapped_ == nullptr) {
-      void* mapped = mmap(nullptr, kBytes + kLargePage, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (mapped == MAP_FAILED) throw std::bad_alloc();
-      mapped_ = mapped;
-      const auto address = reinterpret_cast<uintptr_t>(mapped);
-      data_ = reinterpret_cast<float*>((address + kLargePage - 1) / kLargePage * kLargePage);
-      madvise(data_, kBytes, MADV_HUGEPAGE);
-    }
-    return data_;
-  }
-
-  void* mapped_ = nullptr;
-  float* data_ = nullptr;
-};
+// Packed factors, with what GemmTileSteps() adds, and sums of a C that cannot keep them.
+using Scratch = GemmScratch<kMaxPackedRows*(kMaxK + 16), kMaxPackedBytes / kStep + 1024,
+                            std::max(kMaxPackedRows* kMaxPackedBytes / (kMaxK * kStep),
+                                     kFewRows* kFewRowsCols)>;
+static_assert(Scratch::kBytes == kGemmBytesPerThread && Scratch::kBytes == kTileProductBytes);
 thread_local Scratch scratch;
 
 // op(X) as the loops see it.
@@ -136,6 +101,9 @@ struct Product {
                                     : form == GemmForm::kFloats && x.dtype == DType::kFloat32;
   }
   bool ReadsA() const { return MayReadInPlace(a) && a.RowsAreContiguous(); }
+  // Each strip of A is widened to rows of floats before it is multiplied: they stay in a
+  // first-level cache, and nothing is turned.
+  bool WidensA() const { return !ReadsA() && form != GemmForm::kPairs && a.RowsAreContiguous(); }
   // Sums are kept in C itself.
   bool SumsInC() const { return c.dtype == DType::kFloat32; }
   char* C(int64_t row, int64_t col) const { return static_cast<char*>(c.data) + At(row, col); }
@@ -170,6 +138,17 @@ struct Product {
     s->b = reinterpret_cast<const char*>(scratch.b());
     s->b_tile = GemmTileSteps(s->k, kernels.cols) * kStep;
     s->b_k = kernels.cols * kStep;
+  }
+
+  // The strip's A: rows [row, row + s->rows), widened.
+  void WidenA(int64_t block, int64_t row, GemmStrip* s) const {
+    const int64_t next_row = GemmTileSteps(s->k, 1);
+    GemmMatrix part = a;
+    part.data = a.At(row, BlockBegin(block));
+    GemmWiden(form, part, s->rows, BlockLength(block), scratch.a(), next_row);
+    s->a = reinterpret_cast<const char*>(scratch.a());
+    s->a_row = next_row * kStep;
+    s->a_k = kStep;
   }
 
   // The strips' A: rows [row, row + rows), packed. Bytes from a strip to the next.
@@ -210,10 +189,14 @@ void FinishRow(const Product& p, float* sums, int64_t n, int64_t row, int64_t co
 }
 
 // A tile of C, strip by strip. The first strip's A begins at s.a, each later one `a_strip` bytes
-// behind. The tile lies in the columns of `summed`; scratch holds its sums if C cannot.
+// behind, or they are widened here. The tile lies in the columns of `summed`; scratch holds its
+// sums if C cannot.
 void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, GemmStrip s,
-               int64_t a_strip, bool last) {
+               int64_t a_strip, int64_t block) {
   const char* const a = s.a;
+  const bool last = p.IsLast(block), widens = p.WidensA();
+  s.next_row = widens ? p.a.row : s.a_row;
+  s.next_element = widens ? p.a.col : kStep;
   const int64_t height = p.kernels.rows;
   if (last && p.options.bias != nullptr) s.bias = p.options.bias + tile.col;
   s.cols = tile.cols;
@@ -224,7 +207,11 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
     s.c = p.SumsInC() ? p.Sums(tile.row + i, tile.col)
                       : scratch.c() + (p.Blocks() > 1 ? i * s.c_row : 0) + tile.col - summed.col;
     s.next_rows = std::min(height, tile.rows - i - s.rows);
-    s.next = s.a_k == kStep && s.next_rows > 0 ? s.a + a_strip : nullptr;
+    if (widens) p.WidenA(block, tile.row + i, &s);
+    s.next = s.next_rows == 0 ? nullptr
+             : widens         ? p.a.At(tile.row + i + s.rows, p.BlockBegin(block))
+             : s.a_k == kStep ? s.a + a_strip
+                              : nullptr;
     s.added = last && p.SumsInC() ? p.AddedSums(tile.row + i, tile.col) : nullptr;
     p.kernels.strip(s);
     if (!last) continue;
@@ -244,8 +231,9 @@ void ProductByColumns(const Product& p, const GemmTile& tile) {
   const bool few = p.form == GemmForm::kFloats && p.MayReadInPlace(p.b) &&
                    p.b.RowsAreContiguous() && tile.rows <= kFewRows && p.ReadsA();
   const int64_t width = few ? kFewRowsCols / kernels.cols * kernels.cols : PackedCols(kernels);
-  const int64_t height =
-      p.ReadsA() && p.SumsInC() ? tile.rows : kMaxPackedRows / kernels.rows * kernels.rows;
+  const int64_t height = (p.ReadsA() || p.WidensA()) && p.SumsInC()
+                             ? tile.rows
+                             : kMaxPackedRows / kernels.rows * kernels.rows;
   for (int64_t row = 0; row < tile.rows; row += height) {
     GemmTile part = tile;
     part.row = tile.row + row;
@@ -260,7 +248,7 @@ void ProductByColumns(const Product& p, const GemmTile& tile) {
           s.a = p.a.At(part.row, p.BlockBegin(block));
           s.a_row = p.a.row;
           s.a_k = kStep;
-        } else {
+        } else if (!p.WidensA()) {
           a_strip = p.PackA(block, part.row, part.rows, &s);
         }
         GemmTile whole = part, rest = part;
@@ -271,11 +259,11 @@ void ProductByColumns(const Product& p, const GemmTile& tile) {
           s.b = p.b.At(p.BlockBegin(block), whole.col);
           s.b_tile = kernels.cols * kStep;
           s.b_k = p.b.row;
-          RunStrips(p, part, whole, s, a_strip, p.IsLast(block));
+          RunStrips(p, part, whole, s, a_strip, block);
         }
         if (rest.cols > 0) {
           p.PackB(block, rest.col, rest.cols, &s);
-          RunStrips(p, part, rest, s, a_strip, p.IsLast(block));
+          RunStrips(p, part, rest, s, a_strip, block);
         }
       }
     }
@@ -295,7 +283,7 @@ void ProductPacked(const Product& p, const GemmTile& tile) {
         part.col = tile.col + col;
         part.cols = std::min(width, tile.cols - col);
         p.PackB(block, part.col, part.cols, &s);
-        RunStrips(p, part, part, s, a_strip, p.IsLast(block));
+        RunStrips(p, part, part, s, a_strip, block);
       }
     }
   }
@@ -311,7 +299,7 @@ void ProductInPlace(const Product& p, const GemmTile& tile) {
     s.b = p.b.At(p.BlockBegin(block), tile.col);
     s.b_k = p.b.row;
     s.b_ends = true;
-    RunStrips(p, tile, tile, s, p.kernels.rows * kStep, p.IsLast(block));
+    RunStrips(p, tile, tile, s, p.kernels.rows * kStep, block);
   }
 }
 
@@ -421,7 +409,7 @@ void Multiply(const Product& p, const GemmTile& tile) {
       tile.rows <= kFewRows) {
     return ProductTurned(p, tile);
   }
-  if (p.ReadsA() || !p.SumsInC()) return ProductByColumns(p, tile);
+  if (p.ReadsA() || p.WidensA() || !p.SumsInC()) return ProductByColumns(p, tile);
   if (p.form == GemmForm::kFloats && p.MayReadInPlace(a) && Turned(a).RowsAreContiguous() &&
       p.MayReadInPlace(b) && b.RowsAreContiguous() && tile.rows <= kFewStrips * p.kernels.rows &&
       tile.cols <= p.kernels.cols) {

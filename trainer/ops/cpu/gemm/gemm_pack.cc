@@ -201,7 +201,36 @@ void PackPairs(const GemmMatrix& x, int64_t k, int64_t cols, int64_t width, floa
   }
 }
 
+template <typename T>
+void WidenAs(bool swap, const GemmMatrix& x, int64_t rows, int64_t k, float* to, int64_t next_row) {
+  for (int64_t r = 0; r < rows; ++r, to += next_row) {
+    const auto* const from = reinterpret_cast<const T*>(x.At(r, 0));
+    int64_t l = 0;
+    for (; l + 8 <= k; l += 8) {
+      const __m256 eight = Load8(from + l);
+      _mm256_storeu_ps(to + l, swap ? _mm256_permute_ps(eight, 0xb1) : eight);
+    }
+    if (swap && k % 2 != 0) to[k - 1] = 0;  // The last element's place is behind it.
+    for (; l < k; ++l) to[swap ? l ^ 1 : l] = static_cast<float>(from[l]);
+  }
+}
+
 }  // namespace
+
+void GemmWiden(GemmForm form, const GemmMatrix& x, int64_t rows, int64_t k, float* to,
+               int64_t next_row) {
+  const bool swap = form == GemmForm::kSwappedFloats;
+  switch (x.dtype) {
+    case DType::kFloat32:
+      return WidenAs<float>(swap, x, rows, k, to, next_row);
+    case DType::kBFloat16:
+      return WidenAs<BFloat16>(swap, x, rows, k, to, next_row);
+    case DType::kFloat16:
+      return WidenAs<Float16>(swap, x, rows, k, to, next_row);
+    default:
+      FSDP_CHECK(false) << "a factor of " << Name(x.dtype);
+  }
+}
 
 void GemmPack(GemmForm form, const GemmMatrix& x, int64_t k, int64_t cols, int64_t width,
               float* to) {

@@ -42,6 +42,11 @@ struct GemmMatrix {
 void GemmPack(GemmForm form, const GemmMatrix& x, int64_t k, int64_t cols, int64_t width,
               float* to);
 
+// Writes x[rows, k] as floats, row after row `next_row` floats apart, k in the form's order and
+// padded as it says. Rows of x are contiguous. Pairs have no floats.
+void GemmWiden(GemmForm form, const GemmMatrix& x, int64_t rows, int64_t k, float* to,
+               int64_t next_row);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TRAIN_TRAINER_OPS_CPU_GEMM_GEMM_PACK_H_

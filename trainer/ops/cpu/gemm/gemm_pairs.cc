@@ -2,12 +2,17 @@
 
 #include <xmmintrin.h>
 
+#include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <random>
+#include <vector>
 
 #include "trainer/ops/cpu/gemm/gemm_kernels.h"
+#include "trainer/ops/cpu/gemm/gemm_pack.h"
 #include "trainer/ops/cpu/isa.h"
 
 namespace fsdp {
@@ -54,6 +59,55 @@ bool GivesTheDefinition() {
   return true;
 }
 
+// A product of packed factors, whose elements are between 1 and 2 in either form.
+class Measured {
+ public:
+  // steps: of k.
+  Measured(const GemmKernels& kernels, int64_t steps, int64_t tiles)
+      : kernels_(kernels),
+        tile_(GemmTileSteps(steps, kernels.cols)),
+        a_(Elements(steps * kernels.rows)),
+        b_(Elements(tiles * tile_)),
+        c_(kernels.rows * tiles * kernels.cols),
+        strip_() {
+    strip_.a = reinterpret_cast<const char*>(a_.data());
+    strip_.a_row = kStep;
+    strip_.a_k = kernels.rows * kStep;
+    strip_.b = reinterpret_cast<const char*>(b_.data());
+    strip_.b_tile = tile_ * kStep;
+    strip_.b_k = kernels.cols * kStep;
+    strip_.c = c_.data();
+    strip_.c_row = strip_.cols = tiles * kernels.cols;
+    strip_.rows = kernels.rows;
+    strip_.k = steps;
+    strip_.alpha = 1;
+  }
+  Measured(const Measured&) = delete;
+  Measured& operator=(const Measured&) = delete;
+
+  double Seconds(int calls) const {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) kernels_.strip(strip_);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+ private:
+  static constexpr int64_t kStep = sizeof(uint32_t);
+
+  static std::vector<uint32_t> Elements(int64_t n) {
+    std::minstd_rand random(1);
+    std::vector<uint32_t> elements(n);
+    for (uint32_t& x : elements) x = (static_cast<uint32_t>(random()) & 0x007f007f) | 0x3f803f80;
+    return elements;
+  }
+
+  const GemmKernels& kernels_;
+  const int64_t tile_;
+  const std::vector<uint32_t> a_, b_;
+  std::vector<float> c_;
+  GemmStrip strip_;
+};
+
 }  // namespace
 
 float AddPair(float sum, uint32_t a, uint32_t b) {
@@ -62,8 +116,33 @@ float AddPair(float sum, uint32_t a, uint32_t b) {
   return std::fma(even(a), even(b), std::fma(odd(a), odd(b), sum));
 }
 
+bool HasPairs() {
+  static const bool has = UseAvx512Bf16() && GivesTheDefinition();
+  return has;
+}
+
+PairTimes MeasurePairs() {
+  constexpr int kRounds = 16, kCalls = 8;
+  constexpr int64_t kK = 512, kTiles = 2;
+  const Measured instruction(kGemmBf16, GemmSteps(GemmForm::kPairs, kK), kTiles);
+  const Measured floats(kGemmAvx512, GemmSteps(GemmForm::kSwappedFloats, kK), kTiles);
+  PairTimes best{instruction.Seconds(kCalls), floats.Seconds(kCalls)};
+  for (int round = 1; round < kRounds; ++round) {
+    best.instruction = std::min(best.instruction, instruction.Seconds(kCalls));
+    best.floats = std::min(best.floats, floats.Seconds(kCalls));
+  }
+  return best;
+}
+
+bool UsePairs(PairWay way, bool has_pairs, const std::function<PairTimes()>& measure) {
+  if (!has_pairs) return false;
+  if (way != PairWay::kFaster) return way == PairWay::kInstruction;
+  const PairTimes times = measure();
+  return times.instruction <= times.floats;
+}
+
 bool MultiplyPairs() {
-  static const bool use = UseAvx512Bf16() && GivesTheDefinition();
+  static const bool use = UsePairs(ThisIsa().pairs, HasPairs(), MeasurePairs);
   return use;
 }
 

@@ -13,10 +13,10 @@ struct GemmStrip {
   // Element [i, l] of A is at a + i a_row + l a_k; one of a_row and a_k is 4.
   const char* a;
   int64_t a_row, a_k;
-  // The begin of the next strip's A, which is prefetched meanwhile: rows of k steps, a_row apart.
-  // May be null.
+  // The begin of the next strip's A, which is prefetched meanwhile: rows of k elements of
+  // next_element bytes, next_row apart. May be null.
   const char* next;
-  int64_t next_rows;
+  int64_t next_rows, next_row, next_element;
   // Columns [j kCols, (j + 1) kCols) of B begin at b + j b_tile; row l of them is at + l b_k.
   // Elements beyond `cols` may be anything, but must be readable, unless b_ends: then none is read.
   // b_ends is for an A whose a_k is not 4.

@@ -145,14 +145,14 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
   constexpr int kLines = kRows * kCols / kLine;  // Lines of C.
   const int64_t steps = s.k / kLine;
   const int64_t lines_a_step = steps == 0 ? 0 : (kLines + steps - 1) / steps;
-  const int64_t rows_apart = (s.cols + kCols - 1) / kCols * s.a_row;
-  const char* next = s.next == nullptr ? nullptr : s.next + col / kCols * s.a_row;
-  const char* next_end = s.next == nullptr ? nullptr : s.next + s.next_rows * s.a_row;
+  const int64_t rows_apart = (s.cols + kCols - 1) / kCols * s.next_row;
+  const char* next = s.next == nullptr ? nullptr : s.next + col / kCols * s.next_row;
+  const char* next_end = s.next == nullptr ? nullptr : s.next + s.next_rows * s.next_row;
   float* c_row = s.c + col;
   int line = 0;
   for (int64_t l = 0; l < steps; ++l) {
     for (const char* row = next; row < next_end; row += rows_apart) {
-      __builtin_prefetch(row + l * kLine * 4, 0, 2);
+      __builtin_prefetch(row + l * kLine * s.next_element, 0, 2);
     }
     for (int64_t i = 0; i < lines_a_step && line < kLines; ++i, ++line) {
       __builtin_prefetch(c_row + line % (kCols / kLine) * kLine, 1);

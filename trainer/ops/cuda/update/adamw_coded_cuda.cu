@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     uint32_t words[4];
     DrawEight(element / kDrawChunk * 8 + lane % 8, rule.tensor, {key[0], key[1]}, words);
 #pragma unroll
-    for (int i = 0; i < kEight; ++i) p[i] = RoundByDraw(p[i], words[i / 2] >> i % 2 * 16 & 0xffffu);
+    for (int i = 0; i < kEight; ++i) p[i] = RoundByDraw(p[i], DrawOfEight(words, i));
   }
   Store<P>(p, at, t.quads, t.p);
   copy();

@@ -89,12 +89,35 @@ __device__ void ForDeviceFloat(DType dtype, const Function& f) {
   f(Is<__half>());
 }
 
-// The draws of the eight elements in block number `block` of a tensor, two to a word.
+// The draws of kind 0 of the eight elements in block number `block` of a tensor, two to a word.
 __device__ inline void DrawEight(uint64_t block, uint64_t tensor, const uint32_t (&key)[2],
                                  uint32_t (&words)[4]) {
   words[0] = static_cast<uint32_t>(block), words[1] = static_cast<uint32_t>(block >> 32);
   words[2] = static_cast<uint32_t>(tensor), words[3] = static_cast<uint32_t>(tensor >> 32);
   DevicePhilox<7>(words, key[0], key[1]);
+}
+
+// Those of kind kKind, from those of kind 0 (cpu/stochastic_rounding.h).
+template <int kKind>
+__device__ void DrawsOfKind(const uint32_t (&words)[4], uint32_t (&draws)[4]) {
+#pragma unroll
+  for (int half = 0; half < 4; half += 2) {  // The first quad's words, the second's.
+    const uint32_t first = words[2 - half], second = words[3 - half];  // The other quad's.
+    const uint32_t pairs[2] = {first ^ (first >> 16 | second << 16),
+                               second ^ (second >> 16 | first << 16)};
+#pragma unroll
+    for (int w = 0; w < 2; ++w) {
+      draws[half + w] = words[half + w];
+      if (kKind > 0) draws[half + w] ^= pairs[kKind == 1 ? w : 1 - w];
+    }
+  }
+}
+
+// The draw of element i of the eight.
+__device__ inline uint32_t DrawOfEight(const uint32_t (&draws)[4], int i) {
+  const uint32_t first = i / kQuad == 0 ? draws[0] : draws[2];
+  const uint32_t second = i / kQuad == 0 ? draws[1] : draws[3];
+  return (i % kQuad < 2 ? first : second) >> i % 2 * 16 & 0xffffu;
 }
 
 // Rounds to one of the two neighbours in bf16. A finite value beyond the largest becomes the
@@ -106,38 +129,38 @@ __device__ inline float RoundByDraw(float x, uint32_t draw) {
 }
 
 // Stores x, rounded to T, and returns the rounded values in x, with which the caller goes on.
-template <typename T>
-__device__ void KeepEight(float (&x)[kEight], uint64_t block, uint64_t tensor,
-                          const uint32_t (&key)[2], int64_t at, void* to) {
+// words: of DrawEight(), if T is not float.
+template <typename T, int kKind>
+__device__ void KeepEight(float (&x)[kEight], const uint32_t (&words)[4], int64_t at, void* to) {
   if constexpr (!std::is_same_v<T, float>) {
-    uint32_t words[4];
-    DrawEight(block, tensor, key, words);
+    uint32_t draws[4];
+    DrawsOfKind<kKind>(words, draws);
 #pragma unroll
-    for (int i = 0; i < kEight; ++i) x[i] = RoundByDraw(x[i], words[i / 2] >> i % 2 * 16 & 0xffffu);
+    for (int i = 0; i < kEight; ++i) x[i] = RoundByDraw(x[i], DrawOfEight(draws, i));
   }
   StoreEight<T>(x, at, to);
 }
 // The same for element i of the eight alone, which is at `at`.
-template <typename T>
-__device__ void KeepOne(float& x, uint64_t block, int i, uint64_t tensor, const uint32_t (&key)[2],
-                        int64_t at, void* to) {
+template <typename T, int kKind>
+__device__ void KeepOne(float& x, const uint32_t (&words)[4], int i, int64_t at, void* to) {
   if constexpr (!std::is_same_v<T, float>) {
-    uint32_t words[4];
-    DrawEight(block, tensor, key, words);
-    const uint32_t first = i / kQuad == 0 ? words[0] : words[2];
-    const uint32_t second = i / kQuad == 0 ? words[1] : words[3];
-    const uint32_t word = i % kQuad < 2 ? first : second;
-    x = RoundByDraw(x, word >> i % 2 * 16 & 0xffffu);
+    uint32_t draws[4];
+    DrawsOfKind<kKind>(words, draws);
+    x = RoundByDraw(x, DrawOfEight(draws, i));
   }
   static_cast<T*>(to)[at] = FromFloat<T>(x);
 }
 
+// Whether an update keeps something in bf16.
+template <typename Rule, typename P, typename S>
+inline constexpr bool kDraws =
+    !std::is_same_v<P, float> || (Rule::kStates > 0 && !std::is_same_v<S, float>);
+
 // Updates the eight elements from `at` on; their draws are of block number `block` of their tensor.
-// One access moves a quad of each tensor. keys: for p's draws and each state's.
+// One access moves a quad of each tensor.
 template <typename Rule, typename P, typename S>
 __device__ void UpdateEight(const UpdateAddresses& t, const typename Rule::Factors& factors,
-                            const uint32_t (&keys)[3][2], uint64_t block, uint64_t tensor,
-                            int64_t at) {
+                            const uint32_t (&key)[2], uint64_t block, uint64_t tensor, int64_t at) {
   float g[kEight], p[kEight], states[2][kEight] = {}, average[kEight];
   LoadEight<P>(t.p, at, p);
 #pragma unroll
@@ -148,11 +171,11 @@ __device__ void UpdateEight(const UpdateAddresses& t, const typename Rule::Facto
   for (int i = 0; i < kEight; ++i) {
     Rule::Update(factors, g[i], p[i], states[0][i], states[1][i]);
   }
-#pragma unroll
-  for (int s = 0; s < Rule::kStates; ++s) {
-    KeepEight<S>(states[s], block, tensor, keys[1 + s], at, t.states[s]);
-  }
-  KeepEight<P>(p, block, tensor, keys[0], at, t.p);
+  uint32_t words[4] = {};
+  if constexpr (kDraws<Rule, P, S>) DrawEight(block, tensor, key, words);
+  if constexpr (Rule::kStates > 0) KeepEight<S, 1>(states[0], words, at, t.states[0]);
+  if constexpr (Rule::kStates > 1) KeepEight<S, 2>(states[1], words, at, t.states[1]);
+  KeepEight<P, 0>(p, words, at, t.p);
   if (t.copy != nullptr) {
     ForDeviceFloat(t.copy_dtype,
                    [&](auto is) { StoreEight<typename decltype(is)::type>(p, at, t.copy); });
@@ -170,7 +193,7 @@ __device__ void UpdateEight(const UpdateAddresses& t, const typename Rule::Facto
 // cuts, and where quads are no single accesses.
 template <typename Rule, typename P, typename S>
 __device__ void UpdateOne(const UpdateAddresses& t, const typename Rule::Factors& factors,
-                          const uint32_t (&keys)[3][2], uint64_t block, int i, uint64_t tensor,
+                          const uint32_t (&key)[2], uint64_t block, int i, uint64_t tensor,
                           int64_t at) {
   float p = ToFloat(static_cast<const P*>(t.p)[at]), states[2] = {}, g;
 #pragma unroll
@@ -179,11 +202,11 @@ __device__ void UpdateOne(const UpdateAddresses& t, const typename Rule::Factors
     g = ToFloat(static_cast<const typename decltype(is)::type*>(t.g)[at]);
   });
   Rule::Update(factors, g, p, states[0], states[1]);
-#pragma unroll
-  for (int s = 0; s < Rule::kStates; ++s) {
-    KeepOne<S>(states[s], block, i, tensor, keys[1 + s], at, t.states[s]);
-  }
-  KeepOne<P>(p, block, i, tensor, keys[0], at, t.p);
+  uint32_t words[4] = {};
+  if constexpr (kDraws<Rule, P, S>) DrawEight(block, tensor, key, words);
+  if constexpr (Rule::kStates > 0) KeepOne<S, 1>(states[0], words, i, at, t.states[0]);
+  if constexpr (Rule::kStates > 1) KeepOne<S, 2>(states[1], words, i, at, t.states[1]);
+  KeepOne<P, 0>(p, words, i, at, t.p);
   if (t.copy != nullptr) {
     ForDeviceFloat(t.copy_dtype, [&](auto is) {
       using T = typename decltype(is)::type;
@@ -242,13 +265,12 @@ __global__ void __launch_bounds__(kUpdateThreads, kUpdateBlocks)
   const float c = *t.coefficient;
   if (!IsFinite(c)) return CopyOfSkipped<P>(t);
   __shared__ UpdateStretch<typename Rule::Factors> stretch;
-  __shared__ uint32_t keys[3][2];
-  if (threadIdx.x < 3) {
+  __shared__ uint32_t key[2];
+  if (kDraws<Rule, P, S> && threadIdx.x == 0) {
     const uint64_t update = t.factors->update;
-    uint32_t words[4] = {static_cast<uint32_t>(update), static_cast<uint32_t>(update >> 32),
-                         threadIdx.x, 0};
+    uint32_t words[4] = {static_cast<uint32_t>(update), static_cast<uint32_t>(update >> 32), 0, 0};
     DevicePhilox(words, static_cast<uint32_t>(t.seed), static_cast<uint32_t>(t.seed >> 32));
-    keys[threadIdx.x][0] = words[0], keys[threadIdx.x][1] = words[1];
+    key[0] = words[0], key[1] = words[1];
   }
   int64_t begin = blockIdx.x * kUpdateElements;
   const int64_t end = begin + kUpdateElements < t.n ? begin + kUpdateElements : t.n;
@@ -265,14 +287,14 @@ __global__ void __launch_bounds__(kUpdateThreads, kUpdateBlocks)
       const int64_t at = (chunk + b / 8) * kDrawChunk + b % 8 * kQuad - offset;
       const bool whole = at >= begin && PlaceOf(at, kEight - 1) < stop;
       if (whole && t.quads && offset % kQuad == 0) {
-        UpdateEight<Rule, P, S>(t, factors, keys, block, tensor, at);
+        UpdateEight<Rule, P, S>(t, factors, key, block, tensor, at);
         continue;
       }
 #pragma unroll 1
       for (int i = 0; i < kEight; ++i) {
         const int64_t place = PlaceOf(at, i);
         if (place < begin || place >= stop) continue;
-        UpdateOne<Rule, P, S>(t, factors, keys, block, i, tensor, place);
+        UpdateOne<Rule, P, S>(t, factors, key, block, i, tensor, place);
       }
     }
     begin = stop;
