@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 #include <numeric>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ std::string ProductsToJson(const StepProductsBench& bench, const std::vector<dou
                            .Add("n", p.n)
                            .Add("k", p.k)
                            .Add("dtype", Name(p.dtype))
+                           .Add("result", Name(p.result))
                            .Add("count", p.count)
                            .Add("flops", p.flops())
                            .Add("seconds", seconds[i])
@@ -105,8 +107,22 @@ void RunGemm(const GemmFlags& flags) {
     return all;
   };
   if (flags.ask) {
-    for (int rounds = 0; std::cin >> rounds && rounds > 0;) {
-      std::printf("%s\n", GemmToJson(bench, run(rounds)).Text().c_str());
+    std::string line;
+    while (std::getline(std::cin, line)) {
+      std::istringstream words(line);
+      int64_t rounds = 0, product = 0;
+      if (!(words >> rounds) || rounds < 1) return;
+      if (!(words >> product)) {
+        std::printf("%s\n", GemmToJson(bench, run(static_cast<int>(rounds))).Text().c_str());
+      } else if (product >= 0 && product < static_cast<int64_t>(bench.work().products.size())) {
+        std::vector<std::string> seconds;
+        for (int64_t i = 0; i < rounds; ++i)
+          seconds.push_back(JsonNumber(bench.Run(static_cast<size_t>(product))));
+        std::printf("%s\n", JsonObject().AddRaw("seconds", JsonArray(seconds)).Text().c_str());
+      } else {
+        throw ConfigError("bench gemm: there is no product " + std::to_string(product) +
+                          ", this step has " + std::to_string(bench.work().products.size()));
+      }
       std::fflush(stdout);
     }
     return;
@@ -138,7 +154,8 @@ Command GemmCommand() {
        FlagRules{.range = {1, 1 << 20}, .shows_default = true}},
       {"--json", &flags->json, "One JSON object"},
       {"--ask", &flags->ask,
-       "Read a number of rounds per line and answer each line with a JSON object",
+       "Read a number of rounds per line and answer each line with a JSON object. A second number "
+       "chooses one product, counted from 0 in the order of `parts`",
        FlagRules{.excludes = "--json"}},
   };
   command.run = [flags] { RunGemm(*flags); };
@@ -156,19 +173,33 @@ struct OpsFlags {
   OpBenchOptions options;
   std::string device = "auto", dtype = "fp32";
   int threads = 0;
-  bool json = false, list = false;
+  bool json = false, list = false, ask = false;
 };
 
-std::string OpToJson(const OpTime& op, const OpLimits& limits) {
+JsonObject OpToJson(const OpTime& op) {
   return JsonObject()
       .Add("name", op.name)
       .Add("flops", op.cost.flops)
       .Add("bytes", op.cost.bytes)
       .Add("seconds", op.seconds)
       .Add("gflops", op.cost.flops / op.seconds * 1e-9)
-      .Add("gb_per_s", op.cost.bytes / op.seconds * 1e-9)
-      .Add("share_of_limit", limits.Seconds(op.cost) / op.seconds)
-      .Text();
+      .Add("gb_per_s", op.cost.bytes / op.seconds * 1e-9);
+}
+
+std::string OpToJson(const OpTime& op, const OpLimits& limits) {
+  return OpToJson(op).Add("share_of_limit", limits.Seconds(op.cost) / op.seconds).Text();
+}
+
+void AnswerOps(const OpBenchOptions& options) {
+  const auto next = [] {
+    std::string line;
+    std::getline(std::cin, line);
+    return line;
+  };
+  AskOps(options, next, [](const OpTime& op) {
+    std::printf("%s\n", OpToJson(op).Text().c_str());
+    std::fflush(stdout);
+  });
 }
 
 std::string ShapesToJson(const OpShapes& shapes) {
@@ -210,6 +241,10 @@ void RunOps(const OpsFlags& flags) {
     options.attention = attention.backend;
     const FoundConvolutions convolutions = BenchedConvolutions(options);
     options.convolution = convolutions.backend;
+    if (flags.ask) {
+      AnswerOps(options);
+      return;
+    }
     const OpLimits limits = MeasureLimits(options);
     std::vector<std::string> ops;
     if (!flags.json) {
@@ -273,6 +308,9 @@ Command OpsCommand() {
       {"--only", &flags->options.only, "Only ops with this text in their names"},
       OwnKernelsFlag(&flags->options.own_kernels),
       {"--json", &flags->json, "One JSON object"},
+      {"--ask", &flags->ask,
+       "Read an op's name per line, call it, and answer each line with a JSON object",
+       FlagRules{.excludes = "--json"}},
       {"--list", &flags->list, "List the names of the ops and time nothing",
        FlagRules{.excludes = "--json"}},
   };

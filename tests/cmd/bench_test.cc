@@ -128,9 +128,42 @@ TEST(Bench, GemmAnswersARoundALine) {
     // 64 tokens: 6 FLOPs a weight of 12 h^2 a layer and of the head, and 6 h T a layer.
     EXPECT_EQ(flops, 64 * 6.0 * (2 * (12 * 24 * 24 + 24 * 16) + 101 * 24));
   }
+  const Result one = Bench("gemm --ask --threads 1 --config " + recipe, "2 1\n1\n3 0\n");
+  ASSERT_EQ(one.code, 0) << one.err;
+  std::istringstream answers(one.out);
+  for (const size_t rounds : {2, 1, 3}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(answers, line));
+    const json answer = json::parse(line);
+    EXPECT_EQ(answer["seconds"].size(), rounds);
+    EXPECT_EQ(answer.contains("parts"), rounds == 1) << line;
+  }
+  const Result none = Bench("gemm --ask --threads 1 --config " + recipe, "1 15\n");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_EQ(none.err, "bench gemm: there is no product 15, this step has 15\n");
   const Result table = Bench("gemm --rounds 1 --threads 1 --config " + recipe);
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("the products of a step"), std::string::npos) << table.out;
+}
+
+TEST(Bench, OpsAnswerANameALine) {
+  const std::string ops =
+      "ops --ask --seconds 0 --threads 1 --batch 1 --seq 4 --hidden 8 "
+      "--intermediate 16 --heads 2 --vocab 11 --only 'attention, '";
+  const Result result = Bench(ops, "attention, forward\nattention, backward\nattention, forward\n");
+  ASSERT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  for (const double products : {2, 5, 2}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line));
+    const json answer = json::parse(line);
+    // Products of 10 pairs below the diagonal, for two heads of 4.
+    EXPECT_EQ(answer["flops"], products * 2 * 10 * 2 * 4);
+    EXPECT_GT(answer["seconds"], 0);
+  }
+  const Result other = Bench(ops, "rope\n");
+  EXPECT_EQ(other.code, 2);
+  EXPECT_EQ(other.err, "bench ops: there is no op `rope`\n");
 }
 
 TEST(Bench, MistakesExitWith2) {
@@ -148,6 +181,7 @@ TEST(Bench, MistakesExitWith2) {
                                       "comm --dtype int32",
                                       "comm --sizes x",
                                       "comm --ask --json",
+                                      "ops --ask --json",
                                       "gemm",
                                       "gemm --config /nonexistent.yaml",
                                       "ops --device gpu",

@@ -16,6 +16,7 @@ import host_adamw  # noqa: E402
 import model_curves  # noqa: E402
 import options  # noqa: E402
 import predict  # noqa: E402
+import products  # noqa: E402
 import regnet  # noqa: E402
 import spans  # noqa: E402
 import step  # noqa: E402
@@ -134,6 +135,61 @@ class Collectives(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             comm.print_table(groups, rows)
         self.assertIn("bf16 / fp32", out.getvalue())
+
+
+class Products(unittest.TestCase):
+    @staticmethod
+    def piece(name, flops=1e9, ours=1.0, theirs=2.0, log=None):
+        def turn(side, seconds):
+            if log is not None:
+                log.append(side[0] + name[0])
+            return seconds
+
+        group = products.group_of(name)
+        if name.startswith("attention"):
+            group = name
+        return products.Piece(name, group, "", flops, lambda: turn("ours", ours),
+                              lambda: turn("theirs", theirs))
+
+    def test_neighbours_change_places_every_round(self):
+        log = []
+        pieces = [self.piece("a, dx", log=log), self.piece("b, dw", log=log)]
+        times = products.measure(pieces, 2, progress=False)
+        self.assertEqual(log, ["oa", "ta", "ob", "tb", "ta", "oa", "tb", "ob"])
+        self.assertEqual(times[1], {"ours": [1.0, 1.0], "theirs": [2.0, 2.0]})
+
+    def test_pytorch_has_the_same_product(self):
+        part = {"name": "linear 768 to 2304, forward", "m": 8, "n": 2304, "k": 768, "dtype": "bf16",
+                "count": 12}
+        task = {"m": 8, "n": 2304, "k": 768, "dtype": "bf16", "count": 12}
+        self.assertEqual(products.task_of(part), {"kind": "forward", **task})
+        part.update(name="linear 768 to 2304, dx", n=768, k=2304)
+        self.assertEqual(products.task_of(part), {"kind": "dx", **task, "n": 768, "k": 2304})
+        # Ours lies [in, out] in GPT-2, PyTorch's [out, in].
+        for m, n in ((768, 2304), (2304, 768)):
+            part.update(name="linear 768 to 2304, dw", m=m, n=n, k=8)
+            self.assertEqual(products.task_of(part), {"kind": "dw", **task, "m": 2304, "n": 768, "k": 8})
+        part.update(name="head, logits", m=4, n=99, k=768)
+        self.assertEqual(products.task_of(part), {"kind": "forward", **task, "m": 4, "n": 99})
+        part.update(name="head, dw", m=99, n=768, k=4)
+        self.assertEqual(products.task_of(part), {"kind": "dw", **task, "m": 99, "n": 768, "k": 4})
+
+    def test_a_group_is_the_sum_of_its_pieces(self):
+        pieces = [self.piece("linear 1 to 2, forward", ours=1.0, theirs=1.0),
+                  self.piece("linear 2 to 1, forward", ours=1.0, theirs=3.0, flops=3e9),
+                  self.piece("head, logits", ours=2.0, theirs=1.0),
+                  self.piece("attention, backward", ours=1.0, theirs=3.0)]
+        rows, sums = products.summarise(pieces, products.measure(pieces, 3, progress=False))
+        self.assertEqual([row["ratio"]["median"] for row in rows], [1.0, 3.0, 0.5, 3.0])
+        found = {row["name"]: row["ratio"]["median"] for row in sums}
+        self.assertEqual(found, {"forward": 2.0, "head": 0.5, "all products": 5 / 4,
+                                 "attention, backward": 3.0})
+        self.assertEqual(sums[0]["flops"], 4e9)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            products.print_table(rows + sums, True)
+        lines = out.getvalue().splitlines()
+        self.assertEqual([line.split()[0] for line in lines if line.endswith("missed")],
+                         ["head,", "attention,", "head", "attention,"])
 
 
 class Adams:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -135,21 +136,58 @@ OpLimits MeasureLimits(const OpBenchOptions& options) {
   return limits;
 }
 
+namespace {
+
+// An op with its tensors, on a device of its own.
+class HeldOp {
+ public:
+  HeldOp(const OpBenchOptions& options, const OpCase& op)
+      : options_(options),
+        device_(DeviceOf(options)),
+        tensors_(*device_, options.dtype),
+        stream_(device_->CreateStream("bench", options.threads)),
+        time_{op.name, CostOf(options, op), 0} {
+    if (!options.own_kernels) library_.emplace(*device_, *stream_);
+    call_ = op.make(tensors_);
+  }
+
+  OpTime Measure() {
+    time_.seconds = FastestCall(options_, *device_, *stream_, call_);
+    return time_;
+  }
+
+ private:
+  const OpBenchOptions& options_;
+  const std::unique_ptr<Device> device_;
+  BenchTensors tensors_;
+  std::optional<BenchLibrary> library_;
+  const std::unique_ptr<Stream> stream_;  // Behind what its work reads.
+  OpCase::Call call_;
+  OpTime time_;
+};
+
+}  // namespace
+
 std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
                                const std::function<void(const OpTime&)>& measured) {
   std::vector<OpTime> times;
   for (const OpCase& op : Selected(options)) {
-    const std::unique_ptr<Device> device = DeviceOf(options);
-    BenchTensors tensors(*device, options.dtype);
-    std::optional<BenchLibrary> library;
-    const auto stream = device->CreateStream("bench", options.threads);
-    if (!options.own_kernels) library.emplace(*device, *stream);
-    OpTime time{op.name, CostOf(options, op), 0};
-    time.seconds = FastestCall(options, *device, *stream, op.make(tensors));
-    if (measured) measured(time);
-    times.push_back(std::move(time));
+    times.push_back(HeldOp(options, op).Measure());
+    if (measured) measured(times.back());
   }
   return times;
+}
+
+void AskOps(const OpBenchOptions& options, const std::function<std::string()>& next,
+            const std::function<void(const OpTime&)>& measured) {
+  const std::vector<OpCase> ops = Selected(options);
+  std::map<std::string, HeldOp> held;
+  for (std::string name = next(); !name.empty(); name = next()) {
+    const auto op =
+        std::find_if(ops.begin(), ops.end(), [&](const OpCase& o) { return o.name == name; });
+    if (op == ops.end()) throw std::invalid_argument("[bench ops] there is no op `" + name + "`");
+    measured(held.try_emplace(name, options, *op).first->second.Measure());
+  }
 }
 
 namespace {

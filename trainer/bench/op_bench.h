@@ -73,6 +73,13 @@ OpLimits MeasureLimits(const OpBenchOptions& options);
 std::vector<OpTime> MeasureOps(const OpBenchOptions& options,
                                const std::function<void(const OpTime&)>& measured);
 
+// Calls the ops that `next` names, one at a time until it returns "": each for options.seconds as
+// above. The tensors of an op are kept from its first turn to the end, so that a turn costs no
+// allocation. Blocks. Throws as MeasureOps(), and std::invalid_argument where there is no such op
+// among those that are asked for.
+void AskOps(const OpBenchOptions& options, const std::function<std::string()>& next,
+            const std::function<void(const OpTime&)>& measured);
+
 // The sum over the operations that one call enqueues. Throws std::invalid_argument where there is
 // no such op.
 OpCost CostOfOp(const OpBenchOptions& options, const std::string& name);

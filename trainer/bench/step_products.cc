@@ -18,7 +18,7 @@ namespace {
 void Add(std::vector<StepProduct>& products, StepProduct product) {
   for (StepProduct& p : products) {
     if (p.name == product.name && p.m == product.m && p.n == product.n && p.k == product.k &&
-        p.dtype == product.dtype) {
+        p.dtype == product.dtype && p.result == product.result) {
       p.count += product.count;
       return;
     }
@@ -58,8 +58,11 @@ StepWork StepWorkOf(const ResolvedRun& run) {
         groups.push_back(group);
         products.emplace_back();
       }
+      // The head's logits are fp32 on a CPU (ops/head_loss.h).
+      const bool logits = group == "head" && !p.a_transposed && p.b_transposed;
+      const bool fp32 = logits && run.target.device == DeviceType::kCpu;
       Add(products[at], {group + ", " + p.name, p.m, p.n, p.k, p.a_transposed, p.b_transposed,
-                         p.adds, p.count, p.dtype});
+                         p.adds, p.count, p.dtype, fp32 ? DType::kFloat32 : p.result});
     }
   };
   ObserveStep(model, run.options, run.place.world, run.target.device, see);
@@ -84,16 +87,16 @@ StepProductsBench::StepProductsBench(StepWork work, int threads, DeviceType devi
                         .a_transposed = p.a_transposed,
                         .b_transposed = p.b_transposed,
                         .dtype = p.dtype,
-                        .result = p.dtype});
+                        .result = p.result});
     }
     library_.emplace(*device_, *stream_, shapes);
   }
   int64_t a = 0, b = 0, c = 0;
   for (const StepProduct& p : work_.products) {
-    const int64_t halves = SizeOf(p.dtype) / SizeOf(DType::kBFloat16);
+    const int64_t half = SizeOf(DType::kBFloat16), halves = SizeOf(p.dtype) / half;
     a = std::max(a, p.m * p.k * halves);
     b = std::max(b, p.k * p.n * halves);
-    c = std::max(c, p.m * p.n * halves);
+    c = std::max(c, p.m * p.n * std::max(halves, SizeOf(p.result) / half));
   }
   // As fp32, two of them are a number near the second.
   a_ = tensors_.Values({a});
@@ -109,18 +112,20 @@ View StepProductsBench::Part(const View& operand, DType dtype, const Shape& shap
 }
 
 void StepProductsBench::Multiply(const StepProduct& p) {
-  const View c = Part(c_, p.dtype, {p.m, p.n}), d = Part(d_, p.dtype, {p.m, p.n});
+  const View c = Part(c_, p.result, {p.m, p.n});
   if (p.a_transposed) {  // The gradient of a weight.
     FSDP_CHECK(p.adds && !p.b_transposed) << p.name;
     const View x = Part(a_, p.dtype, {p.k, p.m}), dy = Part(b_, p.dtype, {p.k, p.n});
-    LinearBackward(*stream_, x, d, WeightLayout::kInOut, dy, std::nullopt, c, std::nullopt);
+    const View w = Part(d_, p.dtype, {p.m, p.n});
+    LinearBackward(*stream_, x, w, WeightLayout::kInOut, dy, std::nullopt, c, std::nullopt);
     return;
   }
   const View x = Part(a_, p.dtype, {p.m, p.k});
   const View w = Part(b_, p.dtype, p.b_transposed ? Shape{p.n, p.k} : Shape{p.k, p.n});
   const auto layout = p.b_transposed ? WeightLayout::kOutIn : WeightLayout::kInOut;
   if (p.adds) {
-    LinearResidualForward(*stream_, x, w, layout, std::nullopt, d, c);
+    const View residual = Part(d_, p.result, {p.m, p.n});
+    LinearResidualForward(*stream_, x, w, layout, std::nullopt, residual, c);
   } else {
     LinearForward(*stream_, x, w, layout, std::nullopt, c);
   }
@@ -128,14 +133,18 @@ void StepProductsBench::Multiply(const StepProduct& p) {
 
 std::vector<double> StepProductsBench::Run() {
   std::vector<double> seconds;
-  for (const StepProduct& p : work_.products) {
-    const EventPtr begin = stream_->RecordTime();
-    for (int64_t i = 0; i < p.count; ++i) Multiply(p);
-    const EventPtr end = stream_->RecordTime();
-    end->Synchronize();
-    seconds.push_back(end->Time() - begin->Time());
-  }
+  for (size_t i = 0; i < work_.products.size(); ++i) seconds.push_back(Run(i));
   return seconds;
+}
+
+double StepProductsBench::Run(size_t product) {
+  FSDP_CHECK_LT(product, work_.products.size());
+  const StepProduct& p = work_.products[product];
+  const EventPtr begin = stream_->RecordTime();
+  for (int64_t i = 0; i < p.count; ++i) Multiply(p);
+  const EventPtr end = stream_->RecordTime();
+  end->Synchronize();
+  return end->Time() - begin->Time();
 }
 
 double StepProductsBench::StepSeconds(const std::vector<double>& seconds) const {

@@ -2,6 +2,7 @@
 #ifndef FSDP_TRAIN_TRAINER_BENCH_STEP_PRODUCTS_H_
 #define FSDP_TRAIN_TRAINER_BENCH_STEP_PRODUCTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,8 +25,9 @@ struct StepProduct {
   int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false, b_transposed = false;
   bool adds = false;
-  int64_t count = 0;              // Calls in a step.
-  DType dtype = DType::kFloat32;  // A's and B's.
+  int64_t count = 0;               // Calls in a step.
+  DType dtype = DType::kFloat32;   // A's and B's.
+  DType result = DType::kFloat32;  // C's.
 
   double flops() const { return 2.0 * m * n * k * count; }  // Those of all calls.
 };
@@ -50,6 +52,8 @@ class StepProductsBench {
 
   // Seconds of all calls of each product, once through a step, by the device's clock. Blocks.
   std::vector<double> Run();
+  // Seconds of all calls of the product with this index, below work().products.size(). Blocks.
+  double Run(size_t product);
 
   // The time of a step by `seconds` of Run(): their sum, and attention at the rate they reach.
   double StepSeconds(const std::vector<double>& seconds) const;

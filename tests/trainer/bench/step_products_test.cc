@@ -96,6 +96,19 @@ TEST(StepProducts, HaveTheShapesOfTheOps) {
   EXPECT_EQ(Find(llama, "head, logits").n, 101);
 }
 
+// In bf16 the head's logits are fp32, and gradients as the run adds them up.
+TEST(StepProducts, HaveTheResultsOfTheOps) {
+  const StepWork work =
+      StepWorkOf(Parse(kGpt2, {"fsdp.mixed_precision.param_dtype=bf16"}), /*world=*/1);
+  for (const StepProduct& p : work.products) {
+    EXPECT_EQ(p.dtype, DType::kBFloat16) << p.name;
+    const bool fp32 = p.name == "head, logits" || p.name.ends_with("dw");
+    EXPECT_EQ(p.result, fp32 ? DType::kFloat32 : DType::kBFloat16) << p.name;
+  }
+  StepProductsBench bench(work, /*threads=*/2);
+  for (size_t i = 0; i < work.products.size(); ++i) EXPECT_GT(bench.Run(i), 0);
+}
+
 TEST(StepProducts, AreOneRanksShare) {
   const double one = ProductFlops(StepWorkOf(Parse(kGpt2), 1));
   EXPECT_EQ(ProductFlops(StepWorkOf(Parse(kGpt2), 4)), one / 4);
