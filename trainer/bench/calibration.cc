@@ -240,6 +240,7 @@ Hardware HardwareOf(const Measurements& measured, const std::string& source) {
   Hardware& to = file.hardware;
   to.name = measured.name;
   to.device = measured.device;
+  to.kernels = measured.kernels;
   file.Set(to.memory, measured.memory, "memory");
   file.Set(to.host_memory, measured.host_memory, "host_memory");
   file.Set(to.cores, measured.cores, "cores");
@@ -295,6 +296,17 @@ void SetDevice(const JsonValue& file, const std::string& name, Measurements& mea
   }
   measured.name = name;
   measured.device = device;
+  const auto kernels = file.Find("kernels");
+  if (!kernels || device != Hardware::Device::kCpu) return;
+  const std::string kind = kernels->Text();
+  const std::vector<std::string>& kinds = KindsOfKernels();
+  if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+    kernels->Refuse("is no kind of kernels");
+  }
+  if (measured.kernels && *measured.kernels != kind) {
+    file.Refuse("is of " + kind + " kernels, and what was read before of " + *measured.kernels);
+  }
+  measured.kernels = kind;
 }
 
 // bench gemm.

@@ -37,6 +37,7 @@ struct TimedWork {
 struct Measurements {
   std::string name;  // As the driver calls the device.
   Hardware::Device device = Hardware::Device::kCpu;
+  std::optional<std::string> kernels;  // A CPU's kind of kernels, as `devices` says it.
   std::optional<int64_t> memory, host_memory, cores;
   std::vector<TimedWork> products, ops;
   std::vector<double> copies;  // Bytes a second, read and written: the fastest counts.
@@ -60,7 +61,8 @@ Hardware HardwareOf(const Measurements& measured, const std::string& source);
 // but neither op_terms nor op_sides, for which the shapes of products are needed.
 
 // Adds the file's measurements. Throws ConfigError, with the path, where the file cannot be read or
-// is no such result, and where it is of another device than `measured` already has.
+// is no such result, and where it is of another device, or of another kind of kernels, than
+// `measured` already has.
 void AddMeasurements(const std::string& path, Measurements& measured);
 
 }  // namespace fsdp

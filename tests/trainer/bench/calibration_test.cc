@@ -25,6 +25,7 @@ constexpr char kSamples[] = "tests/trainer/bench/testdata/";
 Measurements Some() {
   Measurements measured;
   measured.name = "a machine";
+  measured.kernels = "avx512";
   measured.memory = 1000;
   measured.cores = 4;
   measured.products = {{.multiplies = true, .flops = 30, .seconds = 1},
@@ -48,6 +49,7 @@ Measurements Some() {
 
 TEST(Calibration, RatesAreOfAllFlopsAndBytesOverAllSeconds) {
   const Hardware machine = HardwareOf(Some(), kSource);
+  EXPECT_EQ(machine.kernels, "avx512");
   EXPECT_EQ(machine.fp32_flops, 10);
   EXPECT_EQ(machine.bf16_flops, 7);
   EXPECT_FALSE(machine.fp16_flops.has_value());
@@ -298,6 +300,29 @@ TEST(CalibrationFiles, ReadsTheKit) {
   EXPECT_EQ(machine.copy_bytes_per_s, 2e12);
   EXPECT_EQ(machine.op_bytes_per_s.at("rope, bf16"), 1e9 / 2e-3);
   EXPECT_FALSE(machine.network.has_value());
+}
+
+// A CPU's results name their kind of kernels, and no two kinds go into one file.
+TEST(CalibrationFiles, AreOfOneKindOfKernels) {
+  const std::string path = ::testing::TempDir() + "/kinds.json";
+  const auto write = [&](const std::string& device) {
+    std::ofstream(path) << "{" + device + R"("dtype": "fp32", "copy_gb_per_s": 1, "ops": []})";
+  };
+  Measurements measured;
+  write(R"("device": "cpu", )");  // By an older program.
+  AddMeasurements(path, measured);
+  EXPECT_EQ(measured.kernels, std::nullopt);
+  write(R"("device": "cpu", "kernels": "amx", )");
+  AddMeasurements(path, measured);
+  AddMeasurements(path, measured);
+  EXPECT_EQ(HardwareOf(measured, kSource).kernels, "amx");
+  const auto why = [&] {
+    return testing::ErrorOf<ConfigError>([&] { AddMeasurements(path, measured); });
+  };
+  write(R"("device": "cpu", "kernels": "avx2", )");
+  EXPECT_THAT(why(), HasSubstr("is of avx2 kernels, and what was read before of amx"));
+  write(R"("device": "cpu", "kernels": "axm", )");
+  EXPECT_THAT(why(), HasSubstr("kernels: is no kind of kernels"));
 }
 
 std::string WhyNot(const std::string& text) {
