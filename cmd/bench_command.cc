@@ -18,6 +18,7 @@
 #include "trainer/loop/place.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/loop/setup.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
 
@@ -265,11 +266,12 @@ void RunOps(const OpsFlags& flags) {
       }
     });
     if (flags.json) {
+      JsonObject object;
+      object.Add("device", device.name);
+      if (device.type == DeviceType::kCpu) object.Add("kernels", ThisIsa().name);
       std::printf(
           "%s\n",
-          JsonObject()
-              .Add("device", device.name)
-              .Add("dtype", flags.dtype)
+          object.Add("dtype", flags.dtype)
               .Add("threads", options.threads)
               .AddRaw("shapes", ShapesToJson(options.shapes))
               .Add("attention", attention.name.empty() ? "own kernels" : attention.name)

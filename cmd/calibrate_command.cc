@@ -19,6 +19,7 @@
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/runtime/choose_device.h"
@@ -65,6 +66,7 @@ Measurements MeasureHere(const Flags& flags, const ChosenDevice& device) {
   } else {
     measured.name = host.processor +
                     (host.cores == 1 ? ", 1 core" : ", " + std::to_string(host.cores) + " cores");
+    measured.kernels = ThisIsa().name;
     measured.memory = host.memory;
     measured.cores = host.cores;
     options.ranks = static_cast<int>(std::clamp<int64_t>(host.cores, 2, 8));
@@ -85,6 +87,10 @@ void AddOverheads(const Flags& flags, Measurements& measured) {
   }
   const HostInfo host = DescribeHost();
   const bool on_gpu = device.type == DeviceType::kCuda;
+  if (!on_gpu && measured.kernels.value_or(ThisIsa().name) != ThisIsa().name) {
+    throw ConfigError("calibrate: --overheads measures " + ThisIsa().name +
+                      " kernels, and --from is of " + *measured.kernels);
+  }
   measured.name = device.name;
   measured.device = on_gpu ? Hardware::Device::kCuda : Hardware::Device::kCpu;
   measured.host_memory = host.memory;

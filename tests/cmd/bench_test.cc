@@ -187,6 +187,7 @@ TEST(Bench, MistakesExitWith2) {
                                       "ops --device gpu",
                                       "ops --dtype int32",
                                       "floor",
+                                      "floor --device cpu",
                                       "floor --hardware /nonexistent.yaml"}) {
     const Result result = Bench(arguments);
     EXPECT_EQ(result.code, 2) << arguments;
@@ -242,6 +243,46 @@ TEST(Bench, FloorOfAStep) {
   const Result halves = Bench(flags + " --set fsdp.mixed_precision.param_dtype=bf16");
   EXPECT_EQ(halves.code, 2);
   EXPECT_NE(halves.err.find("a GPU has no bf16_flops"), std::string::npos) << halves.err;
+}
+
+// A CPU's file gives the floor of a CPU, without what a GPU launches.
+TEST(Bench, FloorOfACpu) {
+  const std::string recipe = Path("recipe.yaml"), machine = Path("machine.yaml");
+  std::ofstream(recipe) << "model: {family: gpt2, hidden_size: 24, num_hidden_layers: 2,\n"
+                           "  num_attention_heads: 2, vocab_size: 101}\n"
+                           "data: {train: {source: synthetic}, seq_len: 16}\n"
+                           "train: {micro_batch_size: 2, global_batch_size: 4}\n"
+                           "fsdp: {mixed_precision: {param_dtype: bf16}}\n";
+  std::ofstream(machine)
+      << "{name: a CPU, device: cpu, kernels: amx_emulated, bf16_flops: 1.0e+9,\n"
+         " attention_forward_flops: 1.0e+9, attention_backward_flops: 1.0e+9,\n"
+         " copy_bytes_per_s: 1.0e+18, sources: {bf16_flops: 'assumed: a',\n"
+         " attention_forward_flops: 'assumed: a', attention_backward_flops: 'assumed: a',\n"
+         " copy_bytes_per_s: 'assumed: a'}}\n";
+  const std::string flags = "floor --device cpu --config " + recipe + " --hardware " + machine;
+  const Result object = Bench(flags + " --json");
+  ASSERT_EQ(object.code, 0) << object.err;
+  const json floor = json::parse(object.out);
+  EXPECT_EQ(floor["cpu_kernels"], "amx_emulated");
+  EXPECT_EQ(floor["kernels"], 0);
+  // 64 tokens, 6 FLOPs a weight of two layers and of the head. Attention has two products of half
+  // of the pairs forward and five on the way back.
+  const double flops = 64 * 6.0 * (2 * 12 * 24 * 24 + 101 * 24);
+  const double attention = 2 * (2 + 5) * 64 * 24 * 17 / 2.0 * 2;
+  EXPECT_NEAR(floor["seconds"].get<double>(), (flops + attention) / 1e9, 1e-9);
+  EXPECT_NE(object.err.find("note: the rates of a CPU are those of amx_emulated kernels"),
+            std::string::npos)
+      << object.err;
+  const Result table = Bench(flags);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_EQ(table.out.rfind("a CPU, kernels amx_emulated, 1 rank, 64 tokens a step\n", 0), 0u)
+      << table.out;
+  EXPECT_EQ(table.out.find("launches"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("\nat the floor "), std::string::npos) << table.out;
+  const Result other = Bench("floor --device cuda --config " + recipe + " --hardware " + machine);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_EQ(other.err, "bench floor: --device cuda, and " + machine +
+                           " describes a machine whose device is cpu\n");
 }
 
 TEST(Bench, HelpNamesEveryBench) {

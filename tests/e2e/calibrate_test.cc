@@ -19,6 +19,9 @@ TEST(Calibrate, WritesAFileThatAStepIsSimulatedWith) {
   EXPECT_EQ(made.code, 0) << made.Text();
   EXPECT_TRUE(Has(made.err, "calibrate: products and operations in bf16, round 1 of 1\n"));
   EXPECT_TRUE(made.out.starts_with(file + ": ")) << made.out;
+  const std::string line = Call({"devices"}).out;
+  const std::string kind = line.substr(0, line.find('\n')).substr(line.find(", kernels ") + 10);
+  EXPECT_TRUE(Has(ReadFile(file), "\nkernels: " + kind + "\n")) << kind << "\n" << ReadFile(file);
   for (const char* dtype : {"fp32", "bf16"}) {
     const Outcome said = Call({"simulate", "--config", job.recipe(), "--set",
                                std::string("fsdp.mixed_precision.param_dtype=") + dtype,
@@ -27,6 +30,39 @@ TEST(Calibrate, WritesAFileThatAStepIsSimulatedWith) {
     const Json step = Json::parse(said.out);
     EXPECT_GT(step["step_time_s"].get<double>(), 0);
     EXPECT_GT(step["floor_s"].get<double>(), 0);
+    EXPECT_GE(step["step_time_s"].get<double>(), step["floor_s"].get<double>());
+    EXPECT_FALSE(Has(said.err, "kernels")) << said.err;
+  }
+}
+
+// Whatever reads the file says that this process would take another time, where it would.
+TEST(Calibrate, AFileOfOtherKernelsIsNamed) {
+  Job job;
+  TempDir directory;
+  const std::string file = directory / "here.yaml";
+  EXPECT_EQ(Call({"calibrate", "--small", "--rounds", "1", "--device", "cpu", "--out", file}).code,
+            0);
+  const Variables other = {{"FSDP_TRAIN_ISA", "amx_emulated"}};
+  const Strings more[] = {{"simulate", "--world-size", "1"},
+                          {"simulate", "--world-size", "1", "--sweep", "world_size=1,2"},
+                          {"plan", "--world-size", "1", "--json"},
+                          {"plan", "--world-size", "1", "--search"},
+                          {"bench", "floor"}};
+  for (const Strings& command : more) {
+    for (const std::string dtype : {"bf16", "fp32"}) {
+      Strings call = command;
+      for (const std::string& word :
+           {std::string("--config"), job.recipe(), std::string("--set"),
+            "fsdp.mixed_precision.param_dtype=" + dtype, std::string("--hardware"), file}) {
+        call.push_back(word);
+      }
+      const Outcome outcome = Call(call, other);
+      EXPECT_EQ(outcome.code, 0) << outcome.Text();
+      const std::string text = outcome.err + outcome.out;
+      const size_t note = text.find(" kernels, and this process has amx_emulated: a step in bf16");
+      EXPECT_EQ(note != std::string::npos, dtype == "bf16") << outcome.Text();
+      EXPECT_FALSE(Has(text.substr(note + 1), " kernels, and this process has")) << "said twice";
+    }
   }
 }
 
@@ -70,6 +106,7 @@ TEST(Calibrate, TakesMeasurementsOfThisProgram) {
   EXPECT_EQ(made.code, 0) << made.Text();
   const std::string text = ReadFile(file);
   EXPECT_TRUE(Has(text, "name: cpu\n")) << text;
+  EXPECT_TRUE(Has(text, "kernels: " + Json::parse(ops.out)["kernels"].get<std::string>() + "\n"));
   EXPECT_TRUE(Has(text, "\"head_loss_forward_backward, fp32\": ")) << text;
   EXPECT_TRUE(Has(text, "calibrate: from ")) << text;
   EXPECT_FALSE(Has(text, "launch_s")) << text;

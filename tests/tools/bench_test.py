@@ -375,8 +375,8 @@ class Options(unittest.TestCase):
 
 class Predict(unittest.TestCase):
     def rows(self, *errors, wrong=()):
-        return [{"name": "a", "world": 1, "predicted_s": 1.0, "measured_s": 1.0, "slowest_s": 2.0,
-                 "error": error, "wrong": list(wrong)} for error in errors]
+        return [{"name": "a", "world": 1, "floor_s": 0.5, "predicted_s": 1.0, "measured_s": 1.0,
+                 "slowest_s": 2.0, "error": error, "wrong": list(wrong)} for error in errors]
 
     def test_the_verdict_is_of_median_worst_and_bytes(self):
         self.assertTrue(predict.verdict(self.rows(0.05, -0.09, 0.2))[1])
@@ -384,6 +384,18 @@ class Predict(unittest.TestCase):
         self.assertFalse(predict.verdict(self.rows(0.01, -0.21, 0.0))[1])
         self.assertFalse(predict.verdict(self.rows(0.0, wrong=["memory: 1 planned, 2 used"]))[1])
         self.assertIn("memory: 1 planned", predict.table(self.rows(0.0, wrong=["memory: 1 planned"]))[1])
+
+    def test_named_recipes_take_the_place_of_the_eight(self):
+        written = types.SimpleNamespace(write=lambda name, world, content, steps: (name, steps))
+        self.assertEqual([(world, path) for world, path, _ in
+                          predict.recipes_of(written, [], [], 5).values()],
+                         [(world, (name, 5)) for name, world, _ in predict.RECIPES])
+        found = predict.recipes_of(written, [predict.pathlib.Path("/a/b.yaml")], ["x.y=1"], 7)
+        self.assertEqual(list(found), ["b, x.y=1"])
+        world, path, flags = found["b, x.y=1"]
+        self.assertEqual((world, str(path), flags[:2]), (1, "/a/b.yaml", ["--set", "x.y=1"]))
+        self.assertIn("train.steps=7", flags)
+        self.assertEqual(flags[::2], ["--set"] * (len(flags) // 2))
 
     def test_bytes_have_to_be_equal(self):
         said = {"communication": {"all_gather_bytes": 8, "exposed_s": 0.1},

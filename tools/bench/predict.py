@@ -11,6 +11,9 @@ turns and several times. The time of a run is the median of its steps after the 
 of a recipe the fastest counts, for others on the machine only slow it down, and the slowest is shown beside
 it. Bytes on the wire and the memory that is planned have to be the run's to the byte.
 
+With --recipe the recipes that it names take the place of the eight, on one rank, with --set for all of
+them.
+
 The verdict: a median error below 10 %, none above 20 %. With --search a dozen configurations of one recipe
 are run, too, and what `fsdp-train plan --search` proposes has to be within 5 % of the fastest.
 """
@@ -153,32 +156,51 @@ def by_turns(rounds, names, measure):
     return times
 
 
-def compare(program, machine, rounds, steps):
-    recipes = {name: (world, program.write(name, world, content, steps))
-               for name, world, content in RECIPES}
-    said = {name: program.predict(path, world, machine) for name, (world, path) in recipes.items()}
+def settings_of(overrides, steps, threads):
+    """Flags that make a whole recipe one that runs `steps` steps and leaves nothing but records."""
+    whole = [*overrides, f"run.threads={threads}", f"train.steps={steps}", "train.epochs=null",
+             "schedule.name=constant", "schedule.warmup_steps=0", "checkpoint.every=null", "eval.every=0",
+             "log.every=1", "log.tensorboard=false", "log.trace_steps=[]"]
+    return [word for setting in whole for word in ("--set", setting)]
+
+
+def recipes_of(program, files, overrides, steps):
+    """Name -> world, path and flags."""
+    if not files:
+        return {name: (world, program.write(name, world, content, steps), ())
+                for name, world, content in RECIPES}
+    settings = settings_of(overrides, steps, len(os.sched_getaffinity(0)))
+    return {", ".join([path.stem, *overrides]): (1, path.absolute(), settings) for path in files}
+
+
+def compare(program, machine, rounds, recipes):
+    said = {name: program.predict(path, world, machine, settings)
+            for name, (world, path, settings) in recipes.items()}
     wrong = {}
 
     def measure(name):
-        world, path = recipes[name]
-        records = program.measure(path, world)
+        world, path, settings = recipes[name]
+        records = program.measure(path, world, settings)
         wrong[name] = differences(said[name], records[-1])
         return seconds_of(records)
 
     times = by_turns(rounds, list(recipes), measure)
     rows = []
-    for name, (world, _) in recipes.items():
+    for name, (world, *_) in recipes.items():
         predicted, measured = said[name]["step_time_s"], min(times[name])
         rows.append({"name": name, "world": world, "predicted_s": predicted, "measured_s": measured,
+                     "floor_s": said[name]["floor_s"],
                      "slowest_s": max(times[name]), "error": predicted / measured - 1,
                      "wrong": wrong[name]})
     return rows
 
 
 def table(rows):
-    lines = [f"{'recipe':34} {'ranks':>5} {'predicted':>10} {'measured':>10} {'slowest':>10} {'error':>8}"]
+    lines = [f"{'recipe':34} {'ranks':>5} {'floor':>10} {'predicted':>10} {'measured':>10} {'slowest':>10} "
+             f"{'error':>8}"]
     for row in rows:
-        lines.append(f"{row['name']:34} {row['world']:5} {row['predicted_s'] * 1e3:7.1f} ms "
+        lines.append(f"{row['name']:34} {row['world']:5} {row['floor_s'] * 1e3:7.1f} ms "
+                     f"{row['predicted_s'] * 1e3:7.1f} ms "
                      f"{row['measured_s'] * 1e3:7.1f} ms {row['slowest_s'] * 1e3:7.1f} ms "
                      f"{row['error'] * 100:6.1f} %" + "".join("; " + text for text in row["wrong"]))
     return lines
@@ -223,6 +245,10 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "bazel-bin/cmd/fsdp-train")
     parser.add_argument("--hardware", type=pathlib.Path, help="instead of a calibration now")
+    parser.add_argument("--recipe", type=pathlib.Path, nargs="+", default=[], metavar="FILE",
+                        help="these in place of the eight")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="of the recipes that --recipe names")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="of each run, at least 4")
     parser.add_argument("--priority", action="store_true",
@@ -233,6 +259,8 @@ def main():
     args = parser.parse_args()
     if args.steps < SKIPPED + 2:
         parser.error("--steps: want at least 4")
+    if args.set and not args.recipe:
+        parser.error("--set needs --recipe")
     if args.priority:
         raise_priority()
     with tempfile.TemporaryDirectory() as scratch:
@@ -244,7 +272,8 @@ def main():
             program.call("calibrate", "--device", "cpu", "--out", machine, "--step", *steps,
                          timed=True)
         load = os.getloadavg()[0]
-        rows = compare(program, machine, args.rounds, args.steps)
+        recipes = recipes_of(program, args.recipe, args.set, args.steps)
+        rows = compare(program, machine, args.rounds, recipes)
         line, fine = verdict(rows)
         print("\n".join([*table(rows), line, f"load at the beginning: {load:.1f}"]))
         found = {"rows": rows, "load": load, "fine": fine}

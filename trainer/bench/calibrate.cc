@@ -96,6 +96,9 @@ std::vector<OpShapes> ShapesOf(const CalibrateOptions& options) {
   }
   return {{.batch = 4, .seq = 128, .hidden = 256, .intermediate = 1024, .heads = 4, .vocab = 4096},
           {.batch = 2, .seq = 256, .hidden = 512, .intermediate = 1536, .heads = 8, .vocab = 8192},
+          // A block of GPT-2 124M, and a part of its tokens and of its vocabulary: what fast
+          // products need to reach their rate, and more than the caches near the cores hold.
+          {.batch = 1, .seq = 512, .vocab = 8192},
           // Short sums and narrow results, as models of few features have them.
           {.batch = 64, .seq = 32, .hidden = 32, .intermediate = 64, .heads = 2, .vocab = 256},
           {.batch = 256, .seq = 32, .hidden = 8, .intermediate = 16, .heads = 2, .vocab = 64}};
@@ -114,7 +117,7 @@ void KeepFastest(std::vector<TimedWork>& kept, size_t& at, const TimedWork& work
 void MeasureProducts(const CalibrateOptions& options, DType dtype, int threads,
                      std::vector<TimedWork>& kept, size_t& at) {
   Bench bench(options, dtype, threads);
-  const int64_t most = options.small ? 32 : options.device == DeviceType::kCuda ? 8192 : 1024;
+  const int64_t most = options.small ? 32 : options.device == DeviceType::kCuda ? 8192 : 2048;
   for (int64_t side = most; side * 4 >= most; side /= 2) {
     const View x = bench.tensors().Values({side, side}), w = bench.tensors().Values({side, side}),
                y = bench.tensors().Values({side, side});

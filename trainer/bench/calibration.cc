@@ -98,9 +98,27 @@ bool SolvePositive(std::vector<std::vector<double>> a, std::vector<double>& x) {
   return true;
 }
 
-// The fit for which the sum of ((said - seconds) / seconds)^2 is smallest and nothing is negative;
-// where neither terms nor sides fit, all FLOPs over all seconds.
-ProductFit FitProducts(const std::vector<TimedWork>& works) {
+// The `x` for which the sum of ((said - seconds) / seconds)^2 is smallest, where said is the sum of
+// x[i] times parts[i] of a work, behind `known` seconds of its FLOPs. False: SolvePositive()'s.
+bool Solve(const std::vector<TimedWork>& works, const std::vector<double TimedWork::*>& parts,
+           double known, std::vector<double>& x) {
+  const size_t n = parts.size();
+  std::vector<std::vector<double>> a(n, std::vector<double>(n));
+  x.assign(n, 0);
+  for (const TimedWork& work : works) {
+    for (size_t i = 0; i < n; ++i) {
+      const double share = work.*parts[i] / work.seconds;
+      x[i] += share * (1 - known * work.flops / work.seconds);
+      for (size_t j = 0; j < n; ++j) a[i][j] += share * work.*parts[j] / work.seconds;
+    }
+  }
+  return SolvePositive(a, x);
+}
+
+// The fit for which the sum of ((said - seconds) / seconds)^2 is smallest, nothing is negative and
+// no FLOP takes less than `least_s`; where neither terms nor sides fit, all FLOPs over all seconds.
+// Without that bound shapes of which none is large may have a rate that no product reaches.
+ProductFit FitProducts(const std::vector<TimedWork>& works, double least_s) {
   Sum all;
   for (const TimedWork& work : works) all.Add(work);
   ProductFit best{.rate = all.flops / all.seconds};
@@ -110,17 +128,13 @@ ProductFit FitProducts(const std::vector<TimedWork>& works) {
     if (terms) parts.push_back(&TimedWork::ends);
     if (sides) parts.push_back(&TimedWork::sides);
     const size_t n = parts.size();
-    std::vector<std::vector<double>> a(n, std::vector<double>(n));
-    std::vector<double> x(n);
-    for (const TimedWork& work : works) {
-      for (size_t i = 0; i < n; ++i) {
-        const double share = work.*parts[i] / work.seconds;
-        x[i] += share;
-        for (size_t j = 0; j < n; ++j) a[i][j] += share * work.*parts[j] / work.seconds;
-      }
-    }
+    std::vector<double> x;
     // Shapes of one k, or of one width, tell nothing of the ends or the sides.
-    if (!SolvePositive(a, x)) continue;
+    if (!Solve(works, parts, 0, x)) continue;
+    if (x[0] < least_s) {
+      if (!Solve(works, {parts.begin() + 1, parts.end()}, least_s, x)) continue;
+      x.insert(x.begin(), least_s);
+    }
     double missed = 0;
     for (const TimedWork& work : works) {
       double said = 0;
@@ -146,7 +160,22 @@ std::optional<double> AttentionRate(const std::vector<TimedWork>& ops, const cha
   return sum.seconds > 0 ? std::optional(sum.flops / sum.seconds) : std::nullopt;
 }
 
-void SetOps(const std::vector<TimedWork>& ops, File& file) {
+// The fewest seconds that a FLOP of the dtype has taken, in a product alone or in an operation. 0
+// where no product of the dtype was timed alone.
+double LeastSeconds(DType dtype, const Measurements& measured) {
+  const auto best = [&](const std::vector<TimedWork>& works) {
+    double rate = 0;
+    for (const TimedWork& work : works) {
+      if (work.multiplies && work.dtype == dtype) rate = std::max(rate, work.flops / work.seconds);
+    }
+    return rate;
+  };
+  const double alone = best(measured.products);
+  return alone == 0 ? 0 : 1 / std::max(alone, best(measured.ops));
+}
+
+void SetOps(const Measurements& measured, File& file) {
+  const std::vector<TimedWork>& ops = measured.ops;
   std::map<std::string, std::vector<TimedWork>> multiplying;
   std::map<std::string, Sum> moving;
   for (const TimedWork& op : ops) {
@@ -159,7 +188,7 @@ void SetOps(const std::vector<TimedWork>& ops, File& file) {
   }
   Hardware& to = file.hardware;
   for (const auto& [key, works] : multiplying) {
-    const ProductFit fit = FitProducts(works);
+    const ProductFit fit = FitProducts(works, LeastSeconds(works.front().dtype, measured));
     to.op_flops_per_s[key] = fit.rate;
     if (fit.terms > 0) to.op_terms[key] = fit.terms;
     if (fit.sides > 0) to.op_sides[key] = fit.sides;
@@ -240,11 +269,12 @@ Hardware HardwareOf(const Measurements& measured, const std::string& source) {
   Hardware& to = file.hardware;
   to.name = measured.name;
   to.device = measured.device;
+  to.kernels = measured.kernels;
   file.Set(to.memory, measured.memory, "memory");
   file.Set(to.host_memory, measured.host_memory, "host_memory");
   file.Set(to.cores, measured.cores, "cores");
   SetProducts(measured.products, file);
-  SetOps(measured.ops, file);
+  SetOps(measured, file);
   if (!measured.copies.empty()) {
     file.Set(to.copy_bytes_per_s, *std::max_element(measured.copies.begin(), measured.copies.end()),
              "copy_bytes_per_s");
@@ -295,6 +325,17 @@ void SetDevice(const JsonValue& file, const std::string& name, Measurements& mea
   }
   measured.name = name;
   measured.device = device;
+  const auto kernels = file.Find("kernels");
+  if (!kernels || device != Hardware::Device::kCpu) return;
+  const std::string kind = kernels->Text();
+  const std::vector<std::string>& kinds = KindsOfKernels();
+  if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+    kernels->Refuse("is no kind of kernels");
+  }
+  if (measured.kernels && *measured.kernels != kind) {
+    file.Refuse("is of " + kind + " kernels, and what was read before of " + *measured.kernels);
+  }
+  measured.kernels = kind;
 }
 
 // bench gemm.

@@ -4,8 +4,9 @@
 //   Operations  By name and dtype: bytes a second over all of its shapes. With products: FLOPs a
 //               second, the terms that the ends of a sum are worth (op_terms), and the rows and
 //               columns that those of a result are worth (op_sides), which together fit its shapes
-//               best, each by the share of its seconds that is missed. Attention in tiles sets the
-//               rates of attention, too: in bf16, where it was timed in bf16.
+//               best, each by the share of its seconds that is missed, and no rate above the best
+//               that a FLOP of the dtype has had, if products alone were timed, too. Attention in
+//               tiles sets the rates of attention, too: in bf16, where it was timed in bf16.
 //   Rings       t = step (n - 1) + sent / rate. The step is the smallest size's, so collective_s
 //               stays 0; the rate is that of all gathers and scatters of at least 256 KiB, whose
 //               bytes take at least half of their time, however slow the shortest one was.
@@ -37,6 +38,7 @@ struct TimedWork {
 struct Measurements {
   std::string name;  // As the driver calls the device.
   Hardware::Device device = Hardware::Device::kCpu;
+  std::optional<std::string> kernels;  // A CPU's kind of kernels, as `devices` says it.
   std::optional<int64_t> memory, host_memory, cores;
   std::vector<TimedWork> products, ops;
   std::vector<double> copies;  // Bytes a second, read and written: the fastest counts.
@@ -60,7 +62,8 @@ Hardware HardwareOf(const Measurements& measured, const std::string& source);
 // but neither op_terms nor op_sides, for which the shapes of products are needed.
 
 // Adds the file's measurements. Throws ConfigError, with the path, where the file cannot be read or
-// is no such result, and where it is of another device than `measured` already has.
+// is no such result, and where it is of another device, or of another kind of kernels, than
+// `measured` already has.
 void AddMeasurements(const std::string& path, Measurements& measured);
 
 }  // namespace fsdp

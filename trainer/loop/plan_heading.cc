@@ -7,6 +7,7 @@
 #include "trainer/core/utf8.h"
 #include "trainer/nn/model.h"
 #include "trainer/observe/provenance.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -49,7 +50,17 @@ std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Mod
                          : " samples\n";
   text += "on " + std::string(Name(device)) + ", " + Counted(world, "rank");
   if (local_world < world) text += ", " + std::to_string(local_world) + " to a host";
-  return text + ": " + (hardware ? PrintableName(hardware->name) : ThisMachine()) + "\n";
+  return text + ": " + (hardware ? PrintableName(hardware->name) : ThisMachine()) +
+         (hardware && hardware->kernels ? ", kernels " + *hardware->kernels : "") + "\n";
+}
+
+std::string NoteOnKernels(const Hardware& hardware, DType param_dtype) {
+  const std::string& here = ThisIsa().name;
+  const bool bf16 = param_dtype == DType::kBFloat16;
+  if (!hardware.kernels || SameRates(*hardware.kernels, here, bf16)) return "";
+  return "note: the rates of " + PrintableName(hardware.name) + " are those of " +
+         *hardware.kernels + " kernels, and this process has " + here + ": a step in " +
+         std::string(Name(param_dtype)) + " takes another time here\n";
 }
 
 std::string EstimateToText(const StepEstimate& step, const RunPlan& plan) {

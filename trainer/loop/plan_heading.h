@@ -8,6 +8,7 @@
 #include <string>
 
 #include "models/family.h"
+#include "trainer/core/dtype.h"
 #include "trainer/engine/plan.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/device.h"
@@ -23,6 +24,10 @@ struct Recipe;
 std::string PlanHeading(const Recipe& recipe, const ModelShape& shape, const Model& model,
                         int world, int local_world, DeviceType device,
                         const std::optional<Hardware>& hardware);
+
+// Where rates of a CPU are of another kind of kernels than this process has, and a recipe that
+// computes in this dtype takes another time for it here: "note: ...", a line, ended. Otherwise "".
+std::string NoteOnKernels(const Hardware& hardware, DType param_dtype);
 
 // Lines, ended: seconds of a step and of its parts, rates, the run. Numbers have the style of
 // units.h.

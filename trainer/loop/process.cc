@@ -410,7 +410,9 @@ ExitCode PlanProcess(const Recipe& recipe, int world, int local_world,
   ResolvedRun run = Resolve(recipe, PlaceToPlan(recipe, world, local_world, hardware));
   const std::optional<StepEstimate> step = estimate ? estimate(run) : std::nullopt;
   line.End();
-  const std::string beside = NotesOf(recipe, world) + WhatRanksDo(run);
+  const std::string beside =
+      NotesOf(recipe, world) + WhatRanksDo(run) +
+      (hardware ? NoteOnKernels(*hardware, recipe.fsdp.mixed_precision.param_dtype) : "");
   if (json) {  // stdout gets the plan alone.
     std::cerr << beside;
     std::cout << PlanToJson(run.plan, step) << "\n" << std::flush;

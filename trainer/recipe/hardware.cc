@@ -150,6 +150,9 @@ const recipe::Type<Hardware>& HardwareType() {
         Key("name", &H::name, recipe::Text(), "As the driver calls it.").Required(),
         Key("device", &H::device, recipe::OneOf<H::Device>({"cpu", "cuda"}, recipe::Later()),
             "The device's kind."),
+        Key("kernels", &H::kernels, Nullable(recipe::OneOfTexts(KindsOfKernels())),
+            "The kind of kernels that a CPU was measured with, as `devices` says it. null: "
+            "unknown."),
         Key("memory", &H::memory, Nullable(Integer(1, kMostBytes)),
             "Bytes that a program gets of one device. null: unknown."),
         Key("outside", &H::outside, Nullable(Integer(0, kMostBytes)),
@@ -333,6 +336,10 @@ Hardware ReadHardware(const std::string& path) {
   if (reader.mistakes().empty() && hardware.name.empty()) {
     reader.Mistake({0, 1, 1}, "name", "missing: what the driver calls the device");
   }
+  if (hardware.kernels && hardware.device != Hardware::Device::kCpu) {
+    const YamlNode::Entry* kernels = tree->Find("kernels");
+    reader.Mistake(kernels->place, "kernels", "the machine is a GPU, and these are a CPU's");
+  }
   if (tree) CheckSources(*tree, reader);
   if (!reader.mistakes().empty()) recipe::ThrowMistakes(reader.mistakes(), {path});
   return hardware;
@@ -347,6 +354,17 @@ std::string WriteHardware(const Hardware& hardware) {
   std::string text;
   AddYaml(ToWrite(HardwareType().Write(hardware), Defaults(), "", hardware.sources), "", text);
   return text;
+}
+
+const std::vector<std::string>& KindsOfKernels() {
+  static const std::vector<std::string> kinds = {"avx2", "avx512",       "avx512_bf16",
+                                                 "amx",  "amx_emulated", "amx_emulated_on_avx2"};
+  return kinds;
+}
+
+bool SameRates(const std::string& kind, const std::string& other, bool bf16) {
+  const auto narrow = [](const std::string& name) { return name.ends_with("avx2"); };
+  return bf16 ? kind == other : narrow(kind) == narrow(other);
 }
 
 std::string HardwareSchema() { return HardwareType()->Schema().Dump(); }

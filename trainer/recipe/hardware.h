@@ -42,6 +42,9 @@ struct Hardware {
 
   std::string name;
   Device device = Device::kCuda;
+  // The kind of kernels that a CPU's rates were measured with, as IsaChoice::name has it
+  // (ops/cpu/kinds.h). Empty: unknown, and on a GPU.
+  std::optional<std::string> kernels;
   std::optional<int64_t> memory;       // Bytes of one device that programs get.
   std::optional<int64_t> outside;      // Bytes of these for a rank's contexts, libraries.
   std::optional<int64_t> host_memory;  // Bytes of a host, for all of its ranks.
@@ -90,8 +93,8 @@ struct Hardware {
 };
 
 // Throws ConfigError with a line for every mistake, as LoadRecipe does. A number without a source
-// is a mistake, and so is a source without a number. Each number has bounds, which keep all times
-// finite (docs/simulator.md).
+// is a mistake, and so are a source without a number and a GPU's kind of kernels. Each number has
+// bounds, which keep all times finite (docs/simulator.md).
 Hardware ReadHardware(const std::string& path);
 // JSON Schema of these files, with each number's bounds.
 std::string HardwareSchema();
@@ -103,6 +106,12 @@ std::string WriteHardware(const Hardware& hardware);
 
 // The number's own source, else that of the innermost map which holds it; "" where there is none.
 std::string SourceOf(const Hardware& hardware, const std::string& key);
+
+// The names that `kernels` can have, in the order of kinds.h.
+const std::vector<std::string>& KindsOfKernels();
+// Whether steps take equal times by both kinds, all else being equal. `bf16`: they multiply bf16;
+// other products, and all other operations, differ by the width of vectors alone.
+bool SameRates(const std::string& kind, const std::string& other, bool bf16);
 
 // "FIGURE CURVE X" from every source of the form "seen", in order, each once.
 std::vector<std::string> PointsSeen(const Hardware& hardware);

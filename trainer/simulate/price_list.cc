@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include "trainer/core/errors.h"
 #include "trainer/ops/gemm_library.h"
@@ -39,18 +40,17 @@ double PriceList::Required(const std::optional<double>& rate, const char* key,
                     ", and this step has " + op);
 }
 
+const std::optional<double>& PriceList::DataSheetRate(DType dtype) const {
+  return dtype == DType::kBFloat16  ? hardware_.bf16_flops
+         : dtype == DType::kFloat16 ? hardware_.fp16_flops
+                                    : hardware_.fp32_flops;
+}
+
 double PriceList::ProductRate(DType dtype, const std::string& op) const {
-  const auto rate = [&] {
-    switch (dtype) {
-      case DType::kBFloat16:
-        return Required(hardware_.bf16_flops, "bf16_flops", op);
-      case DType::kFloat16:
-        return Required(hardware_.fp16_flops, "fp16_flops", op);
-      default:
-        return Required(hardware_.fp32_flops, "fp32_flops", op);
-    }
-  };
-  return rate() * hardware_.product_share;
+  const char* const key = dtype == DType::kBFloat16  ? "bf16_flops"
+                          : dtype == DType::kFloat16 ? "fp16_flops"
+                                                     : "fp32_flops";
+  return Required(DataSheetRate(dtype), key, op) * hardware_.product_share;
 }
 
 double PriceList::ProductSeconds(const Product& product, int64_t at_once,
@@ -85,6 +85,44 @@ double PriceList::FloorSeconds(const KernelCost& kernel, double bytes,
     const double *terms = OwnRate(hardware_.op_terms, op), *sides = OwnRate(hardware_.op_sides, op);
     return OwnSeconds(kernel, *own, terms ? *terms : 0, sides ? *sides : 0);
   }
+  return SharedSeconds(kernel, bytes, op);
+}
+
+std::vector<double> PriceList::FloorSeconds(const std::vector<KernelCost>& kernels,
+                                            const std::vector<double>& bytes,
+                                            const std::string& op) const {
+  const auto seconds = [&](const auto& of) {
+    std::vector<double> all(kernels.size());
+    for (size_t i = 0; i < kernels.size(); ++i) all[i] = (this->*of)(kernels[i], bytes[i], op);
+    return all;
+  };
+  using OfKernel = double (PriceList::*)(const KernelCost&, double, const std::string&) const;
+  const OfKernel own = &PriceList::FloorSeconds, shared = &PriceList::SharedSeconds;
+  std::vector<double> least = seconds(own);
+  const bool known = std::all_of(kernels.begin(), kernels.end(), [&](const KernelCost& kernel) {
+    return HasSharedRates(kernel, op);
+  });
+  if (OwnRate(hardware_.op_flops_per_s, op) == nullptr || !known) return least;
+  std::vector<double> other = seconds(shared);
+  const auto sum = [](const std::vector<double>& all) {
+    return std::accumulate(all.begin(), all.end(), 0.0);
+  };
+  return sum(other) < sum(least) ? other : least;
+}
+
+bool PriceList::HasSharedRates(const KernelCost& kernel, const std::string& op) const {
+  if (!Multiplies(kernel)) return hardware_.copy_bytes_per_s.has_value();
+  const bool product = kernel.kind == KernelKind::kProduct || !IsTiled(kernel);
+  if (product) return DataSheetRate(kernel.product.dtype).has_value();
+  const bool backward = op.find("backward") != std::string::npos;
+  const Hardware& h = hardware_;
+  const auto& of_64 = backward ? h.attention_64_backward_flops : h.attention_64_forward_flops;
+  const auto& of_all = backward ? h.attention_backward_flops : h.attention_forward_flops;
+  return of_all || (of_64 && kernel.product.k <= 64);
+}
+
+double PriceList::SharedSeconds(const KernelCost& kernel, double bytes,
+                                const std::string& op) const {
   const double* own = OwnRate(hardware_.op_bytes_per_s, op);
   const auto copied = [&] {
     const double rate = Required(hardware_.copy_bytes_per_s, "copy_bytes_per_s", op);

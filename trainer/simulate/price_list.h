@@ -8,8 +8,8 @@
 //
 // A kernel takes at least the time of its bytes. An operation that the file names has its own rate
 // in place of these: op_flops_per_s for one with products, op_bytes_per_s for another. The floor
-// has the faster of both rates, and nothing more. A simulated step adds launches and bytes that are
-// moved twice, and has the share `reached`.
+// has the faster of both, and nothing more. A simulated step adds launches and bytes that are moved
+// twice, and has the share `reached`.
 #ifndef FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 #define FSDP_TRAIN_TRAINER_SIMULATE_PRICE_LIST_H_
 
@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "trainer/core/dtype.h"
 #include "trainer/engine/step_resource.h"
@@ -39,9 +40,14 @@ class PriceList {
   PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32)
       : hardware_(hardware), deterministic_(deterministic), dtype_(dtype) {}
 
-  // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes. Throws
-  // ConfigError where the file lacks a rate that it needs, with its key.
+  // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes, by its
+  // operation's own rates where the file has some. Throws ConfigError where the file lacks a rate
+  // that it needs, with its key.
   double FloorSeconds(const KernelCost& kernel, double bytes, const std::string& op) const;
+  // Seconds of each kernel of an operation, which move so many bytes: by op_flops_per_s, or by the
+  // rates that all operations share, whichever is less for all kernels together. Throws likewise.
+  std::vector<double> FloorSeconds(const std::vector<KernelCost>& kernels,
+                                   const std::vector<double>& bytes, const std::string& op) const;
   // The rate of a resource beside the device: kToHost and those after it. Throws likewise.
   double RateOf(StepResource resource, const std::string& op) const;
   // An operation as a simulated device takes it, collectives excepted: 0 seconds. `threads`: CPU
@@ -54,9 +60,14 @@ class PriceList {
  private:
   bool on_cpu() const { return hardware_.device == Hardware::Device::kCpu; }
   double Required(const std::optional<double>& rate, const char* key, const std::string& op) const;
+  const std::optional<double>& DataSheetRate(DType dtype) const;
   double ProductRate(DType dtype, const std::string& op) const;
   double ProductSeconds(const Product& product, int64_t at_once, const std::string& op) const;
   double AttentionRate(int64_t head_dim, const std::string& op) const;
+  // As FloorSeconds(), whatever op_flops_per_s has.
+  double SharedSeconds(const KernelCost& kernel, double bytes, const std::string& op) const;
+  // Whether the file has what SharedSeconds() needs for products and attention.
+  bool HasSharedRates(const KernelCost& kernel, const std::string& op) const;
   double KernelSeconds(const KernelCost& kernel, const std::string& op) const;
   // The op's own rate for this run's dtype; null: the file has none.
   const double* OwnRate(const std::map<std::string, double>& rates, const std::string& op) const;

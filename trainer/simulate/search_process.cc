@@ -9,6 +9,8 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/loop/plan_heading.h"
+#include "trainer/recipe/recipe.h"
 
 namespace fsdp {
 namespace {
@@ -199,6 +201,7 @@ ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const H
       load, world, local_world, hardware,
       {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { line.Do(WordsOf(p)); }});
   line.End();
+  std::cerr << NoteOnKernels(hardware, load({}).fsdp.mixed_precision.param_dtype);
   std::cout << (json ? SearchToJson(result, world, local_world) + "\n"
                      : SearchToText(result, world, hardware))
             << std::flush;

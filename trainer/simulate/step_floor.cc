@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "trainer/core/batch.h"
 #include "trainer/engine/step_operations.h"
@@ -22,6 +23,27 @@ bool InTheFloor(std::string_view op) {
   constexpr std::array<std::string_view, 8> kBeside = {
       "accumulate", "add", "cast", "copy", "fill", "dropout", "pack_pieces", "spread_pieces"};
   return std::find(kBeside.begin(), kBeside.end(), op) == kBeside.end();
+}
+
+// Bytes of a step that a CPU's kernel moves beside those that it states. No cache holds the logits
+// of a chunk of the head's loss (ops/head_loss.h): each is written in fp32, read and written again
+// as its gradient, and read by two products, each of which reads w or adds to dw once a chunk.
+double OnCpu(const Operation& operation, const KernelCost& kernel) {
+  if (!std::string_view(operation.name).starts_with("head_loss")) return 0;
+  const auto logits = [](const KernelCost& k) {
+    const Product& p = k.product;
+    if (p.name != std::string_view("logits")) return 0.0;
+    return static_cast<double>(p.m * p.count) * static_cast<double>(p.n);
+  };
+  const double fp32 = SizeOf(DType::kFloat32);
+  const double size = SizeOf(operation.costs.front().product.dtype);
+  if (kernel.kind == KernelKind::kProduct) {
+    return kernel.gpu.extra_bytes + logits(kernel) * (fp32 - size);
+  }
+  if (kernel.gpu.extra_bytes == 0) return 0;
+  double all = 0;
+  for (const KernelCost& k : operation.costs) all += logits(k);
+  return all * (fp32 + size);
 }
 
 bool Updates(std::string_view op) { return op == "adamw" || op == "adamw_coded" || op == "sgd"; }
@@ -72,6 +94,7 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware, const SeeOpe
   const Recipe& recipe = *run.recipe;
   const PriceList prices(hardware, recipe.run.deterministic,
                          recipe.fsdp.mixed_precision.param_dtype);
+  const bool on_cpu = hardware.device == Hardware::Device::kCpu;
   StepFloor floor;
   const BatchSpec inputs = run.model->Inputs(run.options.executor.sample_length);
   floor.tokens = static_cast<double>(recipe.train.global_batch_size * inputs.Counted());
@@ -102,27 +125,37 @@ StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware, const SeeOpe
         if (operation.kernels.host) return;  // Loads a batch.
         const std::string_view name = operation.name;
         before_backward = before_backward && name.find("backward") == std::string_view::npos;
-        for (const KernelCost& kernel : operation.costs) {
+        const std::vector<KernelCost>& kernels = operation.costs;
+        std::vector<double> bytes, more;  // More: with what a GPU's kernels move beside those.
+        for (const KernelCost& kernel : kernels) {
+          bytes.push_back(kernel.cost.bytes_read + kernel.cost.bytes_written +
+                          (on_cpu ? OnCpu(operation, kernel) : 0));
+          more.push_back(
+              bytes.back() +
+              (on_cpu ? 0 : OnGpuByLibrary(kernel, recipe.run.deterministic).extra_bytes));
+        }
+        const std::vector<double> seconds = prices.FloorSeconds(kernels, bytes, operation.name);
+        const std::vector<double> with_more = prices.FloorSeconds(kernels, more, operation.name);
+        for (size_t i = 0; i < kernels.size(); ++i) {
+          const KernelCost& kernel = kernels[i];
           std::string op = operation.name;
           if (kernel.kind == KernelKind::kProduct && operation.costs.size() > 1) {
             op += std::string(", ") + kernel.product.name;
           }
           FloorPart& part = *part_of(op, resource);
           part.in_the_floor = InTheFloor(name);
-          const OnGpu gpu = OnGpuByLibrary(kernel, recipe.run.deterministic);
-          (kernel.kind == KernelKind::kCopy ? part.launches.copies : part.launches.kernels) +=
-              gpu.launches;
-          part.extra_bytes += gpu.extra_bytes;
+          if (!on_cpu) {
+            (kernel.kind == KernelKind::kCopy ? part.launches.copies : part.launches.kernels) +=
+                OnGpuByLibrary(kernel, recipe.run.deterministic).launches;
+          }
+          part.extra_bytes += more[i] - bytes[i];
           part.flops += kernel.cost.flops;
-          const double bytes = kernel.cost.bytes_read + kernel.cost.bytes_written;
-          const double seconds = prices.FloorSeconds(kernel, bytes, operation.name);
-          part.bytes += bytes;
+          part.bytes += bytes[i];
           part.link_bytes += kernel.cost.link_bytes;
-          part.seconds += seconds;
-          part.extra_seconds +=
-              prices.FloorSeconds(kernel, bytes + gpu.extra_bytes, operation.name) - seconds;
+          part.seconds += seconds[i];
+          part.extra_seconds += with_more[i] - seconds[i];
           const bool beside = before_backward || Updates(name);
-          if (part.in_the_floor && beside) floor.beside_updates += seconds;
+          if (part.in_the_floor && beside) floor.beside_updates += seconds[i];
         }
       });
   return floor;

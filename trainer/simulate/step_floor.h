@@ -24,7 +24,7 @@ namespace fsdp {
 struct FloorPart {
   std::string op;  // "linear_forward"; "linear_backward, dw" of one of its products.
   StepResource resource = StepResource::kDevice;
-  Launches launches = {};    // Kernels', and copies'.
+  Launches launches = {};    // A GPU's kernels', and copies'.
   double flops = 0;          // A fused multiply-add counts two.
   double bytes = 0;          // As BytesThere() counts them, each operand once.
   double extra_bytes = 0;    // Beside them, by the kernels that a GPU has: see OnGpu.
@@ -57,7 +57,9 @@ struct StepFloor {
 // The floor of rank 0; `run` is of that machine (PlaceToBench(), loop/place.h). Throws ConfigError
 // where the file lacks a rate that the step needs, with its key. A product or attention counts with
 // the larger of FLOPs and bytes at their rates. On a GPU products are cuBLASLt's, and attention is
-// cuDNN's where it can be. `seen` gets each operation of the step, too; null: nothing.
+// cuDNN's where it can be. On a CPU nothing is launched, no bytes are extra, and the logits of the
+// head's loss, which no cache holds, are among its bytes. `seen` gets each operation of the step,
+// too; null: nothing.
 using SeeOperation = std::function<void(const Operation& operation, const Stream& stream)>;
 StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware,
                   const SeeOperation& seen = nullptr);

@@ -19,6 +19,7 @@
 #include "trainer/core/units.h"
 #include "trainer/engine/plan.h"
 #include "trainer/loop/place.h"
+#include "trainer/loop/plan_heading.h"
 #include "trainer/loop/resolve.h"
 #include "trainer/observe/report/plot.h"
 #include "trainer/observe/report/report.h"
@@ -376,8 +377,13 @@ void SimulateSweep(const Sweep& sweep, const Hardware& hardware) {
     std::filesystem::create_directories(sweep.directory, error);
     if (error) throw CheckpointError(sweep.directory + ": cannot be made: " + error.message());
   }
+  std::string said;  // Once.
   std::vector<Row> rows;
   for (const SweptJob& job : jobs) {
+    if (said.empty()) {
+      said = NoteOnKernels(hardware, job.recipe.fsdp.mixed_precision.param_dtype);
+      std::cerr << said;
+    }
     {
       const ProgressLine line("simulating " + NameOf(sweep, job.values));
       rows.push_back(Simulated(sweep, hardware, job));

@@ -25,6 +25,7 @@ constexpr char kSamples[] = "tests/trainer/bench/testdata/";
 Measurements Some() {
   Measurements measured;
   measured.name = "a machine";
+  measured.kernels = "avx512";
   measured.memory = 1000;
   measured.cores = 4;
   measured.products = {{.multiplies = true, .flops = 30, .seconds = 1},
@@ -48,6 +49,7 @@ Measurements Some() {
 
 TEST(Calibration, RatesAreOfAllFlopsAndBytesOverAllSeconds) {
   const Hardware machine = HardwareOf(Some(), kSource);
+  EXPECT_EQ(machine.kernels, "avx512");
   EXPECT_EQ(machine.fp32_flops, 10);
   EXPECT_EQ(machine.bf16_flops, 7);
   EXPECT_FALSE(machine.fp16_flops.has_value());
@@ -133,6 +135,31 @@ TEST(Calibration, OperationsHaveTheNamesThatAStepHas) {
   EXPECT_FALSE(MainOperationOf("no such case", fp32).has_value());
 }
 
+// Small shapes whose times would fit a rate of 1,000 FLOP/s and long sides, on a machine where no
+// product has more than 100.
+TEST(Calibration, NoRateIsAboveTheBestOfProducts) {
+  const auto seconds = [](double m, double sides) {
+    const double flops = m * m * 64;
+    return TimedWork{.op = "linear_forward",
+                     .multiplies = true,
+                     .flops = flops,
+                     .seconds = (flops + sides * 2 * flops / m) / 1000,
+                     .ends = m * m,
+                     .sides = 2 * flops / m};
+  };
+  Measurements measured = Some();
+  measured.products.clear();  // Nobody knows better then.
+  measured.ops = {seconds(16, 160), seconds(32, 160)};
+  for (const TimedWork& work : measured.ops) EXPECT_LT(work.flops / work.seconds, 100);
+  Hardware machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"), 1000, 1e-6);
+  EXPECT_NEAR(machine.op_sides.at("linear_forward, fp32"), 160, 1e-6);
+  measured.products = {{.multiplies = true, .flops = 100, .seconds = 1}};
+  machine = HardwareOf(measured, kSource);
+  EXPECT_NEAR(machine.op_flops_per_s.at("linear_forward, fp32"), 100, 1e-9);
+  EXPECT_GT(machine.op_sides.at("linear_forward, fp32"), 0);
+}
+
 TEST(Calibration, ThisMachineIsMeasured) {
   Measurements measured;
   measured.name = "here";
@@ -161,10 +188,17 @@ TEST(Calibration, ThisMachineIsMeasured) {
   EXPECT_FALSE(WriteHardware(machine).empty());
 }
 
+// Products alone, as fast as those of the operations can be.
+Measurements OfProductsAt(double rate) {
+  Measurements measured = Some();
+  measured.products.push_back({.multiplies = true, .flops = rate, .seconds = 1});
+  measured.ops.clear();
+  return measured;
+}
+
 // Sums of 8 and of 128 terms at 100 FLOP/s, where their ends take as long as 24 terms.
 TEST(Calibration, FindsTheEndsOfShortSums) {
-  Measurements measured = Some();
-  measured.ops.clear();
+  Measurements measured = OfProductsAt(110);
   const auto add = [&](double k, double miss) {
     const double ends = 50, flops = ends * k;
     measured.ops.push_back({.op = "linear_forward",
@@ -194,8 +228,7 @@ TEST(Calibration, FindsTheEndsOfShortSums) {
 
 // At 100 FLOP/s, where ends take as long as 24 terms and sides as long as 6 rows and columns.
 TEST(Calibration, FindsTheSidesOfNarrowResults) {
-  Measurements measured = Some();
-  measured.ops.clear();
+  Measurements measured = OfProductsAt(110);
   const auto add = [&](double m, double n, double k) {
     const double ends = m * n, flops = ends * k, sides = flops * (1 / m + 1 / n);
     measured.ops.push_back({.op = "linear_forward",
@@ -298,6 +331,29 @@ TEST(CalibrationFiles, ReadsTheKit) {
   EXPECT_EQ(machine.copy_bytes_per_s, 2e12);
   EXPECT_EQ(machine.op_bytes_per_s.at("rope, bf16"), 1e9 / 2e-3);
   EXPECT_FALSE(machine.network.has_value());
+}
+
+// A CPU's results name their kind of kernels, and no two kinds go into one file.
+TEST(CalibrationFiles, AreOfOneKindOfKernels) {
+  const std::string path = ::testing::TempDir() + "/kinds.json";
+  const auto write = [&](const std::string& device) {
+    std::ofstream(path) << "{" + device + R"("dtype": "fp32", "copy_gb_per_s": 1, "ops": []})";
+  };
+  Measurements measured;
+  write(R"("device": "cpu", )");  // By an older program.
+  AddMeasurements(path, measured);
+  EXPECT_EQ(measured.kernels, std::nullopt);
+  write(R"("device": "cpu", "kernels": "amx", )");
+  AddMeasurements(path, measured);
+  AddMeasurements(path, measured);
+  EXPECT_EQ(HardwareOf(measured, kSource).kernels, "amx");
+  const auto why = [&] {
+    return testing::ErrorOf<ConfigError>([&] { AddMeasurements(path, measured); });
+  };
+  write(R"("device": "cpu", "kernels": "avx2", )");
+  EXPECT_THAT(why(), HasSubstr("is of avx2 kernels, and what was read before of amx"));
+  write(R"("device": "cpu", "kernels": "axm", )");
+  EXPECT_THAT(why(), HasSubstr("kernels: is no kind of kernels"));
 }
 
 std::string WhyNot(const std::string& text) {

@@ -193,6 +193,34 @@ TEST(StepFloor, NamesWhatNoFloorNeeds) {
   EXPECT_EQ(Find(FloorOf(Parse({kHalves}), 1, machine), "linear_backward, dw").extra_seconds, 0);
 }
 
+// A CPU launches nothing and has no extra bytes. The logits of a chunk are in no cache: written and
+// read in fp32, their gradients written and read by two products, which read w or add to dw.
+TEST(StepFloor, ACpuMovesLogits) {
+  Hardware machine = Machine();
+  machine.device = Hardware::Device::kCpu;
+  machine.copy_bytes_per_s = 1e6;
+  for (const bool halves : {true, false}) {
+    const Recipe recipe =
+        Parse(halves ? std::vector<std::string>{kHalves} : std::vector<std::string>{});
+    const StepFloor cpu = FloorOf(recipe, 1, machine);
+    for (const FloorPart& part : cpu.parts) {
+      EXPECT_EQ(part.launches, Launches{}) << part.op;
+      EXPECT_EQ(part.extra_bytes, 0) << part.op;
+      EXPECT_NEAR(part.seconds, part.bytes / 1e6, 1e-9) << part.op;
+    }
+    // Four micro-batches of 32 rows, each one chunk: x, w and dw count anyway, and once more.
+    const double logits = 32 * 101, size = halves ? 2 : 4, weight = 101 * 24, x = 32 * 24;
+    const auto bytes = [&](const char* part) {
+      return Find(cpu, std::string("head_loss_forward_backward") + part).bytes / 4;
+    };
+    EXPECT_EQ(bytes(", logits"), size * (x + weight) + 4 * logits);
+    EXPECT_GE(bytes(""), (4 + size) * logits);
+    EXPECT_LE(bytes(""), (4 + size) * logits + 1000);  // Targets, weights and terms of rows.
+    EXPECT_EQ(bytes(", dx"), size * (x + weight + logits));
+    EXPECT_GE(bytes(", dw"), size * (2 * weight + logits + x));
+  }
+}
+
 // GELU is a kernel of its own behind a product of a library that is deterministic.
 TEST(StepFloor, DeterministicLibrariesTakeALaunchMore) {
   const auto launches = [](bool deterministic) {

@@ -9,6 +9,7 @@
 
 #include "models/shape.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/cpu/kinds.h"
 #include "trainer/recipe/recipe.h"
 
 namespace fsdp {
@@ -30,6 +31,27 @@ TEST(PlanHeading, IsModelStepAndMachineInTwoLines) {
   const std::string here = PlanHeading(recipe, shape, *model, 1, 1, DeviceType::kCpu, std::nullopt);
   EXPECT_NE(here.find("trains 85,056,000 of 124,439,808 parameters,"), std::string::npos) << here;
   EXPECT_NE(here.find("\non cpu, 1 rank: this machine, "), std::string::npos) << here;
+}
+
+// A file names the kind of its CPU, and a note says where this process has another that matters.
+TEST(PlanHeading, SaysOfWhichKernelsAFileIs) {
+  const Recipe recipe;
+  const ModelShape shape = *FindModelPreset("gpt2-124m");
+  Hardware machine;
+  machine.name = "a CPU";
+  machine.device = Hardware::Device::kCpu;
+  EXPECT_EQ(NoteOnKernels(machine, DType::kBFloat16), "");
+  machine.kernels = ThisIsa().name;
+  EXPECT_EQ(NoteOnKernels(machine, DType::kBFloat16), "");
+  const std::string heading =
+      PlanHeading(recipe, shape, *MakeModel(shape), 1, 1, DeviceType::kCpu, machine);
+  EXPECT_TRUE(heading.ends_with(": a CPU, kernels " + ThisIsa().name + "\n")) << heading;
+  machine.kernels = "amx_emulated";  // No process of a test has it.
+  EXPECT_EQ(NoteOnKernels(machine, DType::kBFloat16),
+            "note: the rates of a CPU are those of amx_emulated kernels, and this process has " +
+                ThisIsa().name + ": a step in bf16 takes another time here\n");
+  machine.kernels = ThisIsa().isa == Isa::kAvx2 ? "amx_emulated_on_avx2" : "amx_emulated";
+  EXPECT_EQ(NoteOnKernels(machine, DType::kFloat32), "");
 }
 
 StepEstimate Estimate() {

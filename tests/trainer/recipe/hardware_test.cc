@@ -20,6 +20,7 @@
 #include "tests/testing/hardware_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/units.h"
+#include "trainer/ops/cpu/kinds.h"
 
 namespace fsdp {
 namespace {
@@ -340,6 +341,33 @@ TEST(HardwareTest, WhatIsWrittenReadsTheSame) {
   EXPECT_EQ(WriteHardware(bare), "name: \"b: #1\"\ndevice: cpu\nnetwork: {}\n");
 }
 
+// The file names the kinds of ops/cpu/kinds.h, each of which a processor with tiles can take.
+TEST(HardwareTest, ACpuNamesItsKindOfKernels) {
+  const Processor best{.best = Isa::kAmx, .take_tiles = [] { return ""; }};
+  for (const std::string& kind : KindsOfKernels()) {
+    EXPECT_EQ(ChooseIsa(kind.c_str(), best).name, kind);
+    const Hardware cpu = ReadHardware(File("{name: a, device: cpu, kernels: " + kind + "}"));
+    EXPECT_EQ(cpu.kernels, kind);
+    EXPECT_EQ(WriteHardware(cpu), "name: a\ndevice: cpu\nkernels: " + kind + "\n");
+  }
+  EXPECT_TRUE(std::count(KindsOfKernels().begin(), KindsOfKernels().end(), ThisIsa().name));
+  EXPECT_EQ(ReadHardware(File("{name: a, device: cpu, kernels: null}")).kernels, std::nullopt);
+  EXPECT_THAT(MistakesOf("{name: a, device: cpu, kernels: axm}"),
+              AllOf(HasSubstr("kernels"), HasSubstr("`amx`")));
+  EXPECT_THAT(MistakesOf("name: a\nkernels: amx\n"),
+              HasSubstr("hardware.yaml:2:1: kernels: the machine is a GPU"));
+}
+
+// VDPBF16PS and tiles are for bf16 alone.
+TEST(HardwareTest, KindsDifferWhereTheyComputeAnotherWay) {
+  EXPECT_TRUE(SameRates("amx", "amx", /*bf16=*/true));
+  EXPECT_FALSE(SameRates("amx", "avx512_bf16", /*bf16=*/true));
+  EXPECT_FALSE(SameRates("avx512", "avx512_bf16", /*bf16=*/true));
+  EXPECT_TRUE(SameRates("amx", "avx512", /*bf16=*/false));
+  EXPECT_TRUE(SameRates("amx_emulated_on_avx2", "avx2", /*bf16=*/false));
+  EXPECT_FALSE(SameRates("amx", "avx2", /*bf16=*/false));
+}
+
 TEST(HardwareTest, NothingIsWrittenWithoutASource) {
   Hardware machine;
   machine.name = "a";
@@ -366,7 +394,7 @@ TEST(HardwareTest, ThoseOfTheRepositoryAreRead) {
     seen += PointsSeen(hardware).empty() ? 0 : 1;
     EXPECT_TRUE(names.insert(hardware.name).second) << hardware.name;
   }
-  EXPECT_GE(names.size(), 10);
+  EXPECT_GE(names.size(), 11);
   EXPECT_EQ(seen, 2) << "the paper's cluster and Figure 2's alone are set from what was seen";
 }
 

@@ -65,6 +65,28 @@ TEST(OwnRates, OfProductsAreOfAllThatTheirOperationDoes) {
   EXPECT_DOUBLE_EQ(Price(machine, "other", {Multiplies()}).seconds, 10);
 }
 
+// The floor takes the better of an operation's own rate and the shared ones, for all of its
+// kernels together.
+TEST(OwnRates, OfProductsAreInTheFloorWhereTheyAreBetter) {
+  Hardware machine = Cpu();
+  const std::vector<KernelCost> kernels = {Multiplies(), Moves(80)};
+  const auto floor = [&] {
+    const PriceList prices(machine, /*deterministic=*/false);
+    return prices.FloorSeconds(kernels, {0, 80}, "linear");
+  };
+  EXPECT_EQ(floor(), (std::vector<double>{10, 8}));
+  machine.op_flops_per_s = {{"linear", 50}};  // 20 s for all of it.
+  EXPECT_EQ(floor(), (std::vector<double>{10, 8}));
+  machine.op_flops_per_s = {{"linear", 80}};
+  EXPECT_EQ(floor(), (std::vector<double>{12.5, 0}));
+  machine.op_flops_per_s = {{"linear", 50}};
+  machine.fp32_flops.reset();
+  EXPECT_EQ(floor(), (std::vector<double>{20, 0}));
+  machine.fp32_flops = 100;
+  machine.copy_bytes_per_s.reset();
+  EXPECT_EQ(floor(), (std::vector<double>{20, 0}));
+}
+
 // Ranks of a host have their part of its cores: all of it where their threads take it.
 TEST(OwnRates, AStreamSharesTheCoresOfItsRank) {
   const SimWork alone = Price(Cpu(), "any", {Moves(80)}, DType::kFloat32, 2, 1);
