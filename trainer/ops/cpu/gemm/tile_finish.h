@@ -82,51 +82,64 @@ struct Fp16InC {
 };
 #undef FSDP_WIDE
 
-// A vector of sums, and where its terms lie; null: there is none.
-template <typename C>
+// The terms of an element of C besides alpha sum.
+constexpr int kBeta = 1, kBias = 2, kAdded = 4, kTermSets = 8;
+
+// A vector of sums. Terms that are not in kTerms are not read.
+template <typename C, int kTerms>
 FSDP_ALWAYS_INLINE void FinishVector(const TileProduct& p, const float* sums, const float* bias,
                                      const char* added, char* c) {
-  SumVector x = ReadWide<SumVector>(sums);
-  if (p.alpha != 1) x *= p.alpha;
+  SumVector x = p.alpha * ReadWide<SumVector>(sums);
   asm("" : "+v"(x));  // Rounded here, not fused with what is added.
-  if (p.beta != 0) x += p.beta * C::Read(c);
+  if constexpr ((kTerms & kBeta) != 0) x += p.beta * C::Read(c);
   asm("" : "+v"(x));
-  if (bias != nullptr) x += ReadWide<SumVector>(bias);
-  if (added != nullptr) x += C::Read(added);
+  if constexpr ((kTerms & kBias) != 0) x += ReadWide<SumVector>(bias);
+  if constexpr ((kTerms & kAdded) != 0) x += C::Read(added);
   C::Write(x, c);
 }
 
-template <typename C>
+template <typename C, int kTerms>
 void FinishRow(const TileProduct& p, const float* sums, int64_t row, int64_t col, int64_t cols) {
   const int64_t at = row * p.c_row + col * C::kBytes;
-  char* c = p.c + at;
-  const char* added = p.added == nullptr ? nullptr : p.added + at;
-  const float* bias = p.bias == nullptr ? nullptr : p.bias + col;
-  constexpr int64_t kStep = kSumLanes * C::kBytes;
-  for (; cols >= kSumLanes; cols -= kSumLanes, sums += kSumLanes, c += kStep) {
-    FinishVector<C>(p, sums, bias, added, c);
-    if (bias != nullptr) bias += kSumLanes;
-    if (added != nullptr) added += kStep;
+  char* const c = p.c + at;
+  const char* const added = p.added + at;
+  const float* const bias = p.bias + col;
+  int64_t j = 0;
+  for (; j + kSumLanes <= cols; j += kSumLanes) {
+    const int64_t bytes = j * C::kBytes;
+    FinishVector<C, kTerms>(p, sums + j, bias + j, added + bytes, c + bytes);
   }
-  if (cols == 0) return;
+  if (j == cols) return;
+  constexpr int64_t kStep = kSumLanes * C::kBytes;
   char last[kStep] = {}, last_added[kStep] = {};
   float last_sums[kSumLanes] = {}, last_bias[kSumLanes] = {};
-  const int64_t bytes = cols * C::kBytes;
-  __builtin_memcpy(last_sums, sums, cols * 4);
-  if (p.beta != 0) __builtin_memcpy(last, c, bytes);
-  if (added != nullptr) __builtin_memcpy(last_added, added, bytes);
-  if (bias != nullptr) __builtin_memcpy(last_bias, bias, cols * 4);
-  FinishVector<C>(p, last_sums, bias == nullptr ? nullptr : last_bias,
-                  added == nullptr ? nullptr : last_added, last);
-  __builtin_memcpy(c, last, bytes);
+  const int64_t left = cols - j, first = j * C::kBytes, bytes = left * C::kBytes;
+  __builtin_memcpy(last_sums, sums + j, left * 4);
+  if constexpr ((kTerms & kBeta) != 0) __builtin_memcpy(last, c + first, bytes);
+  if constexpr ((kTerms & kBias) != 0) __builtin_memcpy(last_bias, bias + j, left * 4);
+  if constexpr ((kTerms & kAdded) != 0) __builtin_memcpy(last_added, added + first, bytes);
+  FinishVector<C, kTerms>(p, last_sums, last_bias, last_added, last);
+  __builtin_memcpy(c + first, last, bytes);
+}
+
+using RowFinisher = void (*)(const TileProduct& p, const float* sums, int64_t row, int64_t col,
+                             int64_t cols);
+
+template <typename C>
+RowFinisher FinisherOf(const TileProduct& p) {
+  static constexpr RowFinisher kRows[kTermSets] = {
+      FinishRow<C, 0>, FinishRow<C, 1>, FinishRow<C, 2>, FinishRow<C, 3>,
+      FinishRow<C, 4>, FinishRow<C, 5>, FinishRow<C, 6>, FinishRow<C, 7>};
+  return kRows[(p.beta != 0 ? kBeta : 0) | (p.bias != nullptr ? kBias : 0) |
+               (p.added != nullptr ? kAdded : 0)];
 }
 
 // Rows [row, row + rows) and columns [col, col + cols) of C; a row of sums is next_row floats.
 void FinishTile(const TileProduct& p, const float* sums, int64_t next_row, int64_t row,
                 int64_t rows, int64_t col, int64_t cols) {
-  const auto finish = p.dtype == DType::kFloat32    ? FinishRow<Fp32InC>
-                      : p.dtype == DType::kBFloat16 ? FinishRow<Bf16InC>
-                                                    : FinishRow<Fp16InC>;
+  const RowFinisher finish = p.dtype == DType::kFloat32    ? FinisherOf<Fp32InC>(p)
+                             : p.dtype == DType::kBFloat16 ? FinisherOf<Bf16InC>(p)
+                                                           : FinisherOf<Fp16InC>(p);
   for (int64_t r = row; r < row + rows; ++r, sums += next_row) finish(p, sums, r, col, cols);
   if (p.finish != nullptr) p.finish(p.context, row, rows, col, cols);
 }

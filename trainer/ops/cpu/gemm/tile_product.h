@@ -144,17 +144,22 @@ void Block(Tiles& tiles, const TileProduct& p, const TilePlan& plan, int64_t row
           plan.k_blocks > 1 ? steps : Least(steps, plan.blocks.stretch / kStepK);
       for (int64_t s = 0; s < steps; s += stretch) {
         const PanelOfA here = {a.data + s * a.step, a.row, a.step};
-        // A micro-tile's rows of C are fetched in as many steps as there are.
         const int64_t taken = Least(stretch, steps - s);
-        const int64_t each = last && s + stretch >= steps ? Parts(height, taken) : 0;
-        Strip(
-            tiles, here, height, packed_b + s * kStepBytes, panel, cols, taken, sums, plan.next_row,
-            q > 0 || s > 0, [&](int64_t j, int64_t step) __attribute__((always_inline)) {
-              const int64_t first = step * each;
-              if (first >= height * (each > 0)) return;
-              FetchAhead(p, row + i + first, Least(each, height - first), col + j,
-                         Least(cols - j, 32));
-            });
+        const auto strip = [&](const auto& beside) __attribute__((always_inline)) {
+          Strip(tiles, here, height, packed_b + s * kStepBytes, panel, cols, taken, sums,
+                plan.next_row, q > 0 || s > 0, beside);
+        };
+        if (!last || s + stretch < steps) {
+          strip([](int64_t, int64_t) {});
+          continue;
+        }
+        // Rows of C that are fetched in a step: two lines of each are too many at once.
+        const int64_t each = p.dtype == DType::kFloat32 ? Parts(height, taken) : height;
+        strip([&](int64_t j, int64_t step) __attribute__((always_inline)) {
+          const int64_t first = step * each;
+          if (first >= height) return;
+          FetchAhead(p, row + i + first, Least(each, height - first), col + j, Least(cols - j, 32));
+        });
       }
       if (last) FinishTile(p, sums, plan.next_row, row + i, height, col, cols);
     }
