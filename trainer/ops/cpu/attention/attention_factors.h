@@ -8,6 +8,7 @@
 #include "trainer/ops/cpu/attention/attention_bf16_rows.h"
 #include "trainer/ops/cpu/attention/attention_kernels.h"
 #include "trainer/ops/cpu/attention/attention_lanes.h"
+#include "trainer/ops/cpu/attention/attention_softmax.h"
 #include "trainer/ops/cpu/attention/attention_weights.h"
 #include "trainer/ops/cpu/gemm/gemm_tiles.h"
 #include "trainer/ops/cpu/gemm/tile_pack.h"
@@ -101,6 +102,38 @@ void StoreTurned(const float* sums, int64_t dim, int64_t rows, const float* fact
       }
     }
   }
+}
+
+// What backward makes of a group's keys and of a head's queries, and its sums.
+struct BackwardFactors {
+  // Left ones of all keys; k_turned[dim, keys].
+  PackedFactor k, v, k_turned;
+  // Right ones of all queries: [queries, dim], and turned by blocks, [blocks][dim, kBlock].
+  PackedFactor q, dout, q_turned, dout_turned;
+  float *dk, *dv;               // [keys, depth], of a group.
+  float* dq;                    // [blocks][depth, kBlock], of a head.
+  QueryStatistics* statistics;  // A block each.
+
+  BackwardFactors(Memory& memory, int64_t seq, int64_t keys, int64_t dim)
+      : k(PackedFactor::In(memory, keys, dim)),
+        v(PackedFactor::In(memory, keys, dim)),
+        k_turned(PackedFactor::In(memory, dim, keys)),
+        q(PackedFactor::In(memory, seq, dim)),
+        dout(PackedFactor::In(memory, seq, dim)) {
+    const int64_t blocks = Parts(seq, kBlock), depth = RoundUp(dim, 16);
+    q_turned = PackedFactor::In(memory, blocks * RoundUp(dim, kPanel), kBlock);
+    dout_turned = PackedFactor::In(memory, blocks * RoundUp(dim, kPanel), kBlock);
+    dk = memory.TakeFloats(RoundUp(keys, kBlock) * depth);
+    dv = memory.TakeFloats(RoundUp(keys, kBlock) * depth);
+    dq = memory.TakeFloats(blocks * depth * kBlock);
+    statistics = reinterpret_cast<QueryStatistics*>(memory.Take(blocks * sizeof(QueryStatistics)));
+  }
+};
+
+int64_t BackwardMemoryOnTiles(int64_t seq, int64_t keys, int64_t head_dim) {
+  Memory memory(nullptr);
+  BackwardFactors(memory, seq, keys, head_dim);
+  return memory.floats();
 }
 
 // Scores of masked keys become -infinity; biases are added before, as if scale multiplied them.
