@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -52,9 +53,13 @@ std::string TakeTiles() {
     return std::string("the system refuses tiles to this process: ") + std::strerror(error) +
            (error == ENOSPC ? ", a signal stack is too small for them" : "");
   }
-  return TilesGiveTheDefinition(kGemmTilesAmx)
-             ? ""
-             : "this processor's tiles give other results than their definition";
+  try {
+    return TilesGiveTheDefinition(kGemmTilesAmx)
+               ? ""
+               : "this processor's tiles give other results than their definition";
+  } catch (const std::bad_alloc&) {
+    return "no memory is left to try this processor's tiles";
+  }
 }
 
 }  // namespace

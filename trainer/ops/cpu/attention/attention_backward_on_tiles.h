@@ -53,7 +53,7 @@ template <typename Kernel>
 struct BackwardPass {
   const AttentionHeadBf16& head;
   const BackwardFactors& x;
-  bool first;  // Of the heads of a group: the sums of dk and dv begin with it.
+  bool first;  // The group's first head: the sums of dk and dv begin with it.
   typename Kernel::Tiles tiles = {};
   WeightsAndGradients weights = {};
   alignas(64) Square st, dst;  // Scores, and what becomes their gradient.

@@ -1,5 +1,6 @@
 // Dropout of a block of transposed weights (attention_lanes.h), for sources that are compiled once
-// for each instruction set (isa.h). Tests: tests/trainer/ops/attention_test.cc
+// for each instruction set (isa.h).
+// Tests: tests/trainer/ops/attention_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_DROP_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_DROP_H_
 

@@ -104,7 +104,7 @@ void StoreTurned(const float* sums, int64_t dim, int64_t rows, const float* fact
   }
 }
 
-// What backward makes of a group's keys and of a head's queries, and its sums.
+// Backward's factors, of a group's keys and a head's queries, and its sums.
 struct BackwardFactors {
   // Left ones of all keys; k_turned[dim, keys].
   PackedFactor k, v, k_turned;

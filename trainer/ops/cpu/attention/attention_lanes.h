@@ -1,5 +1,5 @@
-// What attention does to a block of transposed scores between its products, in sources that are
-// compiled once for each instruction set (isa.h): masks and a bias.
+// Masks and biases of a block of attention's transposed scores, between its products, for sources
+// that are compiled once for each instruction set (isa.h).
 //
 // st[j][q]: keys are rows, queries are lanes. Then the maximum, the sum and the exponentials of a
 // query run along rows of lanes with no horizontal step.

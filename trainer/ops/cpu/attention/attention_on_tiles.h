@@ -9,8 +9,8 @@
 // Factors made of q, k, v and dout are packed once for a head. Sums are those of gemm.h for tiles,
 // and pass from a block to the next as fp32: in forward and for dq over blocks of keys in order,
 // for dk and dv over blocks of queries in order, then heads. Backward has keys outside, so that
-// their sums stay in the nearest cache while queries pass by. Tests:
-// tests/trainer/ops/attention_kernels_test.cc
+// their sums stay in a near cache while queries pass by.
+// Tests: tests/trainer/ops/attention_kernels_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_ON_TILES_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_ON_TILES_H_
 

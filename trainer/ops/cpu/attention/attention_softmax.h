@@ -1,6 +1,6 @@
 // Scores become weights of attention on tiles, forward and backward. For sources that are compiled
-// once for each instruction set (isa.h); no result depends on the width of vectors. Tests:
-// tests/trainer/ops/attention_kernels_test.cc
+// once for each instruction set (isa.h); no result depends on the width of vectors.
+// Tests: tests/trainer/ops/attention_kernels_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_SOFTMAX_H_
 #define FSDP_TRAIN_TRAINER_OPS_CPU_ATTENTION_ATTENTION_SOFTMAX_H_
 
@@ -90,7 +90,7 @@ void Rescale(const Softmax& softmax, int64_t depth, int64_t columns, float* o) {
   }
 }
 
-// What a block of queries brings to its weights in backward: lse to base 2, and dot = dout . out.
+// A block of queries gives this to its weights in backward: lse to base 2, and dot = dout . out.
 struct alignas(64) QueryStatistics {
   Lanes lse, dot;
 };

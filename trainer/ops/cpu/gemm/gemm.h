@@ -54,7 +54,7 @@ struct GemmOptions {
   // their final values and are still in a first-level cache. For the work behind a product: an
   // activation, a sum.
   std::function<void(const GemmTile&)> finish = nullptr;
-  // What finish() reads or writes besides, of C's dtype and stride: a product may fetch it ahead.
+  // Memory that finish() reads or writes besides, of C's dtype and stride: it may be fetched ahead.
   const void* finished_with = nullptr;
 };
 

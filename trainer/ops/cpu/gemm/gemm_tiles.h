@@ -33,8 +33,8 @@ struct TileProduct {
   const float* bias = nullptr;  // [cols]; may be null.
   const char* added = nullptr;  // D; may be null.
   // Called in the product's thread for pieces that cover C, when their elements have their values;
-  // may be null. finished_with: what it touches besides, as C lies, to be fetched ahead; may be
-  // null.
+  // may be null. finished_with: memory that it touches besides, as C lies, to be fetched ahead; may
+  // be null.
   void (*finish)(const void* context, int64_t row, int64_t rows, int64_t col,
                  int64_t cols) noexcept = nullptr;
   const void* context = nullptr;
