@@ -14,7 +14,6 @@
 #include "trainer/ops/cpu/gemm/gemm_tiles.h"
 #include "trainer/ops/cpu/gemm/tile_pack.h"
 #include "trainer/ops/cpu/gemm/tile_product.h"
-#include "trainer/ops/cpu/vector_math.h"
 
 namespace fsdp {
 namespace {

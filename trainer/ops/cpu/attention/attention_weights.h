@@ -14,7 +14,6 @@
 #include <cstdint>
 
 #include "trainer/ops/cpu/attention/attention_bf16_rows.h"
-#include "trainer/ops/cpu/attention/attention_kernels.h"
 #include "trainer/ops/cpu/attention/attention_lanes.h"
 #include "trainer/ops/cpu/gemm/tile_pack.h"
 #include "trainer/ops/cpu/vector_math.h"
