@@ -9,8 +9,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/testing/everything.h"
@@ -196,6 +198,59 @@ TEST(GemmTiles, NumbersAtTheEdges) {
       return times % 3 == 0 ? bits(0xffff, 0) : bits(0x83ff, 0x1e00);
     });
     for (const Kernels& kernels : Emulations()) Check(kernels, x, /*near=*/false);
+  }
+}
+
+// round(fma(beta, C, alpha sum) + bias + D), each step rounded by itself, in each dtype of C and
+// behind the last whole vector.
+TEST(GemmTiles, FinishesByTheDefinition) {
+  const FlushedSubnormals flushed;
+  Random random(5, DType::kFloat32);
+  constexpr int64_t kM = 33, kN = 51, kK = 70;
+  Factors x = Uniform(random, {kM, kN, kK, false, true});
+  const std::unique_ptr<char, decltype(&std::free)> memory(
+      static_cast<char*>(std::aligned_alloc(64, kTileProductBytes)), &std::free);
+  const std::vector<double> drawn = random.Vector(kN);
+  const std::vector<float> bias(drawn.begin(), drawn.end());
+  const auto check = [&](auto element, const Kernels& kernels, int terms) {
+    using T = decltype(element);
+    std::vector<T> c, added, want;
+    for (const double value : random.Vector(kM * kN)) c.emplace_back(static_cast<float>(value));
+    for (const double value : random.Vector(kM * kN)) added.emplace_back(static_cast<float>(value));
+    const bool has_beta = terms & 1, has_bias = terms & 2, has_added = terms & 4;
+    const float alpha = 0.7f, beta = has_beta ? 0.3f : 0.0f;
+    for (int64_t at = 0; at < kM * kN; ++at) {
+      volatile float value = alpha * x.Sum(at / kN, at % kN);  // Not fused with what follows.
+      if (has_beta) value = std::fma(beta, static_cast<float>(c[at]), value);
+      if (has_bias) value = value + bias[at % kN];
+      if (has_added) value = value + static_cast<float>(added[at]);
+      want.emplace_back(static_cast<float>(value));
+    }
+    kernels.table->multiply(
+        {.a = x.a.InTiles(),
+         .b = x.b.InTiles(),
+         .rows = kM,
+         .cols = kN,
+         .k = kK,
+         .memory = memory.get(),
+         .c = reinterpret_cast<char*>(c.data()),
+         .c_row = kN * static_cast<int64_t>(sizeof(T)),
+         .dtype = sizeof(T) == 4                ? DType::kFloat32
+                  : std::is_same_v<T, BFloat16> ? DType::kBFloat16
+                                                : DType::kFloat16,
+         .alpha = alpha,
+         .beta = beta,
+         .bias = has_bias ? bias.data() : nullptr,
+         .added = has_added ? reinterpret_cast<const char*>(added.data()) : nullptr});
+    EXPECT_EQ(std::memcmp(c.data(), want.data(), want.size() * sizeof(T)), 0)
+        << kernels.name << ", " << sizeof(T) << " bytes, terms " << terms;
+  };
+  for (const Kernels& kernels : Emulations()) {
+    for (int terms = 0; terms < 8; ++terms) {
+      check(float(), kernels, terms);
+      check(BFloat16(), kernels, terms);
+      check(Float16(), kernels, terms);
+    }
   }
 }
 
