@@ -50,6 +50,16 @@ FSDP_ALWAYS_INLINE float Tanh(float x) {
   return __builtin_copysignf((1.0f - e) / (1.0f + e), x);
 }
 
+// BFloat16(x) in the upper half of each lane, zero in the lower half, from a vector of floats'
+// bits.
+template <typename Bits>
+FSDP_ALWAYS_INLINE Bits RoundBitsToBf16(Bits u) {
+  using Signed = decltype(u < u);
+  const Bits nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
+  const Bits rounded = u + (0x7fff + ((u >> 16) & 1));
+  return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xffff0000;
+}
+
 // The standard normal distribution.
 struct Normal {
   float below;    // Phi(x) = (1 + erf(x / sqrt 2)) / 2.

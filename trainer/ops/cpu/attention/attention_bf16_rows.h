@@ -13,12 +13,7 @@ namespace fsdp {
 namespace {
 
 // BFloat16(x) in the upper half of each lane, zero in the lower half.
-FSDP_ALWAYS_INLINE Bits RoundedToBf16(Vector x) {
-  typedef int32_t Signed __attribute__((vector_size(sizeof(Bits))));
-  const Bits u = (Bits)x, nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
-  const Bits rounded = u + (0x7fff + ((u >> 16) & 1));
-  return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xffff0000;
-}
+FSDP_ALWAYS_INLINE Bits RoundedToBf16(Vector x) { return RoundBitsToBf16((Bits)x); }
 
 using Element = uint16_t;  // Bits of bf16.
 

@@ -55,12 +55,8 @@ struct Bf16InC {
     const auto halves = (SumHalves)_mm512_cvtneps_pbh((__m512)x);
 #else
     typedef uint32_t Bits __attribute__((vector_size(kSumLanes * 4)));
-    typedef int32_t Signed __attribute__((vector_size(kSumLanes * 4)));
     typedef uint16_t Halves __attribute__((vector_size(kSumLanes * 2)));
-    const Bits u = (Bits)x, nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
-    const Bits rounded = u + (0x7fff + ((u >> 16) & 1));
-    const Bits bits = (rounded & ~nan) | ((u | 0x400000) & nan);
-    const Halves halves = __builtin_convertvector(bits >> 16, Halves);
+    const Halves halves = __builtin_convertvector(RoundBitsToBf16((Bits)x) >> 16, Halves);
 #endif
     __builtin_memcpy(to, &halves, sizeof(halves));
   }
