@@ -20,7 +20,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 
 import turns
 from step import BINARY, HERE, machine, rank_environments
@@ -180,10 +179,7 @@ def run(args, directory):
 
 def main():
     args = arguments()
-    if args.priority:
-        turns.raise_priority()
-    with tempfile.TemporaryDirectory(prefix="fsdp-bench-") as directory:
-        run(args, pathlib.Path(directory))
+    turns.run_in_directory(args, run)
 
 
 if __name__ == "__main__":

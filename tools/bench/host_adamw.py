@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 
 import turns
 from step import HERE, machine
@@ -152,10 +151,7 @@ def run(args, directory):
 
 def main():
     args = arguments()
-    if args.priority:
-        turns.raise_priority()
-    with tempfile.TemporaryDirectory(prefix="fsdp-bench-") as directory:
-        run(args, pathlib.Path(directory))
+    turns.run_in_directory(args, run)
 
 
 if __name__ == "__main__":

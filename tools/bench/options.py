@@ -23,7 +23,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import types
 
@@ -303,10 +302,7 @@ def table(args, directory):
 
 def main():
     args = arguments()
-    if args.priority:
-        turns.raise_priority()
-    with tempfile.TemporaryDirectory(prefix="fsdp-bench-") as directory:
-        (timeline if args.timeline else table)(args, pathlib.Path(directory))
+    turns.run_in_directory(args, timeline if args.timeline else table)
 
 
 if __name__ == "__main__":

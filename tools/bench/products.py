@@ -24,7 +24,6 @@ import pathlib
 import re
 import statistics
 import sys
-import tempfile
 
 import turns
 from step import BINARY, HERE, PARAM_DTYPE, machine
@@ -233,10 +232,7 @@ def run(args, directory):
 
 def main():
     args = arguments()
-    if args.priority:
-        turns.raise_priority()
-    with tempfile.TemporaryDirectory(prefix="fsdp-bench-") as directory:
-        run(args, pathlib.Path(directory))
+    turns.run_in_directory(args, run)
 
 
 if __name__ == "__main__":

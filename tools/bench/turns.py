@@ -7,10 +7,12 @@ speed falls on all alike. A participant is compared with the first one of the sa
 
 import json
 import os
+import pathlib
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 FIRST_ANSWER_S = 900  # torch.compile and the first step of the slowest participant.
@@ -22,6 +24,14 @@ def raise_priority():
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(6))
     except PermissionError:
         sys.exit("--priority needs the right to use real-time scheduling (root, or CAP_SYS_NICE)")
+
+
+def run_in_directory(args, run):
+    """Calls run(args, a new directory that ends with it), with the priority that was asked for."""
+    if args.priority:
+        raise_priority()
+    with tempfile.TemporaryDirectory(prefix="fsdp-bench-") as directory:
+        run(args, pathlib.Path(directory))
 
 
 def start(command, priority, environment=None, **keywords):
