@@ -1,12 +1,10 @@
 #include "trainer/core/terminal.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -45,17 +43,18 @@ TEST(Terminal, AWrappedBarIsErasedWhole) {
   EXPECT_EQ(EraseBar("seven..", 3), "\r\033[2A\033[J");
 }
 
-// `other` is stderr while the job runs. Returns what arrived at the terminal.
+// `other` is stderr while the job runs. Returns what arrived at the terminal. What was written to a
+// terminal arrives later, so a zero is written last, and awaited.
 std::string WrittenTo(int terminal, int other, const std::function<void()>& job) {
   const int before = ::dup(STDERR_FILENO);
   ::dup2(other, STDERR_FILENO);
   job();
   ::dup2(before, STDERR_FILENO);
   ::close(before);
-  ::fcntl(terminal, F_SETFL, O_NONBLOCK);
-  char text[256];
-  const ssize_t size = ::read(terminal, text, sizeof(text));
-  return {text, static_cast<size_t>(std::max<ssize_t>(size, 0))};
+  std::string text;
+  if (::write(other, "", 1) != 1) return "the zero cannot be written";
+  for (char c; ::read(terminal, &c, 1) == 1 && c != '\0';) text += c;
+  return text;
 }
 
 TEST(ProgressLine, IsDrawnOverItselfAndErased) {

@@ -54,7 +54,7 @@ FSDP_ALWAYS_INLINE float Tanh(float x) {
 // bits.
 template <typename Bits>
 FSDP_ALWAYS_INLINE Bits RoundBitsToBf16(Bits u) {
-  using Signed = decltype(u < u);
+  using Signed = decltype(u < Bits{});
   const Bits nan = (Bits)((Signed)(u & 0x7fffffff) > 0x7f800000);
   const Bits rounded = u + (0x7fff + ((u >> 16) & 1));
   return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xffff0000;
