@@ -28,6 +28,10 @@ inline constexpr int64_t kCodeBlock = 256;  // Elements.
 
 extern const StateCodeTables kSignedCodes, kUnsignedCodes;
 
+// On the host. The code nearest to a quotient of [-1, 1], by the rules of Rounding but its last
+// one.
+uint8_t EncodeQuotient(const StateCodeTables& tables, float quotient);
+
 // On the host, for at most kCodeBlock elements: one block. They return or take its absmax.
 // codes: as many as x has elements.
 float EncodeBlock(const StateCodeTables& tables, std::span<const float> x, uint8_t* codes);
