@@ -3,22 +3,14 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
+#include "trainer/core/hex.h"
 #include "trainer/core/read_file.h"
 
 namespace fsdp {
-namespace {
-
-std::string Hex(uint64_t hash) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
-  return text;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 PrefixHash::PrefixHash() : state_(XXH64_createState()) { XXH64_reset(state_.get(), 0); }
 PrefixHash::PrefixHash(PrefixHash&&) noexcept = default;
@@ -55,8 +47,8 @@ std::string HowItDiffers(const std::string& path, const FilePrefix& prefix) {
   }
   const FilePrefix there = HashOfFirst(path, prefix.bytes).Taken();
   if (there == prefix) return "";
-  return "its first " + want + " bytes have the hash " + Hex(there.hash) + ", want " +
-         Hex(prefix.hash);
+  return "its first " + want + " bytes have the hash " + ToHex(there.hash) + ", want " +
+         ToHex(prefix.hash);
 }
 
 }  // namespace fsdp

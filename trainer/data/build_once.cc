@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/hex.h"
 
 namespace fsdp {
 namespace {
@@ -43,9 +44,7 @@ void WaitFor(FileLock& lock, const std::string& path, const std::string& what,
 }  // namespace
 
 std::string BuiltDirectory(const std::string& cache, uint64_t key) {
-  char name[17];
-  std::snprintf(name, sizeof(name), "%016llx", static_cast<unsigned long long>(key));
-  return cache + "/" + name;
+  return cache + "/" + ToHex(key);
 }
 
 void BuildOnce(const std::string& directory, const std::string& what,

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/hex.h"
 #include "trainer/core/paths.h"
 #include "trainer/core/process_limits.h"
 #include "trainer/core/read_file.h"
@@ -403,9 +403,7 @@ bool SameContents(const DataFile& a, const DataFile& b) {
 }
 
 std::string Contents(const DataFile& file) {
-  char hash[17];
-  std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(file.hash));
-  return std::to_string(file.bytes) + " bytes with hash " + hash;
+  return std::to_string(file.bytes) + " bytes with hash " + ToHex(file.hash);
 }
 
 // Takes from `list` the first that `is`.

@@ -1,15 +1,14 @@
 #include "trainer/engine/gemm_algorithms.h"
 
 #include <algorithm>
-#include <cinttypes>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/core/hex.h"
 #include "trainer/core/json.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/engine/step_operations.h"
@@ -31,11 +30,7 @@ constexpr int64_t kPatternElements = int64_t{1} << 19;  // A power of two: begin
 
 std::string Hex(const GemmAlgorithm& algorithm) {
   std::string text;
-  for (const uint64_t word : algorithm.data) {
-    char digits[17];
-    std::snprintf(digits, sizeof(digits), "%016" PRIx64, word);
-    text += digits;
-  }
+  for (const uint64_t word : algorithm.data) text += ToHex(word);
   return text;
 }
 

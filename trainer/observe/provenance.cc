@@ -4,12 +4,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cinttypes>
-#include <cstdio>
 #include <ctime>
 #include <fstream>
 
 #include "trainer/core/atomic_file.h"
+#include "trainer/core/hex.h"
 #include "trainer/core/json.h"
 #include "trainer/core/process_limits.h"
 
@@ -38,12 +37,6 @@ std::string Lines(char open, const std::vector<std::string>& items, char close,
 
 std::string Member(std::string_view key, std::string_view json) {
   return JsonString(key) + ": " + std::string(json);
-}
-
-std::string Hex(uint64_t value) {
-  char buffer[20];
-  std::snprintf(buffer, sizeof(buffer), "%016" PRIx64, value);
-  return buffer;
 }
 
 }  // namespace
@@ -82,7 +75,7 @@ std::string ToJson(const Provenance& p) {
     data.push_back(JsonObject()
                        .Add("path", file.path)
                        .Add("bytes", file.bytes)
-                       .Add("hash", Hex(file.hash))
+                       .Add("hash", ToHex(file.hash))
                        .Text());
   }
   const std::string host = JsonObject()

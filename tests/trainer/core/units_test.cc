@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "trainer/core/hex.h"
+
 namespace fsdp {
 namespace {
 
@@ -111,6 +113,11 @@ TEST(Units, Durations) {
   EXPECT_EQ(HumanDuration(9.9e8), "11458d08h");
   EXPECT_EQ(HumanDuration(1e9), "31.7 y");
   EXPECT_EQ(HumanDuration(1e308), "3.17e+300 y");
+}
+
+TEST(Hex, HasSixteenDigits) {
+  EXPECT_EQ(ToHex(0), "0000000000000000");
+  EXPECT_EQ(ToHex(0xfedcba9876543210), "fedcba9876543210");
 }
 
 }  // namespace

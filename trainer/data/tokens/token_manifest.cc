@@ -2,12 +2,12 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "trainer/core/errors.h"
+#include "trainer/core/hex.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/core/read_file.h"
@@ -16,12 +16,6 @@ namespace fsdp {
 namespace {
 
 constexpr const char* kFormat = "fsdp-train tokens 1";
-
-std::string Hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 // An exception of its own, so that the place is added once.
 struct Wrong {
@@ -111,9 +105,9 @@ TokenManifest Parse(const std::string& text) {
 
 std::string ToJson(const TokenManifest& m) {
   JsonTree json = JsonTree::Object({{"format", kFormat},
-                                    {"key", Hex(m.key)},
+                                    {"key", ToHex(m.key)},
                                     {"tokenizer", m.tokenizer},
-                                    {"tokenizer_hash", Hex(m.tokenizer_hash)},
+                                    {"tokenizer_hash", ToHex(m.tokenizer_hash)},
                                     {"vocab_size", m.vocab_size},
                                     {"eot", m.eot},
                                     {"documents", m.documents},
@@ -126,11 +120,11 @@ std::string ToJson(const TokenManifest& m) {
   JsonTree inputs = JsonTree::List(), shards = JsonTree::List();
   for (const DataFile& input : m.inputs) {
     inputs.Append(JsonTree::Object(
-        {{"path", input.path}, {"bytes", input.bytes}, {"hash", Hex(input.hash)}}));
+        {{"path", input.path}, {"bytes", input.bytes}, {"hash", ToHex(input.hash)}}));
   }
   for (const TokenManifest::Shard& shard : m.shards) {
     shards.Append(JsonTree::Object(
-        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", Hex(shard.hash)}}));
+        {{"file", shard.file}, {"tokens", shard.tokens}, {"hash", ToHex(shard.hash)}}));
   }
   json["inputs"] = std::move(inputs);
   json["shards"] = std::move(shards);
