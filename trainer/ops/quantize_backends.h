@@ -1,4 +1,4 @@
-// Kernels of quantization: quantize.h, quantized_layout.h.
+// Kernels of quantization: quantize.h, quantized_layout.h, weight_codes.h.
 // Tests: tests/trainer/ops/quantize_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_QUANTIZE_BACKENDS_H_
 #define FSDP_TRAIN_TRAINER_OPS_QUANTIZE_BACKENDS_H_
@@ -8,6 +8,7 @@
 #include "trainer/core/view.h"
 #include "trainer/ops/quantized_layout.h"
 #include "trainer/ops/quantized_row.h"
+#include "trainer/ops/weight_code.h"
 #include "trainer/runtime/cuda_stream_handle.h"
 
 namespace fsdp {
@@ -26,6 +27,10 @@ inline constexpr int kQuantizedRowsOfLaunch = 48;
 
 [[gnu::weak]] void WriteQuantizedRowsCuda(CudaStreamHandle stream,
                                           const std::vector<QuantizedRow>& rows, const View& table);
+
+// weight_codes.h
+[[gnu::weak]] void DecodeWeightCuda(CudaStreamHandle stream, const ConstView& records,
+                                    WeightCode code, const View& w);
 
 }  // namespace fsdp
 

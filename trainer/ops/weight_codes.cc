@@ -8,16 +8,21 @@
 #include <cmath>
 #include <cstring>
 
+#include "trainer/ops/arguments.h"
+#include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/isa.h"
 #include "trainer/ops/cpu/quantize_kernels.h"
 #include "trainer/ops/nf4.h"
+#include "trainer/ops/quantize_backends.h"
 #include "trainer/ops/state_codes.h"
+#include "trainer/runtime/operation.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kUnit = 256, kUnitBlocks = kUnit / kWeightBlock;  // A kernel's elements.
 constexpr int64_t kPairs = kWeightBlock / 2;                        // Bytes of a block in nf4.
+constexpr int64_t kGrain = 8;                                       // Units a thread.
 constexpr int kInt8 = 0;                                            // Among QuantizeKernels.
 constexpr int kZeroIndex = 127;                                     // The scale value 0.
 constexpr uint8_t kZeroPair = 0x77;                                 // Two codes of 0 in nf4.
@@ -111,10 +116,12 @@ float ScaleOf(const NestedScales& scales, int64_t block) {
   return kSignedCodes.values[code] * scales.maximum + scales.mean;
 }
 
-// y: 256 values, those of the record's unit of this number.
-void DecodeUnit(WeightCode code, const uint8_t* record, int64_t unit, float* y) {
+// y: 256 values, those of the tensor's unit of this number.
+void DecodeUnit(WeightCode code, const uint8_t* records, int64_t number, float* y) {
+  constexpr int64_t kUnits = kWeightRecord / kUnit;
+  const uint8_t* const record = records + number / kUnits * RecordBytes(code);
   const uint8_t* const after = record + RecordCodeBytes(code);
-  const int64_t first = unit * kUnitBlocks;
+  const int64_t unit = number % kUnits, first = unit * kUnitBlocks;
   const auto* const scales = reinterpret_cast<const float*>(after) + first;
   if (code == WeightCode::kInt8) {
     return Int8Kernels().dequantize[kInt8](record + unit * kUnit, scales, kWeightBlock, y);
@@ -127,21 +134,31 @@ void DecodeUnit(WeightCode code, const uint8_t* record, int64_t unit, float* y) 
   }
 }
 
+// Units [begin, end) of w.
+void DecodeUnits(WeightCode code, const uint8_t* records, int64_t begin, int64_t end,
+                 const View& w) {
+  for (int64_t at = begin * kUnit; at < end * kUnit; at += kUnit) {
+    const int64_t count = std::min(kUnit, w.NumElements() - at);
+    FloatPiece buffer;
+    float* const values = count == kUnit ? FloatsToWrite(w, at, buffer) : buffer;
+    DecodeUnit(code, records, at / kUnit, values);
+    if (w.dtype != DType::kFloat32) {
+      WriteFloats(values, count, w, at);
+    } else if (values == buffer) {
+      std::copy_n(buffer, count, w.As<float>() + at);
+    }
+  }
+}
+
+int64_t Units(int64_t elements) { return (elements + kUnit - 1) / kUnit; }
+
+void DecodeWeightCpu(ThreadPool& pool, const ConstView& records, WeightCode code, const View& w) {
+  pool.ParallelFor(Units(w.NumElements()), kGrain, [&](int64_t begin, int64_t end) {
+    DecodeUnits(code, records.As<uint8_t>(), begin, end, w);
+  });
+}
+
 }  // namespace
-
-int64_t RecordCodeBytes(WeightCode code) {
-  return code == WeightCode::kInt8 ? kWeightRecord : kWeightRecord / 2;
-}
-
-int64_t RecordBytes(WeightCode code) {
-  const int64_t scales =
-      code == WeightCode::kNf4Nested ? sizeof(NestedScales) : kRecordBlocks * sizeof(float);
-  return RecordCodeBytes(code) + scales;
-}
-
-int64_t CodedBytes(WeightCode code, int64_t elements) {
-  return (elements + kWeightRecord - 1) / kWeightRecord * RecordBytes(code);
-}
 
 void EncodeRecords(WeightCode code, std::span<const float> x, uint8_t* records,
                    std::span<float> scales) {
@@ -183,13 +200,30 @@ void EncodeScales(float mean, std::span<const float> scales, uint8_t* records) {
 }
 
 void DecodeRecords(WeightCode code, const uint8_t* records, std::span<float> x) {
-  for (int64_t at = 0; at < std::ssize(x); at += kUnit) {
-    const uint8_t* const record = records + at / kWeightRecord * RecordBytes(code);
-    float values[kUnit];
-    const bool whole = std::ssize(x) - at >= kUnit;
-    DecodeUnit(code, record, at % kWeightRecord / kUnit, whole ? x.data() + at : values);
-    if (!whole) std::copy_n(values, std::ssize(x) - at, x.begin() + at);
-  }
+  const View w(reinterpret_cast<std::byte*>(x.data()), DType::kFloat32, Shape{std::ssize(x)});
+  DecodeUnits(code, records, 0, Units(std::ssize(x)), w);
+}
+
+void DecodeWeight(Stream& stream, ConstView records, WeightCode code, View w) {
+  constexpr const char* kOp = "decode_weight";
+  const Arguments args(kOp);
+  args.Require(code != WeightCode::kNone, "code is none");
+  const int64_t n = w.NumElements();
+  args.CheckElements("records", records, DType::kUInt8, CodedBytes(code, n));
+  args.Require(reinterpret_cast<uintptr_t>(records.data) % 16 == 0,
+               "records, want their begin at a multiple of 16 bytes");
+  args.CheckDType("w", w.dtype, kFloatDTypes);
+  args.CheckElements("w", w, w.dtype, n);
+  args.CheckDisjoint("w", w, "records", records);
+  const Cost cost{.flops = static_cast<double>(n),
+                  .bytes_read = static_cast<double>(records.bytes()),
+                  .bytes_written = static_cast<double>(w.bytes())};
+  stream.Enqueue(
+      {kOp,
+       {records},
+       {w},
+       {{cost, {.launches = n > 0}}},
+       {OnCpu(DecodeWeightCpu, records, code, w), OnCuda(DecodeWeightCuda, records, code, w)}});
 }
 
 }  // namespace fsdp

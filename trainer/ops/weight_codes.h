@@ -24,13 +24,16 @@
 //   Special  A block with an infinity or a NaN has the scale NaN and codes of 0: all of it arrives
 //            as NaN. In kNf4Nested the whole tensor does, by its mean.
 // Tests: tests/trainer/ops/weight_records_test.cc
+// Tests: tests/trainer/ops/weight_codes_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_WEIGHT_CODES_H_
 #define FSDP_TRAIN_TRAINER_OPS_WEIGHT_CODES_H_
 
 #include <cstdint>
 #include <span>
 
+#include "trainer/core/view.h"
 #include "trainer/ops/weight_code.h"
+#include "trainer/runtime/stream.h"
 
 namespace fsdp {
 
@@ -46,9 +49,16 @@ struct NestedScales {
 
 // Bytes of a record's codes, which its scales follow; of a whole record; and of the records of a
 // tensor. Not for kNone.
-int64_t RecordCodeBytes(WeightCode code);
-int64_t RecordBytes(WeightCode code);
-int64_t CodedBytes(WeightCode code, int64_t elements);
+constexpr int64_t RecordCodeBytes(WeightCode code) {
+  return code == WeightCode::kInt8 ? kWeightRecord : kWeightRecord / 2;
+}
+constexpr int64_t RecordBytes(WeightCode code) {
+  constexpr int64_t kScales = kRecordBlocks * sizeof(float), kNested = sizeof(NestedScales);
+  return RecordCodeBytes(code) + (code == WeightCode::kNf4Nested ? kNested : kScales);
+}
+constexpr int64_t CodedBytes(WeightCode code, int64_t elements) {
+  return (elements + kWeightRecord - 1) / kWeightRecord * RecordBytes(code);
+}
 
 // On the host. x: elements of a tensor from the first one of a record on, up to the end of a record
 // or of the tensor. records: CodedBytes(code, x.size()) bytes, from a multiple of 4 bytes on.
@@ -66,6 +76,12 @@ double SumScales(std::span<const float> scales);
 void EncodeScales(float mean, std::span<const float> scales, uint8_t* records);
 
 void DecodeRecords(WeightCode code, const uint8_t* records, std::span<float> x);
+
+// On the stream's device, in one launch.
+//   records  uint8 [CodedBytes(code, n)], from a multiple of 16 bytes on: of one tensor.
+//   w        fp32, bf16 or fp16, n elements. Each is rounded once more to bf16 or fp16.
+// Throws std::invalid_argument before anything is enqueued.
+void DecodeWeight(Stream& stream, ConstView records, WeightCode code, View w);
 
 }  // namespace fsdp
 
