@@ -18,6 +18,7 @@
 #include "trainer/fsdp/caching_buffers.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/records.h"
 #include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/cuda/cublaslt.h"
@@ -126,8 +127,14 @@ class TinyRank {
  private:
   static std::shared_ptr<Model> ModelOf(const TinyRun& run) {
     std::shared_ptr<Model> model = run.model ? run.model() : MakeModel(run.shape());
-    if (run.lora) model = std::make_unique<LoraModel>(std::move(model), *run.lora);
+    if (run.lora && run.lora->rank > 0) {
+      model = std::make_unique<LoraModel>(std::move(model), *run.lora);
+    }
     for (const GroupMistake& mistake : FreezeParameters(*model, run.options.optimizer.groups)) {
+      throw std::invalid_argument(mistake.message);
+    }
+    if (!run.lora) return model;
+    for (const BaseMistake& mistake : EncodeFrozen(*model, *run.lora)) {
       throw std::invalid_argument(mistake.message);
     }
     return model;
@@ -200,6 +207,11 @@ class TinyRank {
     };
     executor.Initialize(initial, nullptr, run_.initial_rows);
     executor.Synchronize();
+    const uint64_t coded = executor.InitializeRecords(
+        RecordsOf(initial), [this](const std::string& name, const auto& work) {
+          return Exchange(*rank_.store, name, rank_.rank, rank_.size, work());
+        });
+    report_.Add("coded", {static_cast<float>(coded & 0xffffff), static_cast<float>(coded >> 40)});
     Collect("initial/", [&](int unit) { return executor.master(unit); });
     CollectTables("initial/");
 
@@ -411,6 +423,7 @@ class TinyRank {
     const Executor& executor = session_.executor();
     const std::vector<FlatParameter>& units = executor.layout().flat_parameters;
     for (size_t u = 0; u < units.size(); ++u) {
+      if (units[u].HasRecords()) continue;
       const View view = shard_of(static_cast<int>(u));
       const bool may_lack = units[u].frozen || units[u].dtypes.whole;  // No gradient, no state.
       if (may_lack && view.NumElements() == 0) continue;

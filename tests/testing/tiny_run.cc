@@ -150,6 +150,7 @@ TinyResult Train(const TinyRun& given) {
   result.losses = all.Values("loss");
   result.grad_norms = all.Values("grad_norm");
   result.loss_scales = all.Values("loss_scale");
+  result.coded = all.Values("coded");
   result.eval_loss = all.Values("eval").at(0);
   result.eval_second_sum = all.Values("eval").at(1);
   result.logits = all.Values("logits");

@@ -93,6 +93,7 @@ using Tensors = std::map<std::string, std::vector<float>>;
 struct TinyResult {
   std::vector<float> losses, grad_norms;  // By step.
   std::vector<float> loss_scales;         // By step; empty where none are in use.
+  std::vector<float> coded;               // Bits of the hash of coded weights.
   float eval_loss = 0;
   float eval_second_sum = 0;  // Sum of the model's eval_metric() over the evaluation's samples.
   std::vector<float> logits;  // [logits.size(), vocab].

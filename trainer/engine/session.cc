@@ -41,7 +41,10 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   optimizer_.emplace(options.optimizer, *executor_, model);
   on_device_.state.push_back({"master", {}});
   for (size_t f = 0; f < executor_->layout().flat_parameters.size(); ++f) {
-    on_device_.state[0].shards.push_back(executor_->master(static_cast<int>(f)));
+    const View master = executor_->master(static_cast<int>(f));
+    const bool has_state = !executor_->layout().flat_parameters[f].HasRecords();
+    on_device_.state[0].shards.push_back(has_state ? master
+                                                   : View(nullptr, master.dtype, Shape{0}));
   }
   for (const ShardState& state : optimizer_->state()) on_device_.state.push_back(state);
   if (options.optimizer.ema) ema_ = on_device_.state.back().shards;
@@ -102,6 +105,7 @@ void Session::PlaceStateOnHost() {
   for (ShardState& state : on_host_.state) {
     for (size_t f = 0; f < state.shards.size(); ++f) {
       View& shard = state.shards[f];
+      if (shard.NumElements() == 0) continue;
       if (!IsOnHost(f)) {
         shard = executor_->NewBuffer(shard.NumElements(), shard.dtype,
                                      {MemoryKind::kSnapshot, MemoryPlace::kPinned});

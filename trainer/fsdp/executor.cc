@@ -30,7 +30,7 @@ Layout SupportedLayout(const ExecutorOptions& options, const Model& model, int s
   Layout layout = LayoutFor(options, model, shards);
   for (const FlatParameter& flat : layout.flat_parameters) {
     const DTypes& d = flat.dtypes;
-    if (d.master == DType::kFloat32 || d.master == DType::kBFloat16) continue;
+    if (d.master == DType::kFloat32 || d.master == DType::kBFloat16 || flat.HasRecords()) continue;
     throw std::invalid_argument("[Executor] master of " + flat.name + " is " +
                                 std::string(Name(d.master)) + ", want fp32 or bf16");
   }
@@ -166,52 +166,6 @@ std::vector<std::vector<View>> Executor::NewShards(MemoryKind kind,
   }
   memory_.spilled.TakeSlots(allocator_, schedules_[0].spill_slots);
   return shards;
-}
-
-void Executor::Initialize(const FillParameter& fill, const FillBuffer& fill_buffer,
-                          const FillRows& fill_rows) {
-  for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
-    for (const ShardPart& shard_part : spilled().PartsOf(f)) {
-      const View master = spilled().In(0, shard_part, this->master(f));
-      for (int64_t at = 0; at < shard_part.count; at += memory_.upload.NumElements()) {
-        const View part =
-            memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), shard_part.count - at));
-        Operation operation{"initialize", {}, {part}, {}};
-        operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
-        const auto initialize = [this, f, at = shard_part.begin + at, fill](ThreadPool& pool,
-                                                                            const View& host) {
-          FillShard(pool, f, at, host, fill);
-        };
-        operation.kernels.host = OnCpu(initialize, part);
-        Stream& stream = StreamFor(f);
-        stream.Enqueue(std::move(operation));
-        Cast(stream, part, master.Slice(at, part.NumElements()));
-      }
-      if (spilled().Holds(this->master(f))) {
-        spilled().Write(host(), 0, shard_part, this->master(f));
-      }
-    }
-  }
-  MastersWritten();
-  buffers().Initialize(compute(), memory_.upload, fill_buffer);
-  if (tables_ && fill_rows) tables_->Initialize(compute(), fill_rows);
-}
-
-void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
-                         const FillParameter& fill) const {
-  const FlatParameter& layout = layout_.flat_parameters[flat];
-  const std::span<float> values(host.As<float>(), host.NumElements());
-  std::fill(values.begin(), values.end(), 0.0f);
-  for (const Piece& piece : PiecesOfShard(layout, shard_rank_)) {
-    const int64_t from = std::max(piece.at, at);
-    const int64_t to = std::min(piece.at + piece.count, at + host.NumElements());
-    if (from >= to) continue;
-    const Parameter& parameter = *parameters_[flat][piece.parameter - &layout.parameters[0]];
-    pool.ParallelFor(to - from, kShardAlignment, [&](int64_t begin, int64_t end) {
-      fill(parameter, piece.begin + from - piece.at + begin,
-           values.subspan(from - at + begin, end - begin));
-    });
-  }
 }
 
 void Executor::ResumeLossScaler(const LossScalerState& state) {
@@ -489,8 +443,9 @@ void Executor::Bind(int unit, bool value, bool gradient) {
     const View gradients = gradient ? memory_.At({Resource::kGradient, unit}, f).view : View();
     for (size_t i = 0; i < parameters_[f].size(); ++i) {
       const Placement& p = layout_.flat_parameters[f].parameters[i];
+      const Shape shape = p.coded_bytes > 0 ? Shape{p.coded_bytes} : p.shape;
       const auto part = [&](const View& all) {
-        return all.data ? all.Slice(p.offset, p.size()).Reshape(p.shape) : View();
+        return all.data ? all.Slice(p.offset, p.size()).Reshape(shape) : View();
       };
       parameters_[f][i]->Bind(part(values), part(gradients));
     }

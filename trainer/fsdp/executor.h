@@ -85,6 +85,9 @@ class Executor final : public SegmentHooks {
   // Calls `fill` on threads of the compute stream. Padding becomes zero.
   void Initialize(const FillParameter& fill, const FillBuffer& fill_buffer = nullptr,
                   const FillRows& fill_rows = nullptr);
+  // The same for coded weights, whose elements Initialize() leaves out. Blocks: all ranks exchange
+  // the sums of scales, so that records are the same at any F. Returns their hash over all ranks.
+  uint64_t InitializeRecords(const RecordSource& source, const ShareBytes& share);
   // Before a step: enqueues compute copies of masters that were written in another way.
   void MastersWritten();
   // Enqueues the state that the loss scaler, if in use, goes on from.

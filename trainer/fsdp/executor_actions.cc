@@ -254,7 +254,13 @@ void Executor::Gather(const Action& action) {
 
 void Executor::FillAll(const Action& action, float value) {
   for (const Use& written : action.writes) {
-    for (const int f : FlatsOf(action)) Fill(stream(action.stream), value, At(written, f).view);
+    for (const int f : FlatsOf(action)) {
+      View view = At(written, f).view;
+      if (view.dtype == DType::kUInt8) {  // Records: their scales become NaN.
+        view = View(view.data, DType::kFloat32, Shape{view.bytes() / SizeOf(DType::kFloat32)});
+      }
+      Fill(stream(action.stream), value, view);
+    }
   }
 }
 

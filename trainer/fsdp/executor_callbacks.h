@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trainer/core/view.h"
@@ -18,6 +19,7 @@ class Communicator;
 class ModelBuffer;
 class Parameter;
 struct EmbeddingTable;
+struct ParameterSlice;
 
 // The sources of initial values for Executor::Initialize(). Each writes elements [begin, begin + n)
 // of its tensor to `values`, n elements of host memory, on any thread.
@@ -25,6 +27,21 @@ using FillParameter = std::function<void(const Parameter&, int64_t begin, std::s
 // `values` has the buffer's dtype.
 using FillBuffer = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
 using FillRows = std::function<void(const EmbeddingTable&, int64_t begin, std::span<float> values)>;
+
+// The source of the records of coded weights, for Executor::InitializeRecords().
+struct RecordSource {
+  // Writes whole records of the slice, from record `first` on, as EncodeRecords()
+  // (ops/weight_codes.h) does, and with nested scales the fp32 scales, 256 a record. On any thread.
+  std::function<void(const Parameter&, const ParameterSlice&, int64_t first,
+                     std::span<uint8_t> records, std::span<float> scales)>
+      fill;
+  // Whether `fill` writes the slice's nested scales into its records.
+  std::function<bool(const ParameterSlice&)> is_whole;
+};
+// Every rank does `work`; returns what it returned, by rank. Where it throws on any rank, all
+// throw. `name` is used once.
+using ShareBytes = std::function<std::vector<std::string>(
+    const std::string& name, const std::function<std::string()>& work)>;
 
 // A shard of Executor::NewShards(). One with a value for several elements stays in pinned memory
 // where the others are spilled.

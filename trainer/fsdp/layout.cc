@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "trainer/core/round_up.h"
+#include "trainer/ops/weight_codes.h"
 
 namespace fsdp {
 namespace {
@@ -57,6 +58,7 @@ int64_t Bytes(const Layout& layout, std::span<const int> flats, DType DTypes::*d
 // Where a parameter begins behind so many elements. No shard cuts a matrix's blocks: they end at
 // multiples of a shard's alignment.
 int64_t OffsetOf(const ParameterShape& p, int64_t behind) {
+  if (p.dtypes.code != WeightCode::kNone) return behind;  // Whole records precede it.
   const bool coded = p.dtypes.state == DType::kUInt8;
   const bool in_blocks = coded || (p.dtypes.quantized && p.shape.rank() > 1);
   return RoundUp(behind, in_blocks ? kShardAlignment : kParameterAlignment);
@@ -76,10 +78,14 @@ FlatParameter& FlatFor(std::vector<FlatParameter>& kind, const std::string& name
 
 }  // namespace
 
+int64_t ShardAlignment(const DTypes& dtypes) {
+  return dtypes.code == WeightCode::kNone ? kShardAlignment : RecordBytes(dtypes.code);
+}
+
 int64_t Layout::NumParameters() const {
   int64_t n = 0;
   for (const FlatParameter& flat : flat_parameters) {
-    for (const Placement& p : flat.parameters) n += p.size();
+    for (const Placement& p : flat.parameters) n += p.parameters();
   }
   return n;
 }
@@ -133,8 +139,8 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
       FlatParameter& flat =
           FlatFor(p.frozen ? of.frozen : of.trainable, of.name, p.frozen, p.dtypes);
       const int64_t offset = OffsetOf(p, flat.size);
-      flat.parameters.push_back({p.name, p.shape, offset});
-      flat.size = offset + p.shape.NumElements();
+      flat.parameters.push_back({p.name, p.shape, offset, p.coded_bytes});
+      flat.size = offset + flat.parameters.back().size();
     }
   }
   for (Parts& part : parts) {
@@ -146,7 +152,7 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
     unit.trainable = static_cast<int>(part.trainable.size());
     for (std::vector<FlatParameter>* kind : {&part.trainable, &part.frozen}) {
       for (FlatParameter& flat : *kind) {
-        flat.size = RoundUp(flat.size, kShardAlignment * shards);
+        flat.size = RoundUp(flat.size, ShardAlignment(flat.dtypes) * shards);
         flat.shard_size = flat.size / shards;
         unit.flat_parameters.push_back(static_cast<int>(layout.flat_parameters.size()));
         layout.flat_parameters.push_back(std::move(flat));

@@ -9,7 +9,8 @@
 // 64 (a cache line of any dtype), each shard is a multiple of 256 (so a norm's chunk of 256 never
 // straddles two ranks). A matrix that may travel in blocks of 64, 128 or 256, or whose optimizer
 // state is in blocks, starts at a multiple of 256, so that its blocks are the same in every layout.
-// Padding is zero in parameters, gradients and state, by construction.
+// A frozen weight may be kept as records of many elements: then offsets count bytes, and a shard
+// has whole records. Padding is zero in parameters, gradients and state, by construction.
 #ifndef FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 #define FSDP_TRAIN_TRAINER_FSDP_LAYOUT_H_
 
@@ -20,6 +21,7 @@
 
 #include "trainer/core/view.h"
 #include "trainer/fsdp/options.h"
+#include "trainer/ops/weight_code.h"
 
 namespace fsdp {
 
@@ -36,6 +38,9 @@ struct DTypes {
   DType reduce = DType::kFloat32;   // The gradient as it travels.
   bool quantized = false;           // Matrices travel in blocks that share a scale.
   bool whole = false;               // Updated matrix by matrix (matrix_layout.h).
+  // Frozen weights that are kept and gathered as records (ops/weight_codes.h): elements of the flat
+  // parameter are their bytes, and dtypes are uint8.
+  WeightCode code = WeightCode::kNone;
 
   bool operator==(const DTypes&) const = default;
 };
@@ -45,7 +50,8 @@ struct ParameterShape {
   Shape shape;
   bool frozen = false;
   DTypes dtypes = {};
-  bool shared = false;  // Other segments read it, too: it belongs to the root.
+  bool shared = false;      // Other segments read it, too: it belongs to the root.
+  int64_t coded_bytes = 0;  // With a code.
 };
 
 // A stretch of a model's forward pass: the embedding, a block, the head. A segment lists the
@@ -64,8 +70,12 @@ struct SegmentShape {
 struct Placement {
   std::string name;
   Shape shape;
-  int64_t offset = 0;  // Elements from the start of the flat parameter.
-  int64_t size() const { return shape.NumElements(); }
+  int64_t offset = 0;       // Elements from the start of the flat parameter.
+  int64_t coded_bytes = 0;  // With a code: of the parameter's records.
+
+  int64_t parameters() const { return shape.NumElements(); }
+  // Elements of the flat parameter.
+  int64_t size() const { return coded_bytes > 0 ? coded_bytes : parameters(); }
 };
 
 // One buffer of a unit: parameters end to end, sharded over F ranks.
@@ -78,6 +88,7 @@ struct FlatParameter {
   DTypes dtypes = {};
 
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
+  bool HasRecords() const { return dtypes.code != WeightCode::kNone; }
   bool HasCodes() const { return !frozen && dtypes.state == DType::kUInt8; }
 };
 
@@ -106,6 +117,9 @@ struct Layout {
   int64_t GatheredBytes(int unit) const;
   int64_t GradientBytes(int unit) const;
 };
+
+// Elements that a shard is a multiple of.
+int64_t ShardAlignment(const DTypes& dtypes);
 
 // Throws std::invalid_argument for shards < 1 or a name that occurs twice.
 Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& policy, int shards);

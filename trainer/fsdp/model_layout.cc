@@ -121,7 +121,15 @@ std::vector<SegmentShape> ShapesOf(const Model& model, const DTypeRule& dtypes,
       shapes.back().parameters.push_back({p->name(), p->shape(), !p->trainable(),
                                           dtypes ? dtypes(*p) : DTypes(),
                                           read_elsewhere.contains(p)});
-      shapes.back().parameters.back().dtypes.whole = whole && p->trainable() && whole(segment, *p);
+      ParameterShape& shape = shapes.back().parameters.back();
+      shape.dtypes.whole = whole && p->trainable() && whole(segment, *p);
+      if (p->code() == WeightCode::kNone) continue;
+      shape.dtypes = {.master = DType::kUInt8,
+                      .compute = DType::kUInt8,
+                      .grad = DType::kUInt8,
+                      .reduce = DType::kUInt8,
+                      .code = p->code()};
+      shape.coded_bytes = p->coded_bytes();
     }
     shapes.back().reads_shared =
         !segment.reads.empty() ||

@@ -14,6 +14,7 @@
 #include "trainer/ops/linear.h"
 #include "trainer/ops/lora.h"
 #include "trainer/ops/norm.h"
+#include "trainer/ops/weight_codes.h"
 
 namespace fsdp {
 namespace {
@@ -28,8 +29,32 @@ AnyView AsMatrix(const AnyView& weight) {
   return weight.Reshape(Shape{out, weight.NumElements() / out});
 }
 
-// The form of a weight that products take.
-ConstView ValueOf(const Parameter& weight) { return AsMatrix(weight.value()); }
+// A weight in the form that products take. One that is kept as records is decoded, into memory that
+// lives as long as this object.
+class MatrixOf {
+ public:
+  MatrixOf(Tape& tape, const Parameter& weight) {
+    if (weight.code() == WeightCode::kNone) {
+      value_ = AsMatrix(weight.value());
+      return;
+    }
+    decoded_ = tape.New(weight.shape(), tape.activations());
+    const View all = Flat(decoded_->view());
+    const ConstView records = weight.records();
+    for (const ParameterSlice& slice : weight.slices()) {
+      const int64_t n = slice.shape.NumElements();
+      DecodeWeight(tape.stream(),
+                   records.Slice(weight.CodedBegin(slice), CodedBytes(weight.code(), n)),
+                   weight.code(), all.Slice(slice.begin, n));
+    }
+    value_ = decoded_->view();
+  }
+  operator ConstView() const { return value_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  TensorPtr decoded_;
+  ConstView value_;
+};
 
 // x as the rows that a weight takes in, or puts out. One such row may be several rows of the
 // tensor.
@@ -187,20 +212,20 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
   if (bias) db = GradOf(*bias);
   if (!x.grad && inner.empty()) {
     if (!MatrixGradOf(weight) && !db) return;
-    LinearBackward(tape.stream(), rows(x.view()), ValueOf(weight), layout, dy, std::nullopt,
+    LinearBackward(tape.stream(), rows(x.view()), MatrixOf(tape, weight), layout, dy, std::nullopt,
                    MatrixGradOf(weight), db);
     return;
   }
   TensorPtr dx = tape.New(x.shape, x.dtype);
   if (x.gelu_of && inner.empty()) {
     const Var& u = *x.gelu_of;
-    LinearGeluBackward(tape.stream(), rows(u.view()), rows(x.view()), ValueOf(weight), layout, dy,
-                       rows(dx->view()), MatrixGradOf(weight), db);
+    LinearGeluBackward(tape.stream(), rows(u.view()), rows(x.view()), MatrixOf(tape, weight),
+                       layout, dy, rows(dx->view()), MatrixGradOf(weight), db);
     tape.Add(u.grad, std::move(dx));
     return;
   }
-  LinearBackward(tape.stream(), rows(x.view()), ValueOf(weight), layout, dy, rows(dx->view()),
-                 MatrixGradOf(weight), db);
+  LinearBackward(tape.stream(), rows(x.view()), MatrixOf(tape, weight), layout, dy,
+                 rows(dx->view()), MatrixGradOf(weight), db);
   for (size_t i = 0; i < inner.size(); ++i) {
     const Adapter& adapter = weight.adapters()[i];
     const View u = inner[i]->view();
@@ -244,7 +269,7 @@ Var Linear(Tape& tape, const Var& x, const Parameter& weight, WeightLayout layou
   Var y = tape.NewVar(Shape{in.shape[0], out}, x.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
-  LinearForward(tape.stream(), in, ValueOf(weight), layout, b, y.view());
+  LinearForward(tape.stream(), in, MatrixOf(tape, weight), layout, b, y.view());
   const std::vector<TensorPtr> inner = AdaptersForward(tape, in, weight, y.view());
   tape.Push([&tape, &weight, bias, layout, x, inner, grad = y.grad] {
     const TensorPtr dy = Tape::Take(grad);
@@ -261,8 +286,8 @@ Var LinearResidual(Tape& tape, const Var& x, const Parameter& weight, WeightLayo
   Var y = tape.NewVar(residual.shape, residual.dtype);
   std::optional<ConstView> b;
   if (bias) b = bias->value();
-  LinearResidualForward(tape.stream(), Inputs(x.view(), weight, layout), ValueOf(weight), layout, b,
-                        Outputs(residual.view(), weight, layout),
+  LinearResidualForward(tape.stream(), Inputs(x.view(), weight, layout), MatrixOf(tape, weight),
+                        layout, b, Outputs(residual.view(), weight, layout),
                         Outputs(y.view(), weight, layout));
   tape.Push([&tape, &weight, bias, layout, x, residual = residual.grad, grad = y.grad] {
     TensorPtr dy = Tape::Take(grad);
@@ -281,9 +306,10 @@ Var LinearGelu(Tape& tape, const Var& x, const Parameter& weight, WeightLayout l
   if (bias) b = bias->value();
   std::vector<TensorPtr> inner;
   if (weight.adapters().empty()) {
-    LinearGeluForward(tape.stream(), x.view(), ValueOf(weight), layout, b, u.view(), y.view());
+    LinearGeluForward(tape.stream(), x.view(), MatrixOf(tape, weight), layout, b, u.view(),
+                      y.view());
   } else {
-    LinearForward(tape.stream(), x.view(), ValueOf(weight), layout, b, u.view());
+    LinearForward(tape.stream(), x.view(), MatrixOf(tape, weight), layout, b, u.view());
     inner = AdaptersForward(tape, x.view(), weight, u.view());
     GeluForward(tape.stream(), u.view(), y.view());
   }
@@ -395,7 +421,7 @@ void HeadLogits(Tape& tape, const Var& x, const Parameter& table, const TokenBat
   const int64_t hidden = x.shape[1], vocab = table.shape()[0];
   for (int64_t r = 0; r < rows; ++r) {
     const View last = x.view().Slice((r * seq + column) * hidden, hidden);
-    LinearForward(tape.stream(), last.Reshape(Shape{1, hidden}), ValueOf(table),
+    LinearForward(tape.stream(), last.Reshape(Shape{1, hidden}), AsMatrix(table.value()),
                   WeightLayout::kOutIn, std::nullopt,
                   logits.Slice(r * vocab, vocab).Reshape(Shape{1, vocab}));
   }

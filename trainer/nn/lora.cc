@@ -23,10 +23,10 @@ bool IsTarget(const std::string& name, const std::string& target) {
   return Matches(target, name, ModuleOf(name));
 }
 
-bool IsFull(const std::string& name, const std::vector<std::string>& full) {
+bool IsAnyOf(const std::string& name, const std::vector<std::string>& entries) {
   const std::string module = name.substr(0, std::min(name.rfind('.'), name.size()));
   return std::ranges::any_of(
-      full, [&](const std::string& entry) { return Matches(entry, name, module); });
+      entries, [&](const std::string& entry) { return Matches(entry, name, module); });
 }
 
 // Weights of linear layers, by their names; a matrix that mixes heads is not one.
@@ -37,6 +37,10 @@ std::vector<ParameterSlice> LinearSlices(const ModelSegment& segment, const Para
     if (slice.name.ends_with(kSuffix)) linear.push_back(slice);
   }
   return linear;
+}
+
+std::string OneMatrix(const ParameterSlice& in, const ParameterSlice& out) {
+  return in.name + " is one matrix with " + out.name + ": name all of it, or none";
 }
 
 }  // namespace
@@ -79,18 +83,66 @@ std::vector<FullMistake> FullMistakes(const Model& base, const std::vector<std::
       for (const Parameter* parameter : segment.parameters) {
         const ParameterSlice *in = nullptr, *out = nullptr;
         for (const ParameterSlice& slice : parameter->slices()) {
-          if (IsFull(slice.name, {full[i]})) in = &slice;
-          if (out == nullptr && !IsFull(slice.name, full)) out = &slice;
+          if (IsAnyOf(slice.name, {full[i]})) in = &slice;
+          if (out == nullptr && !IsAnyOf(slice.name, full)) out = &slice;
         }
         example = parameter->slices()[0].name;
         used |= in != nullptr;
         if (in != nullptr && out != nullptr && apart.empty()) {
-          apart = in->name + " is one matrix with " + out->name + ": name all of it, or none";
+          apart = OneMatrix(*in, *out);
         }
       }
     }
     if (!used) apart = "`" + full[i] + "` matches no parameter: a name is " + example;
     if (!apart.empty()) mistakes.push_back({i, apart});
+  }
+  return mistakes;
+}
+
+std::vector<BaseMistake> EncodeFrozen(const Model& model, const LoraOptions& options) {
+  std::vector<BaseMistake> mistakes;
+  if (options.base == LoraBase::kNone) return mistakes;
+  const std::vector<std::string>& exclude = options.base_exclude;
+  std::vector<bool> used(exclude.size());
+  std::string example;
+  bool any = false;
+  for (const ModelSegment& segment : model.segments()) {
+    for (Parameter* parameter : segment.parameters) {
+      const std::vector<ParameterSlice> linear = LinearSlices(segment, *parameter);
+      if (linear.empty() || parameter->trainable()) continue;
+      const ParameterSlice *in = nullptr, *out = nullptr;
+      std::optional<size_t> entry;
+      for (const ParameterSlice& slice : linear) {
+        example = slice.name;
+        for (size_t i = 0; i < exclude.size(); ++i) {
+          if (!IsAnyOf(slice.name, {exclude[i]})) continue;
+          used[i] = true;
+          if (!entry) entry = i;
+        }
+        (IsAnyOf(slice.name, exclude) ? in : out) = &slice;
+      }
+      const bool known = std::ranges::any_of(
+          mistakes, [&](const BaseMistake& mistake) { return mistake.entry == entry; });
+      if (in != nullptr && out != nullptr && !known) {
+        mistakes.push_back({entry, OneMatrix(*in, *out)});
+      }
+      if (in != nullptr) continue;
+      parameter->Encode(options.code());
+      any = true;
+    }
+  }
+  for (size_t i = 0; i < exclude.size(); ++i) {
+    if (used[i]) continue;
+    const std::string why = example.empty() ? "" : ": a name is " + example;
+    mistakes.push_back(
+        {i, "`" + exclude[i] + "` matches no frozen weight of a linear layer in a block" + why});
+  }
+  if (!any && mistakes.empty()) {
+    mistakes.push_back({std::nullopt, example.empty()
+                                          ? "no weight of a linear layer in a block is frozen, so "
+                                            "there is nothing to encode: leave it out"
+                                          : "base_exclude names every frozen weight of a linear "
+                                            "layer: leave base out"});
   }
   return mistakes;
 }
@@ -107,7 +159,7 @@ LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
   }
   for (ModelSegment& segment : segments_) {
     for (Parameter* parameter : std::vector<Parameter*>(segment.parameters)) {
-      if (IsFull(parameter->slices()[0].name, options.full)) continue;
+      if (IsAnyOf(parameter->slices()[0].name, options.full)) continue;
       parameter->Freeze();
       for (const ParameterSlice& slice : LinearSlices(segment, *parameter)) {
         const bool adapted =

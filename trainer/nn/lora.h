@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,17 @@ struct FullMistake {
   std::string message;
 };
 std::vector<FullMistake> FullMistakes(const Model& base, const std::vector<std::string>& full);
+
+// A mistake of LoraOptions::base_exclude, or without an entry of LoraOptions::base.
+struct BaseMistake {
+  std::optional<size_t> entry;
+  std::string message;
+};
+
+// Keeps the frozen weights of linear layers in blocks, but for those of base_exclude, as records
+// (Parameter::Encode). Returns the mistakes; after one the model is not to be used. Mistakes: an
+// entry that matches no frozen weight, or not all of a matrix; nothing that is left to encode.
+std::vector<BaseMistake> EncodeFrozen(const Model& model, const LoraOptions& options);
 
 class LoraModel final : public Model {
  public:

@@ -7,10 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "trainer/ops/weight_code.h"
+
 namespace fsdp {
 
+// The form of frozen weights of linear layers in blocks (ops/weight_codes.h).
+enum class LoraBase : uint8_t { kNone, kNf4, kInt8 };
+enum class BaseScales : uint8_t { kFp32, k8Bit };  // Of kNf4; 8 bits are "double quantisation".
+
 struct LoraOptions {
-  int64_t rank = 8;
+  int64_t rank = 8;  // 0: no adapters. Then optimizer.groups says what is frozen.
   double alpha = 16;
   // The adapted weights in blocks. A target is a glob over their names in the Hugging Face file,
   // or, as in PEFT's target_modules, a module's name or its last parts in any layer (`q_proj`,
@@ -20,7 +26,15 @@ struct LoraOptions {
   // Parameters that train whole, by globs or modules as above, of any kind and in any segment. A
   // weight among them gets no adapter.
   std::vector<std::string> full = {};
+  LoraBase base = LoraBase::kNone;
+  BaseScales base_scales = BaseScales::k8Bit;
+  std::vector<std::string> base_exclude = {};  // Weights that keep param_dtype: globs or modules.
 
+  WeightCode code() const {
+    if (base == LoraBase::kNone) return WeightCode::kNone;
+    if (base == LoraBase::kInt8) return WeightCode::kInt8;
+    return base_scales == BaseScales::k8Bit ? WeightCode::kNf4Nested : WeightCode::kNf4;
+  }
   bool operator==(const LoraOptions&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "trainer/core/check.h"
+#include "trainer/ops/weight_codes.h"
 
 namespace fsdp {
 namespace {
@@ -43,12 +44,40 @@ void Parameter::HoldsSideBySide(int layers) {
   }
 }
 
+void Parameter::Encode(WeightCode code) {
+  FSDP_CHECK(!trainable_ && shape_.rank() == 2) << name_ << " is not a frozen weight";
+  code_ = code;
+}
+
+int64_t Parameter::coded_bytes() const {
+  int64_t bytes = 0;
+  if (code_ == WeightCode::kNone) return bytes;
+  for (const ParameterSlice& slice : slices_) bytes += CodedBytes(code_, slice.shape.NumElements());
+  return bytes;
+}
+
+int64_t Parameter::CodedBegin(const ParameterSlice& slice) const {
+  int64_t bytes = 0;
+  for (const ParameterSlice& before : slices_) {
+    if (&before == &slice) break;
+    bytes += CodedBytes(code_, before.shape.NumElements());
+  }
+  return bytes;
+}
+
 void Parameter::AddAdapter(const Adapter& adapter) {
   adapters_.push_back(adapter);
   adapter.a->is_adapter_ = adapter.b->is_adapter_ = true;
 }
 
 ConstView Parameter::value() const {
+  FSDP_CHECK(code_ == WeightCode::kNone) << name_ << " is kept as records";
+  FSDP_CHECK(value_.data != nullptr) << name_ << " is used while its unit is not gathered";
+  return value_;
+}
+
+ConstView Parameter::records() const {
+  FSDP_CHECK(code_ != WeightCode::kNone) << name_ << " is not kept as records";
   FSDP_CHECK(value_.data != nullptr) << name_ << " is used while its unit is not gathered";
   return value_;
 }
@@ -60,12 +89,27 @@ View Parameter::grad() const {
 }
 
 void Parameter::Bind(const View& value, const View& grad) {
+  const Shape want = code_ == WeightCode::kNone ? shape_ : Shape{coded_bytes()};
   for (const View& view : {value, grad}) {
-    FSDP_CHECK(view.data == nullptr || view.shape == shape_)
-        << name_ << " is " << shape_.ToString() << ", bound to " << view.shape.ToString();
+    FSDP_CHECK(view.data == nullptr || view.shape == want)
+        << name_ << " is " << want.ToString() << ", bound to " << view.shape.ToString();
   }
   value_ = value;
   grad_ = grad;
+}
+
+std::vector<RecordPiece> RecordPieces(const Parameter& parameter, int64_t begin, int64_t bytes) {
+  const int64_t size = RecordBytes(parameter.code());
+  FSDP_CHECK(begin % size == 0 && bytes % size == 0) << parameter.name() << ": a record is cut";
+  std::vector<RecordPiece> pieces;
+  for (const ParameterSlice& slice : parameter.slices()) {
+    const int64_t first = parameter.CodedBegin(slice);
+    const int64_t end = first + CodedBytes(parameter.code(), slice.shape.NumElements());
+    const int64_t from = std::max(begin, first), to = std::min(begin + bytes, end);
+    if (from < to)
+      pieces.push_back({&slice, (from - first) / size, (to - from) / size, from - begin});
+  }
+  return pieces;
 }
 
 std::vector<SlicePiece> SlicePieces(const Parameter& parameter, int64_t begin, int64_t count) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/core/view.h"
+#include "trainer/ops/weight_code.h"
 
 namespace fsdp {
 
@@ -75,13 +76,21 @@ class Parameter {
   void Freeze() { trainable_ = false; }
   bool trainable() const { return trainable_; }
 
-  // Views in the dtypes that they are bound with. FSDP_CHECK that the unit is gathered, or has a
-  // gradient slot.
-  ConstView value() const;
-  View grad() const;  // Ops add to it. Only a trainable parameter has one.
+  // Says that a frozen weight is kept as records (ops/weight_codes.h), a slice behind the other,
+  // each from a record's first byte on. Must be called before the layout is made.
+  void Encode(WeightCode code);
+  WeightCode code() const { return code_; }
+  int64_t coded_bytes() const;                            // Of all slices; 0 without a code.
+  int64_t CodedBegin(const ParameterSlice& slice) const;  // The byte where the slice begins.
 
-  // For the executor: binds views of the parameter's shape, each in its own dtype, which are valid
-  // while the unit stays where it is. Empty views unbind it.
+  // Views in the dtypes that they are bound with. FSDP_CHECK that the unit is gathered, or has a
+  // gradient slot, and that value() is asked for where there is no code, records() where there is.
+  ConstView value() const;
+  ConstView records() const;  // uint8 [coded_bytes()].
+  View grad() const;          // Ops add to it. Only a trainable parameter has one.
+
+  // For the executor: binds views of the parameter's shape, each in its own dtype, or records,
+  // valid while the unit stays where it is. Empty views unbind it.
   void Bind(const View& value, const View& grad);
 
  private:
@@ -91,8 +100,17 @@ class Parameter {
   std::vector<Adapter> adapters_;
   bool is_adapter_ = false;
   bool trainable_ = true;
+  WeightCode code_ = WeightCode::kNone;
   View value_, grad_;
 };
+
+// Records of a slice inside bytes [begin, begin + n) of a coded parameter's, whole records each:
+// [record, record + count) of the slice lie at byte `at`.
+struct RecordPiece {
+  const ParameterSlice* slice = nullptr;
+  int64_t record = 0, count = 0, at = 0;
+};
+std::vector<RecordPiece> RecordPieces(const Parameter& parameter, int64_t begin, int64_t bytes);
 
 // A part of a slice inside a run of a parameter's elements: elements [at, at + count) of the run
 // are elements [begin, begin + count) of the slice.
