@@ -134,7 +134,7 @@ Layout Relayout(const std::vector<FlatParameter>& flats, int shards) {
   for (FlatParameter& flat : layout.flat_parameters) {
     int64_t end = 0;
     for (const Placement& p : flat.parameters) end = std::max(end, p.offset + p.size());
-    const int64_t to = kShardAlignment * shards;
+    const int64_t to = ShardAlignment(flat.dtypes) * shards;
     flat.size = RoundUp(end, to);
     flat.shard_size = flat.size / shards;
   }

@@ -72,11 +72,12 @@ Shape ParseShape(const JsonValue& node) {
   }
 }
 
-Placement ParsePlacement(const JsonValue& node) {
+Placement ParsePlacement(const JsonValue& node, bool coded) {
   Placement p;
   p.name = PlainName(node.At("name"));
   p.shape = ParseShape(node);
   p.offset = node.At("offset").Integer(0, Shape::kMaxElements);
+  if (coded) p.coded_bytes = node.At("bytes").Integer(1, Shape::kMaxElements);
   return p;
 }
 
@@ -87,11 +88,16 @@ FlatParameter ParseFlatParameter(const JsonValue& node, int shards) {
   flat.shard_size = node.At("shard_size").Integer(0, flat.size);
   flat.frozen = node.At("frozen").Boolean();
   if (const auto whole = node.Find("whole")) flat.dtypes.whole = whole->Boolean();
+  if (const auto code = node.Find("code")) {
+    const std::optional<WeightCode> known = FindWeightCode(code->Text());
+    if (!known || !flat.frozen) code->Refuse("is no code of frozen weights");
+    flat.dtypes.code = *known;
+  }
   if (flat.size % shards != 0 || flat.size / shards != flat.shard_size) {
     node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
   }
   for (const JsonValue& p : node.At("parameters").Elements()) {
-    flat.parameters.push_back(ParsePlacement(p));
+    flat.parameters.push_back(ParsePlacement(p, flat.HasRecords()));
   }
   std::vector<const Placement*> order;
   for (const Placement& p : flat.parameters) order.push_back(&p);
@@ -417,6 +423,9 @@ Manifest ParseManifest(std::string_view text, const std::string& path) {
     e.best = evaluation->At("best").Number();
     e.since_best = evaluation->At("since_best").Integer(0, meta.step);
     meta.evaluation = e;
+  }
+  if (const auto base = document.Find("base")) {
+    meta.base = {base->At("files").Text(), Hex(base->At("hash"))};
   }
   if (document.Has("evaluate_first")) meta.evaluate_first = document.At("evaluate_first").Boolean();
   if (document.Has("products")) meta.products = document.At("products").Text();

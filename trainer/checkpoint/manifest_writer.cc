@@ -1,21 +1,15 @@
 #include "trainer/checkpoint/manifest_writer.h"
 
-#include <cstdio>
 #include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/chunk_checksum.h"
 #include "trainer/core/errors.h"
+#include "trainer/core/hex.h"
 #include "trainer/core/json_tree.h"
 
 namespace fsdp {
 namespace {
-
-std::string ToHex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 std::string Dump(const JsonTree& json) {
   try {
@@ -65,8 +59,10 @@ JsonTree ToJson(const StateFormat& state, const std::vector<FlatParameter>& flat
 JsonTree ToJson(const FlatParameter& flat) {
   JsonTree parameters = JsonTree::List();
   for (const Placement& p : flat.parameters) {
-    parameters.Append(
-        JsonTree::Object({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}}));
+    JsonTree json =
+        JsonTree::Object({{"name", p.name}, {"shape", ToJson(p.shape)}, {"offset", p.offset}});
+    if (flat.HasRecords()) json["bytes"] = p.coded_bytes;
+    parameters.Append(std::move(json));
   }
   JsonTree json = JsonTree::Object({{"name", flat.name},
                                     {"size", flat.size},
@@ -74,6 +70,7 @@ JsonTree ToJson(const FlatParameter& flat) {
                                     {"frozen", flat.frozen},
                                     {"parameters", std::move(parameters)}});
   if (flat.dtypes.whole) json["whole"] = true;
+  if (flat.HasRecords()) json["code"] = Name(flat.dtypes.code);
   return json;
 }
 
@@ -128,6 +125,10 @@ std::string ManifestToText(const Manifest& manifest) {
     add("evaluation", std::string("{") + (e->loss ? "\"loss\": " + Dump(*e->loss) + ", " : "") +
                           "\"best\": " + Dump(e->best) +
                           ", \"since_best\": " + std::to_string(e->since_best) + "}");
+  }
+  if (meta.base) {
+    add("base", "{\"files\": " + Dump(meta.base->files) + ", \"hash\": \"" +
+                    ToHex(meta.base->hash) + "\"}");
   }
   if (meta.evaluate_first) add("evaluate_first", "true");
   if (!meta.products.empty()) add("products", Dump(meta.products));

@@ -30,6 +30,27 @@ std::optional<Grid> FindGrid(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view Name(WeightCode code) {
+  switch (code) {
+    case WeightCode::kNf4:
+      return "nf4";
+    case WeightCode::kNf4Nested:
+      return "nf4_nested";
+    case WeightCode::kInt8:
+      return "int8";
+    case WeightCode::kNone:
+      break;
+  }
+  FSDP_CHECK(false) << "code " << static_cast<int>(code);
+}
+
+std::optional<WeightCode> FindWeightCode(std::string_view name) {
+  for (const WeightCode code : {WeightCode::kNf4, WeightCode::kNf4Nested, WeightCode::kInt8}) {
+    if (Name(code) == name) return code;
+  }
+  return std::nullopt;
+}
+
 bool IsStateDType(DType dtype, Grid grid) { return FindStateDType(Name(dtype), grid).has_value(); }
 
 std::optional<DType> FindStateDType(std::string_view name, Grid grid) {
@@ -55,7 +76,7 @@ RowPlacement DealOf(const StateFormat& state, int world) {
 }
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state) {
-  if (flat.frozen) return state == "master";
+  if (flat.frozen) return state == "master" && !flat.HasRecords();
   return !flat.dtypes.whole || state != "v";
 }
 

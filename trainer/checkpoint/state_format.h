@@ -33,6 +33,9 @@ enum class Grid : uint8_t {
 std::string_view Name(Grid grid);  // "element", "block", "tensor", "rows".
 std::optional<Grid> FindGrid(std::string_view name);
 
+std::string_view Name(WeightCode code);  // "nf4", "nf4_nested", "int8"; not of kNone.
+std::optional<WeightCode> FindWeightCode(std::string_view name);
+
 // The dtypes of states: fp32, bf16, fp16, uint8; own tensors also int64.
 bool IsStateDType(DType dtype, Grid grid);
 std::optional<DType> FindStateDType(std::string_view name, Grid grid);
@@ -89,8 +92,8 @@ RowPlacement DealOf(const StateFormat& state, int world);
 // fp32 per element.
 std::vector<StateFormat> ElementStates(const std::vector<std::string>& names, size_t flats);
 
-// A frozen flat parameter has its masters alone, and one that is updated matrix by matrix has no
-// second moment, "v".
+// A frozen flat parameter has its masters alone, coded weights have nothing, and one that is
+// updated matrix by matrix has no second moment, "v".
 bool FlatHasState(const FlatParameter& flat, std::string_view state);
 
 // ---- Conversion of a checkpoint's states for a run that keeps them in other dtypes ----

@@ -114,6 +114,26 @@ TEST(ManifestTest, KeepsEveryFormat) {
   EXPECT_EQ(got.FindState("v"), nullptr);
 }
 
+// Coded weights have a place in the layout, and no state.
+TEST(ManifestTest, NamesTheBaseOfCodedWeights) {
+  Manifest m = Small();
+  m.meta.base = {"weights/base", 0xfedcba9876543210u};
+  FlatParameter& coded = m.flat_parameters[2];
+  coded = {"h.0.frozen", {{"w", Shape{10, 7}, 0, 9216}}, 18432, 9216, /*frozen=*/true};
+  coded.dtypes.code = WeightCode::kNf4;
+  const std::string text = ManifestToText(m);
+  const Manifest read = ParseManifest(text, "manifest.json");
+  EXPECT_EQ(read.meta.base, m.meta.base);
+  EXPECT_EQ(read.flat_parameters[2].dtypes.code, WeightCode::kNf4);
+  EXPECT_EQ(read.flat_parameters[2].parameters[0].size(), 9216);
+  EXPECT_EQ(ManifestToText(read), text);
+  EXPECT_FALSE(FlatHasState(read.flat_parameters[2], "master"));
+  std::string unknown = text.substr(text.find('\n') + 1);
+  unknown.replace(unknown.find("\"nf4\""), 5, "\"nf5\"");
+  EXPECT_THAT(testing::ErrorOf<CheckpointError>([&] { ParseManifest(Seal(unknown), "x"); }),
+              ::testing::HasSubstr("is no code of frozen weights"));
+}
+
 TEST(ManifestTest, RefusesWhatABuildBeforeTheFirstReleaseWrote) {
   for (const int version : {1, 2, 3, 4}) {
     EXPECT_EQ(ErrorOf(Edit([&](Json& j) { j["version"] = version; })),
