@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/read_file.h"
+#include "trainer/fsdp/records.h"
 #include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
@@ -100,6 +101,7 @@ std::shared_ptr<const PeftAdapter> OpenAdapter(const std::string& directory,
 }
 
 WeightSource WithAdapter(WeightSource base, std::shared_ptr<const PeftAdapter> adapter) {
+  base.records.reset();  // Values change, so records do.
   base.parameters = [read = std::move(base.parameters), adapter = std::move(adapter)](
                         const Parameter& parameter, int64_t begin, std::span<float> values) {
     read(parameter, begin, values);
@@ -135,6 +137,9 @@ class OwnWeights {
     merge_ ? merged_.Read(*it->second, begin, values)
            : merged_.ReadPlain(*it->second, begin, values);
   }
+
+  // Of the weights that the run began with; nothing where none are coded.
+  std::optional<RecordSource> Records() { return merged_.Records(); }
 
   void Fill(const ModelBuffer& buffer, int64_t begin, const View& values) {
     const std::lock_guard lock(mutex_);
@@ -259,8 +264,21 @@ std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
       MakeModel(ShapeFromJson(meta.config, reader.directory() + "/manifest.json, config"));
   if (meta.recipe.empty()) return model;  // It was imported.
   const Recipe recipe = ParseRecipe({{reader.directory() + "/manifest.json, recipe", meta.recipe}});
-  if (const auto& lora = recipe.model.lora) {
+  if (const auto& lora = recipe.model.lora; lora && lora->rank > 0) {
     model = std::make_unique<LoraModel>(std::move(model), *lora);
+  }
+  std::unordered_map<std::string, WeightCode> codes;
+  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
+    for (const Placement& p : flat.parameters) codes[p.name] = flat.dtypes.code;
+  }
+  for (const ModelSegment& segment : model->segments()) {
+    for (Parameter* p : segment.parameters) {
+      if (const auto code = codes.find(p->name());
+          code != codes.end() && code->second != WeightCode::kNone) {
+        p->Freeze();
+        p->Encode(code->second);
+      }
+    }
   }
   return model;
 }
@@ -270,8 +288,11 @@ WeightSource OpenInitialWeights(std::unique_ptr<CheckpointReader> checkpoint) {
 }
 
 WeightSource OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint, bool averaged) {
-  return FillFrom(std::make_shared<OwnWeights>(std::move(checkpoint), averaged ? "ema" : "master",
-                                               /*merge=*/false));
+  auto own = std::make_shared<OwnWeights>(std::move(checkpoint), averaged ? "ema" : "master",
+                                          /*merge=*/false);
+  WeightSource source = FillFrom(own);
+  source.records = own->Records();
+  return source;
 }
 
 namespace {
@@ -303,30 +324,38 @@ WeightSource OpenInitialWeights(const WeightsPath& from, const ModelHead& head) 
   return WithAdapter(std::move(weights), OpenAdapter(found.adapter, shape));
 }
 
+RecordSource RecordsOf(const WeightSource& source) {
+  return source.records.value_or(RecordsOf(source.parameters));
+}
+
 WeightSource RequireFinite(WeightSource read, const std::string& source, const std::string& use) {
   const auto require = [source, use](const std::string& wrong) {
     if (wrong.empty()) return;
     throw CheckpointError(source + ": " + wrong + ": not finite, so nothing can be " + use +
                           " from it");
   };
-  return {[read = std::move(read.parameters), require](const Parameter& parameter, int64_t begin,
-                                                       std::span<float> values) {
-            read(parameter, begin, values);
-            require(DescribeNotFinite(parameter, begin, values));
-          },
-          [read = std::move(read.buffers), require](const ModelBuffer& buffer, int64_t begin,
-                                                    const View& values) {
-            read(buffer, begin, values);
-            require(DescribeNotFinite(buffer.name(), begin, values));
-          },
-          [read = std::move(read.rows), require](const EmbeddingTable& table, int64_t begin,
-                                                 std::span<float> values) {
-            read(table, begin, values);
-            const auto bytes = std::as_bytes(values);
-            require(DescribeNotFinite(
-                table.name, begin,
-                ConstView(bytes.data(), DType::kFloat32, Shape{std::ssize(values)})));
-          }};
+  return {.parameters =
+              [read = std::move(read.parameters), require](const Parameter& parameter,
+                                                           int64_t begin, std::span<float> values) {
+                read(parameter, begin, values);
+                require(DescribeNotFinite(parameter, begin, values));
+              },
+          .buffers =
+              [read = std::move(read.buffers), require](const ModelBuffer& buffer, int64_t begin,
+                                                        const View& values) {
+                read(buffer, begin, values);
+                require(DescribeNotFinite(buffer.name(), begin, values));
+              },
+          .rows =
+              [read = std::move(read.rows), require](const EmbeddingTable& table, int64_t begin,
+                                                     std::span<float> values) {
+                read(table, begin, values);
+                const auto bytes = std::as_bytes(values);
+                require(DescribeNotFinite(
+                    table.name, begin,
+                    ConstView(bytes.data(), DType::kFloat32, Shape{std::ssize(values)})));
+              },
+          .records = std::move(read.records)};
 }
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #define FSDP_TRAIN_TRAINER_WEIGHTS_INITIAL_WEIGHTS_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,7 +64,11 @@ struct WeightSource {
   FillParameter parameters;
   FillBuffer buffers;
   FillRows rows;
+  // Of coded weights, where they are not made of `parameters` (fsdp/records.h).
+  std::optional<RecordSource> records = {};
 };
+// For Executor::InitializeRecords().
+RecordSource RecordsOf(const WeightSource& source);
 // Merges the adapters of a checkpoint. Parameters of `head` are drawn elsewhere and need not be
 // there.
 WeightSource OpenInitialWeights(const WeightsPath& from, const ModelHead& head = {});

@@ -6,6 +6,9 @@
 
 #include "trainer/core/errors.h"
 #include "trainer/nn/model.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
+#include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
 namespace {
@@ -44,7 +47,7 @@ void AddLora(const LoraFactors& f, const Shape& weight, int64_t begin, std::span
 }
 
 MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::string state)
-    : reader_(reader), layout_(model.linear_layout()), state_(std::move(state)) {
+    : reader_(reader), model_(model), layout_(model.linear_layout()), state_(std::move(state)) {
   if (!reader.HasState(state_)) {
     std::string list;
     for (const std::string& s : reader.manifest().StateNames())
@@ -135,7 +138,40 @@ void MergedWeights::ReadBuffer(const ModelBuffer& buffer, int64_t begin, const V
                      out);
 }
 
+const CodedBase& MergedWeights::Base() {
+  if (base_) return *base_;
+  const CheckpointMeta& meta = reader_.manifest().meta;
+  const std::string from = reader_.directory() + "/manifest.json";
+  if (!meta.base) throw CheckpointError(from + ": names no weights that its run began with");
+  const Recipe recipe = ParseRecipe({{from + ", recipe", meta.recipe}});
+  auto base = std::make_shared<CodedBase>(RecordsOf(OpenInitialWeights(recipe.model)), model_);
+  RequireBase(*meta.base, {FindInitialWeights(recipe.model), base->hash()}, reader_.directory());
+  base_ = std::move(base);
+  return *base_;
+}
+
+std::optional<RecordSource> MergedWeights::Records() {
+  if (!reader_.manifest().meta.base) return std::nullopt;
+  Base();
+  RecordSource source;
+  source.is_whole = [](const ParameterSlice&) { return true; };
+  source.fill = [base = base_](const Parameter& parameter, const ParameterSlice& slice,
+                               int64_t first, std::span<uint8_t> records, std::span<float>) {
+    base->Records(parameter, slice, first, records);
+  };
+  return source;
+}
+
 void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out) {
+  if (parameter.code() != WeightCode::kNone) {
+    const Placement* const there = reader_.Find(parameter.name());
+    if (there == nullptr || there->shape != parameter.shape()) {
+      throw CheckpointError(reader_.directory() + ": has no parameter '" + parameter.name() +
+                            "' of shape " + parameter.shape().ToString());
+    }
+    if (!out.empty()) Base().Fill(parameter, begin, out);
+    return;
+  }
   reader_.Read(frozen_.count(parameter.name()) > 0 ? "master" : state_, parameter.name(),
                parameter.shape(), begin, out);
 }

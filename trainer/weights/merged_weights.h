@@ -4,6 +4,8 @@
 #define FSDP_TRAIN_TRAINER_WEIGHTS_MERGED_WEIGHTS_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -13,6 +15,7 @@
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/weight_layout.h"
+#include "trainer/weights/coded_base.h"
 
 namespace fsdp {
 
@@ -34,9 +37,9 @@ void AddLora(const LoraFactors& factors, const Shape& weight, int64_t begin, std
 // For one thread. Holds the adapters of one parameter at a time.
 class MergedWeights {
  public:
-  // `state`: "master", or "ema" for the averaged weights. Frozen parameters have no average and are
-  // read from "master". Throws CheckpointError where the checkpoint has no such state, or its
-  // parameters or buffers are not the model's.
+  // Keeps references. `state`: "master", or "ema" for the averaged weights. Frozen parameters have
+  // no average and are read from "master". Throws CheckpointError where the checkpoint has no such
+  // state, or its parameters or buffers are not the model's.
   MergedWeights(CheckpointReader& reader, const Model& model, std::string state);
 
   // Fills `out` with elements [begin, begin + out.size()) of the parameter plus its adapters' sum
@@ -44,6 +47,9 @@ class MergedWeights {
   void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
   // Read() without adapters, which are parameters of their own.
   void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
+  // Those of coded weights, which the checkpoint does not have; nothing where none are coded.
+  // Outlives this.
+  std::optional<RecordSource> Records();
   // Elements [begin, begin + n) of a buffer, in its dtype, which are the same for every state.
   void ReadBuffer(const ModelBuffer& buffer, int64_t begin, const View& out);
   // Elements [begin, begin + out.size()) of an embedding table, the same for every state. Fast for
@@ -59,10 +65,14 @@ class MergedWeights {
   };
 
   void LoadAdapters(const Parameter& parameter);
+  // Opens the weights that the run began with. Throws CheckpointError where they are others now.
+  const CodedBase& Base();
   void RequireTables(const Model& model);
   const Block& BlockOf(int table, int64_t number);
 
   CheckpointReader& reader_;
+  const Model& model_;
+  std::shared_ptr<const CodedBase> base_;  // From the first use on.
   const WeightLayout layout_;
   const std::string state_;
   std::unordered_set<std::string> frozen_;
