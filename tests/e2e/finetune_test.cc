@@ -1,4 +1,5 @@
 // Going on from weights that are there, as a user does it with the real binary.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -10,6 +11,7 @@ namespace fsdp::e2e {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 
 const char kWeights[] = "tests/fixtures/gpt2/one_head";  // Without a tokenizer.
 const char kTokenizer[] = "tests/fixtures/tokenizers/gpt2.json";
@@ -158,6 +160,87 @@ TEST_F(FinetuneTest, AdaptersAreExportedForPeft) {
     all.insert(all.end(), other.begin(), other.end());
     EXPECT_EQ(exported(all).code, 2);
   }
+}
+
+// A base in four bits: the run goes on, is evaluated and exported from weights that its checkpoints
+// name and do not hold.
+TEST_F(FinetuneTest, ABaseInFourBitsIsNamedByCheckpoints) {
+  const std::string base = job_.dir() / "base";
+  fs::copy(kWeights, base);
+  const auto from = [&](const std::string& lora) {
+    const std::string model = From(base);
+    return model.substr(0, model.size() - 1) + ", lora: {rank: 2, " + lora + "}}";
+  };
+  const std::string nf4 = from("base: nf4");
+  const Outcome whole = Train("whole", {nf4, "train.steps=4"}, "bytes");
+  ASSERT_EQ(whole.code, 0) << whole.Text();
+  EXPECT_TRUE(Has(whole.out, "frozen weights are kept as nf4, ")) << whole.out;
+  const std::string run = job_.run_dir(), checkpoint = run + "/checkpoints/step_4";
+  const Json manifest = Json::parse(ReadFile(checkpoint + "/manifest.json"));
+  EXPECT_EQ(manifest["base"]["files"], base);
+  EXPECT_EQ(manifest["units"].back()["code"], "nf4_nested");
+  for (const Json& slice : manifest["files"][0]["slices"]) {
+    EXPECT_FALSE(Has(slice.value("unit", ""), "frozen.2")) << slice.dump();
+  }
+
+  const std::string loss = LastLoss();
+  ASSERT_EQ(Train("parts", {nf4, "train.steps=2"}, "bytes").code, 0);
+  const Outcome on = Train("parts", {nf4, "train.steps=4"}, "bytes");
+  ASSERT_EQ(on.code, 0) << on.Text();
+  EXPECT_EQ(LastLoss(), loss);
+  const std::string parts = job_.run_dir();
+
+  // Merged, it is the same model.
+  const std::string merged = job_.dir() / "merged";
+  ASSERT_EQ(Call({"checkpoint", "export", checkpoint, "--out", merged}).code, 0);
+  const auto loss_of = [&](Strings command) {
+    command.insert(command.begin(), {"eval", "--json", "--checkpoint"});
+    command.insert(command.end(), {"--set", "data.valid={fraction: 0.2}"});
+    const Outcome told = Call(command);
+    EXPECT_EQ(told.code, 0) << told.Text();
+    return Json::parse(told.out)["sets"][0]["loss"].get<double>();
+  };
+  EXPECT_NEAR(loss_of({checkpoint}),
+              loss_of({merged, "--config", run + "/recipe.yaml", "--set", "model.lora=null"}),
+              1e-6);
+
+  // The weights are others now.
+  const Outcome changed = Train("parts", {nf4, "train.steps=5", "model.lora.base=int8"}, "bytes");
+  EXPECT_EQ(changed.code, 2) << changed.Text();
+  std::string weights = ReadFile(base + "/model.safetensors");
+  for (size_t sign = weights.size() - 1; sign > 16384; sign -= 404) {
+    weights[sign] = static_cast<char>(weights[sign] ^ 0x80);
+  }
+  job_.dir().Write("base/model.safetensors", weights);
+  for (const Outcome& refused : {Train("parts", {nf4, "train.steps=5"}, "bytes"),
+                                 Call({"checkpoint", "export", parts, "--out", job_.dir() / "no"}),
+                                 Call({"generate", "--checkpoint", parts, "--prompt", "x"})}) {
+    EXPECT_EQ(refused.code, 5) << refused.Text();
+    EXPECT_TRUE(
+        Has(refused.err, ": its run's coded weights were made of " + base + ", with the hash "))
+        << refused.err;
+  }
+}
+
+TEST_F(FinetuneTest, ABaseInFourBitsIsOfWhatIsFrozen) {
+  const auto told = [&](const std::string& lora) {
+    const std::string model = From(fs::absolute(kWeights));
+    const Outcome refused =
+        Train("refused", {model.substr(0, model.size() - 1) + ", lora: " + lora + "}"}, "bytes");
+    EXPECT_EQ(refused.code, 2) << refused.Text();
+    return refused.err;
+  };
+  EXPECT_THAT(told("{rank: 0}"), HasSubstr("model.lora.rank: 0 means no adapters"));
+  EXPECT_THAT(told("{rank: 0, base: nf4}"),
+              HasSubstr("model.lora.base: no weight of a linear layer in a block is frozen"));
+  EXPECT_THAT(told("{rank: 0, base: nf4, full: [c_fc]}"),
+              HasSubstr("model.lora.full: names what "));
+  EXPECT_THAT(told("{base: nf4, base_exclude: [c_attn, wte]}"),
+              HasSubstr("model.lora.base_exclude: `wte` matches no frozen weight of a linear "
+                        "layer in a block: a name is transformer.h.0."));
+  EXPECT_THAT(told("{base: nf4, base_exclude: ['*']}"),
+              HasSubstr("base_exclude names every frozen weight of a linear layer"));
+  EXPECT_THAT(told("{base: fp4}"), HasSubstr("want `none`, `nf4` or `int8`"));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kPieceSums = int64_t{1} << 16;           // Sums in a message: 512 KiB.
+constexpr int64_t kPieceSums = int64_t{1} << 16;  // Sums in a message: 512 KiB.
 
 // Records of one slice in a shard: [first, first + count) of it lie from record `at` on.
 struct Stretch {
@@ -70,9 +70,8 @@ struct HostRecords {
 void ForRecords(ThreadPool& pool, const HostRecords& host,
                 const std::function<void(const Stretch&, int64_t begin, int64_t end)>& body) {
   for (const Stretch& stretch : host.stretches) {
-    pool.ParallelFor(stretch.count, 1, [&](int64_t begin, int64_t end) {
-      body(stretch, begin, end);
-    });
+    pool.ParallelFor(stretch.count, 1,
+                     [&](int64_t begin, int64_t end) { body(stretch, begin, end); });
   }
 }
 
@@ -95,7 +94,8 @@ void FinishScales(ThreadPool& pool, const RecordSource& source, const std::vecto
     if (source.is_whole(*s.slice)) return;
     const int64_t blocks = BlocksOf(*s.slice);
     const auto first = sums.begin() + own + s.at - s.first;  // The slice's first record.
-    const double sum = std::accumulate(first, first + (blocks + kRecordBlocks - 1) / kRecordBlocks, 0.0);
+    const double sum =
+        std::accumulate(first, first + (blocks + kRecordBlocks - 1) / kRecordBlocks, 0.0);
     const auto mean = static_cast<float>(sum / static_cast<double>(blocks));
     for (int64_t i = begin; i < end; ++i) {
       const auto used = static_cast<size_t>(s.BlocksIn(i));

@@ -29,6 +29,7 @@
 #include "trainer/loop/complete_recipe.h"
 #include "trainer/loop/evaluator.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/loop/initialize.h"
 #include "trainer/loop/predictions.h"
 #include "trainer/loop/rank_session.h"
 #include "trainer/loop/resolve.h"
@@ -51,7 +52,10 @@ std::string LoraText(const std::optional<LoraOptions>& lora) {
                                              {"alpha", lora->alpha},
                                              {"targets", lora->targets},
                                              {"dropout", lora->dropout},
-                                             {"full", lora->full}}));
+                                             {"full", lora->full},
+                                             {"base", Name(lora->base)},
+                                             {"base_scales", Name(lora->base_scales)},
+                                             {"base_exclude", lora->base_exclude}}));
 }
 
 // No step is trained: state of training alone is neither planned nor read.
@@ -120,11 +124,14 @@ class Evaluating {
       });
     }
     stage_ = "the weights";
-    EveryRank(job_, "weights", [&] { ReadWeights(); });
+    RecordSource records;
+    EveryRank(job_, "weights", [&] { records = ReadWeights(); });
+    InitializeBase(records, job_, rank_.executor());
     stage_ = "the beginning of a batch";
   }
 
-  void ReadWeights() {
+  // Returns the source of coded weights.
+  RecordSource ReadWeights() {
     const std::string& from = evaluation_.checkpoint;
     WeightSource opened =
         evaluation_.ours
@@ -133,6 +140,7 @@ class Evaluating {
     const WeightSource read = RequireFinite(std::move(opened), "--checkpoint: " + from, "told");
     rank_.executor().Initialize(read.parameters, read.buffers, read.rows);
     rank_.executor().Synchronize();
+    return RecordsOf(read);
   }
 
   void Evaluate() {

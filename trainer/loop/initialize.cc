@@ -1,14 +1,18 @@
 #include "trainer/loop/initialize.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <span>
 #include <string>
 
 #include "models/family.h"
 #include "trainer/checkpoint/finite.h"
+#include "trainer/comm/store/together.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/loop/failure_protocol.h"
+#include "trainer/loop/setup.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/initial_weights.h"
@@ -51,7 +55,45 @@ void DescribeHead(const HeadToDraw& to_draw, const ModelShape& shape, const Mode
                           " classes: one for " + classes(shape) + " is drawn anew"));
 }
 
+bool HasRecords(const Layout& layout) {
+  return std::ranges::any_of(layout.flat_parameters, &FlatParameter::HasRecords);
+}
+
 }  // namespace
+
+uint64_t InitializeBase(const RecordSource& records, const Job& job, Executor& executor) {
+  if (!HasRecords(executor.layout())) return 0;
+  const auto share = [&job](const std::string& name, const std::function<std::string()>& work) {
+    return Together(*job.store, "base/" + name, job.rank, job.world, work);
+  };
+  return executor.InitializeRecords(records, share);
+}
+
+std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const Job& job,
+                                                   Executor& executor, Recorder& recorder) {
+  if (!HasRecords(executor.layout())) return std::nullopt;
+  CheckpointMeta::Base base;
+  RecordSource records;
+  EveryRank(job, "base", [&] {
+    const HeadToDraw to_draw = FindHeadToDraw(ShapeFor(recipe), recipe.model);
+    base.files = FindInitialWeights(recipe.model);
+    records = RecordsOf(RequireFinite(OpenInitialWeights(recipe.model, to_draw.head),
+                                      "model.init_from: " + base.files, "trained"));
+  });
+  base.hash = InitializeBase(records, job, executor);
+  int64_t weights = 0, bytes = 0;
+  for (const FlatParameter& flat : executor.layout().flat_parameters) {
+    for (const Placement& p : flat.parameters) {
+      weights += p.coded_bytes > 0 ? p.parameters() : 0;
+      bytes += p.coded_bytes;
+    }
+  }
+  recorder.Line(Printable(base.files + ": " + HumanCount(static_cast<double>(weights)) +
+                          " frozen weights are kept as " +
+                          std::string(Name(recipe.model.lora->base)) + ", " + HumanBytes(bytes) +
+                          " on all ranks together"));
+  return base;
+}
 
 void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job& job, uint64_t seed,
                        Session& session, Recorder& recorder) {

@@ -4,8 +4,11 @@
 #define FSDP_TRAIN_TRAINER_LOOP_INITIALIZE_H_
 
 #include <cstdint>
+#include <optional>
 
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/engine/session.h"
+#include "trainer/fsdp/executor_callbacks.h"
 #include "trainer/loop/job.h"
 #include "trainer/loop/recorder.h"
 
@@ -19,6 +22,14 @@ struct Recipe;
 // CheckpointError; for mistakes of init_from on all ranks.
 void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job& job, uint64_t seed,
                        Session& session, Recorder& recorder);
+
+// The coded weights of model.lora.base, made of those of model.init_from: at the start, and again
+// when a run goes on, since checkpoints do not have them. Nothing where the run has none. All ranks
+// call it; blocks. Throws CheckpointError on all ranks.
+std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const Job& job,
+                                                   Executor& executor, Recorder& recorder);
+// The same of a source that is open already.
+uint64_t InitializeBase(const RecordSource& records, const Job& job, Executor& executor);
 
 }  // namespace fsdp
 

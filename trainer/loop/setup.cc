@@ -41,7 +41,7 @@ std::string ExampleOfTargets(const std::string& target, std::string weight) {
 // Gives the model its adapters, and freezes what optimizer.groups says.
 std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<Model>& model) {
   std::vector<ShapeConflict> mistakes;
-  if (const auto& lora = recipe.model.lora) {
+  if (const auto& lora = recipe.model.lora; lora && lora->rank > 0) {
     LoraOptions options = *lora;
     std::string example;
     const std::vector<size_t> unmatched = UnmatchedTargets(*model, options.targets, &example);
@@ -79,6 +79,14 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<
     } else {
       const std::string item = list + "[" + std::to_string(mistake.group) + "]";
       mistakes.push_back({{item + ".match", list}, mistake.message});
+    }
+  }
+  if (recipe.model.lora && mistakes.empty()) {
+    for (const BaseMistake& mistake : EncodeFrozen(*model, *recipe.model.lora)) {
+      const std::string list = "model.lora.base_exclude";
+      const std::string item =
+          mistake.entry ? list + "[" + std::to_string(*mistake.entry) + "]" : "model.lora.base";
+      mistakes.push_back({{item, list, "model.lora"}, mistake.message});
     }
   }
   for (const KeepMistake& mistake : KeepMistakes(recipe.fsdp.mixed_precision.keep_fp32, *model)) {

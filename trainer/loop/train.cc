@@ -41,6 +41,7 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/weights/coded_base.h"
 
 namespace fsdp {
 namespace {
@@ -98,6 +99,7 @@ class Trainer {
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
       InitializeWeights(recipe_, run_.shape, job_, seed_, session(), recorder_);
+      base_ = InitializeBase(recipe_, job_, executor(), recorder_);
     } else {
       Resume();
     }
@@ -151,6 +153,10 @@ class Trainer {
     executor().Synchronize();  // The optimizer's zeros are written.
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
+    base_ = InitializeBase(recipe_, job_, executor(), recorder_);
+    if (base_ && meta.base) {
+      EveryRank(job_, "same base", [&] { RequireBase(*meta.base, *base_, start_.resume_from); });
+    }
     executor().MastersWritten();
     updates_ = meta.updates;
     skipped_ = meta.skipped;
@@ -414,6 +420,7 @@ class Trainer {
     meta.scaler = scaler_;
     meta.evaluation = evaluation_;
     if (meta.evaluation && evaluated_ != step_) meta.evaluation->loss.reset();
+    meta.base = base_;
     meta.evaluate_first = evaluate_first_;
     meta.products = run_.Of(ChoiceId::kAlgorithms).value;
     meta.classes = data_.classes;
@@ -476,6 +483,7 @@ class Trainer {
   int64_t updates_ = 0, skipped_ = 0;
   std::optional<CheckpointMeta::Scaler> scaler_;
   std::optional<CheckpointMeta::Evaluation> evaluation_;
+  std::optional<CheckpointMeta::Base> base_;
   int64_t evaluated_ = 0;  // The last step that was.
   std::deque<Pending> pending_;
   bool stopping_ = false, saving_ = false;

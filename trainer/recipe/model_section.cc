@@ -168,7 +168,9 @@ void ForgetShape(const YamlNode& preset, ModelRecipe& model) {
 Type<LoraOptions> LoraType() {
   using R = LoraOptions;
   return Map<R>({
-      Key("rank", &R::rank, Integer(1, kMaxHiddenSize), "Rank of an adapter's two matrices."),
+      Key("rank", &R::rank, Integer(0, kMaxHiddenSize),
+          "Rank of an adapter's two matrices. 0: no adapters, so base is for what "
+          "optimizer.groups freezes."),
       Key("alpha", &R::alpha, Number({.above = 0, .at_most = std::numeric_limits<float>::max()}),
           "An adapter's output is scaled by alpha / rank."),
       Key("targets", &R::targets, ListOf(Text()),
@@ -181,6 +183,15 @@ Type<LoraOptions> LoraType() {
       Key("full", &R::full, ListOf(Text()),
           "Parameters that train whole beside the adapters, as PEFT's modules_to_save: modules "
           "(`lm_head`), or globs over whole names. A weight among them gets no adapter."),
+      Key("base", &R::base, OneOf<LoraBase>(),
+          "The form of the frozen weights of linear layers in blocks, in memory and as they are "
+          "gathered: none (param_dtype), nf4 (QLoRA's four bits) or int8, in blocks of 64."),
+      Key("base_scales", &R::base_scales, OneOf<BaseScales>(),
+          "How nf4 keeps the scales of its blocks; 8bit is QLoRA's double quantisation. int8 has "
+          "fp32 scales."),
+      Key("base_exclude", &R::base_exclude, ListOf(Text()),
+          "Frozen weights of linear layers that stay in param_dtype: modules (`down_proj`), or "
+          "globs over whole names."),
   });
 }
 

@@ -351,6 +351,10 @@ constexpr auto NamesOf(Recompute) {
 constexpr auto NamesOf(OptimizerRecipe::Kind) {
   return std::to_array<std::string_view>({"adamw", "sgd", "muon", "adafactor"});
 }
+constexpr auto NamesOf(LoraBase) {
+  return std::to_array<std::string_view>({"none", "nf4", "int8"});
+}
+constexpr auto NamesOf(BaseScales) { return std::to_array<std::string_view>({"fp32", "8bit"}); }
 constexpr auto NamesOf(GroupRule) { return std::to_array<std::string_view>({"adamw"}); }
 constexpr auto NamesOf(AdjustLr) {
   return std::to_array<std::string_view>({"original", "match_rms_adamw"});

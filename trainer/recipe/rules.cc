@@ -344,6 +344,12 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
                 "model.lora adapts a model that is there: it needs model.init_from");
   rules.Require(!model.lora || !model.lora->targets.empty(), {"model.lora.targets", "model.lora"},
                 "no targets, so nothing to train");
+  const bool adapts = !model.lora || model.lora->rank > 0;
+  rules.Require(adapts || model.lora->base != LoraBase::kNone, {"model.lora.rank"},
+                "0 means no adapters, which leaves model.lora nothing to do without base");
+  rules.Require(adapts || model.lora->full.empty(), {"model.lora.full", "model.lora.rank"},
+                "names what trains beside adapters, and rank 0 means none: optimizer.groups says "
+                "what is frozen");
 
   const TrainRecipe& train = recipe.train;
   rules.Require(!train.epochs || train.steps == 0, {"train.epochs", "train.steps"},

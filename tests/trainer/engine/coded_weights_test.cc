@@ -1,7 +1,5 @@
 // A coded weight (ops/weight_codes.h) is a frozen weight with the values that its codes stand for,
 // but for what it costs: everything else gets the same bits.
-#include "trainer/ops/weight_codes.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "tests/testing/tiny_run.h"
 #include "trainer/fsdp/records.h"
 #include "trainer/nn/initial_values.h"
+#include "trainer/ops/weight_codes.h"
 
 namespace fsdp::testing {
 namespace {
