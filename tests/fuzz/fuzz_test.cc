@@ -1,13 +1,19 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "models/shape.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/targets.h"
+#include "tests/testing/fresh_directory.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/manifest_writer.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/core/atomic_file.h"
+#include "trainer/weights/bnb_tensor.h"
 #include "trainer/weights/hf_config.h"
 
 namespace fsdp {
@@ -77,6 +83,38 @@ TEST(Fuzz, Safetensors) {
                          "\\u0000",
                          "18446744073709551616"};
   Fuzz(FuzzSafetensors, {1, seeds, words, 400});
+}
+
+TEST(Fuzz, BnbTensor) {
+  Strings seeds;
+  for (const WeightCode code : {WeightCode::kNf4, WeightCode::kNf4Nested}) {
+    const std::string path = testing::UnusedPath("coded");
+    const auto fill = [](int64_t, std::span<uint8_t> records) {
+      std::fill(records.begin(), records.end(), uint8_t{0x3c});
+    };
+    const BnbParts parts("w", {3, 5}, "float16", {code, fill});
+    SafetensorsWriter writer(path, parts.entries());
+    parts.Write(writer, [](int64_t) {});
+    writer.Finish();
+    seeds.push_back(ReadWholeFile(path));
+  }
+  const Strings words = {"\"shape\": [15]",
+                         "\"shape\": [1, 15, 1]",
+                         "\"shape\":[8,1]",
+                         "[1073741824, 1073741824]",
+                         "\"nested_offset\": 1e39",
+                         "\"nested_blocksize\": 256",
+                         "\"blocksize\": 64.0",
+                         ".absmax",
+                         ".nested_absmax",
+                         "\"nf4\"",
+                         "\"fp4\"",
+                         "[]",
+                         "null",
+                         "-1",
+                         "1.5",
+                         "\"U8\""};
+  Fuzz(FuzzBnbTensor, {5, seeds, words, 3000});
 }
 
 TEST(Fuzz, Manifest) {
@@ -156,6 +194,7 @@ TEST(Fuzz, HfConfig) {
                          "\"rope_scaling\": {\"type\": \"linear\"},",
                          "\"layer_types\": [\"full_attention\"],",
                          "\"quantization_config\": {},",
+                         "\"quantization_config\": {\"load_in_4bit\": true},",
                          "\"num_key_value_heads\": null,",
                          "\"sliding_window\": 4096,",
                          "\"attention_bias\": true,",

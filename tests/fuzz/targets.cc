@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <map>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,9 +17,11 @@
 #include "trainer/checkpoint/manifest_writer.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/errors.h"
+#include "trainer/ops/weight_codes.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/weights/bnb_tensor.h"
 #include "trainer/weights/hf_config.h"
 
 namespace fsdp {
@@ -78,6 +82,36 @@ int FuzzSafetensors(const uint8_t* data, size_t size) {
     }
     Require(bytes < reader.file_bytes(), "more tensors than file");
     return 1;
+  } catch (const CheckpointError&) {
+    return 0;
+  }
+}
+
+int FuzzBnbTensor(const uint8_t* data, size_t size) {
+  static MemoryFile file;
+  try {
+    const SafetensorsReader reader(file.Hold(data, size));
+    std::map<std::string, BnbTensor::Part> parts;
+    for (const std::string& name : reader.Names()) parts[name] = {&reader, name};
+    int accepted = 0;
+    for (const std::string& name : reader.Names()) {
+      const auto weight = BnbWeightOf(name);
+      if (!weight) continue;
+      const BnbTensor tensor(*weight, [&](std::string_view end) {
+        const auto at = parts.find(*weight + std::string(end));
+        return at == parts.end() ? nullptr : &at->second;
+      });
+      int64_t elements = 1;
+      for (const int64_t dim : tensor.shape()) elements *= dim;
+      Require(elements / 2 <= reader.file_bytes(), "more elements than file");
+      std::vector<uint8_t> records(static_cast<size_t>(CodedBytes(tensor.code(), elements)));
+      tensor.ReadRecords(0, records);
+      std::vector<float> values(static_cast<size_t>(elements));
+      tensor.ReadFloat(0, values);
+      tensor.ReadFloat(elements - 1, std::span(values).first(1));
+      accepted = 1;
+    }
+    return accepted;
   } catch (const CheckpointError&) {
     return 0;
   }

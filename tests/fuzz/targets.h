@@ -11,6 +11,8 @@
 namespace fsdp {
 
 int FuzzSafetensors(const uint8_t* data, size_t size);
+// The coded weights of a safetensors file (trainer/weights/bnb_tensor.h).
+int FuzzBnbTensor(const uint8_t* data, size_t size);
 // `data` comes behind the manifest's first line, whose checksum is made to fit.
 int FuzzManifest(const uint8_t* data, size_t size);
 int FuzzHfConfig(const uint8_t* data, size_t size);

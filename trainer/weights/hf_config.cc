@@ -37,15 +37,49 @@ constexpr const char* kBookkeeping[] = {
 // Features that any config.json may ask for.
 const std::vector<HfFeature>& CommonFeatures() {
   static const std::vector<HfFeature> features = {
-      {"quantization_config", {}},           {"pruned_heads", {"{}"}},
-      {"is_encoder_decoder", {"false"}},     {"is_decoder", {"false", "true"}},
-      {"add_cross_attention", {"false"}},    {"num_experts", {"0", "1"}},
-      {"num_local_experts", {"0", "1"}},     {"n_routed_experts", {"0"}},
-      {"final_logit_softcapping", {}},       {"attn_logit_softcapping", {}},
-      {"logit_scale", {"1", "1.0"}},         {"embedding_multiplier", {"1", "1.0"}},
-      {"residual_multiplier", {"1", "1.0"}}, {"logits_scaling", {"1", "1.0"}},
+      {"pruned_heads", {"{}"}},
+      {"is_encoder_decoder", {"false"}},
+      {"is_decoder", {"false", "true"}},
+      {"add_cross_attention", {"false"}},
+      {"num_experts", {"0", "1"}},
+      {"num_local_experts", {"0", "1"}},
+      {"n_routed_experts", {"0"}},
+      {"final_logit_softcapping", {}},
+      {"attn_logit_softcapping", {}},
+      {"logit_scale", {"1", "1.0"}},
+      {"embedding_multiplier", {"1", "1.0"}},
+      {"residual_multiplier", {"1", "1.0"}},
+      {"logits_scaling", {"1", "1.0"}},
   };
   return features;
+}
+
+// Refuses any form of weights but bitsandbytes' nf4 (transformers' BitsAndBytesConfig). The tensors
+// say which weights have it (bnb_tensor.h).
+void ReadQuantisation(HfObject& hf) {
+  const auto config = hf.Find("quantization_config");
+  if (!config) return;
+  const auto refuse = [&](const std::string& key, const std::string& words) {
+    config->Refuse(key, words +
+                            " is not in this version, only \"bitsandbytes\" with nf4 in uint8: "
+                            "begin from the weights before they were quantised");
+  };
+  const auto is_on = [&](const std::string& key) {
+    const auto value = config->Find(key);
+    return value && value->Is("true");
+  };
+  const auto method = config->Find("quant_method");
+  const bool eight = is_on("load_in_8bit") || is_on("_load_in_8bit"),
+             four = is_on("load_in_4bit") || is_on("_load_in_4bit");
+  if (!method && !four && !eight) hf.Refuse("quantization_config", "names no quant_method");
+  if (method && !method->IsText("bitsandbytes")) refuse("quant_method", method->Show());
+  if (eight) refuse("load_in_8bit", "true");
+  for (const auto& [key, want] :
+       {std::pair("bnb_4bit_quant_type", "nf4"), std::pair("bnb_4bit_quant_storage", "uint8")}) {
+    const auto value = config->Find(key);
+    if (value && !value->IsText(want)) refuse(key, value->Show());
+  }
+  hf.Note("weights of linear layers come in bitsandbytes' four bits, and are what these decode to");
 }
 
 // Dropout in places where we have none: refused, whatever the key is called. Heads of other tasks
@@ -136,6 +170,7 @@ HfConfig ParseHfConfig(std::string_view text, const std::string& path, const HfF
                                 " is not in this version, only " + KnownTypes());
   }
   config.shape = family->ReadHf(type, hf);
+  ReadQuantisation(hf);
   for (const HfFeature& f : CommonFeatures()) {
     if (!hf.WasAsked(f.key)) hf.WantOneOf(f.key, f.harmless);
   }

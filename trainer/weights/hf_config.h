@@ -25,9 +25,9 @@ struct HfConfig {
 };
 
 // Refuses by name whatever this version would compute in another way: a model_type that no family
-// reads, another activation, sliding windows in use, parts of heads that
-// are not rotated, experts, quantised weights, dropout where we have none, ... A null counts as
-// absent. Throws CheckpointError with `path` and the key.
+// reads, another activation, sliding windows in use, parts of heads that are not rotated, experts,
+// weights quantised otherwise than in bitsandbytes' nf4, dropout where we have none, ... A null
+// counts as absent. Throws CheckpointError with `path` and the key.
 // `files`: those beside config.json, for what it leaves open; null: there are none.
 HfConfig ParseHfConfig(std::string_view text, const std::string& path,
                        const HfFiles* files = nullptr);

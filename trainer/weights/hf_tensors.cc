@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-HfTensors::HfTensors(const Model& model) {
+HfTensors::HfTensors(const Model& model) : linear_layout_(model.linear_layout()) {
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* parameter : segment.parameters) {
       parameters_[parameter->name()] = parameter;

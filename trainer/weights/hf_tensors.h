@@ -16,6 +16,7 @@
 #include "trainer/core/view.h"
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/weight_layout.h"
 #include "trainer/weights/merged_weights.h"
 
 namespace fsdp {
@@ -54,10 +55,12 @@ class HfTensors {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   // A parameter of the model, adapter or not; null where there is none.
   const Parameter* Find(const std::string& parameter) const;
+  WeightLayout linear_layout() const { return linear_layout_; }  // The model's.
 
  private:
   std::vector<Tensor> tensors_;
   int tables_ = 0;
+  WeightLayout linear_layout_;
   std::unordered_map<std::string, const Parameter*> parameters_;
 };
 

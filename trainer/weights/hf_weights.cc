@@ -8,16 +8,19 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "models/family.h"
 #include "models/shape.h"
 #include "trainer/checkpoint/finite.h"
 #include "trainer/core/atomic_file.h"
+#include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/json_reader.h"
 #include "trainer/core/read_file.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/weight_layout.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_hints.h"
 #include "trainer/weights/hf_tensors.h"
@@ -28,6 +31,7 @@ namespace {
 
 constexpr const char* kIndex = ".index.json";
 constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEightBits = ".SCB";
 
 // Changes where the file does.
 std::string IdentityOf(const std::string& path) {
@@ -93,9 +97,7 @@ bool HfWeights::Holds(const std::string& tensor) const {
 
 bool HfWeights::AreEqual(const std::string& a, const std::string& b) const {
   const Tensor &first = tensors_.at(WithoutTrunk(a)), &second = tensors_.at(WithoutTrunk(b));
-  const SafetensorsInfo &of_first = first.file->Info(first.name),
-                        &of_second = second.file->Info(second.name);
-  if (of_first.shape != of_second.shape) return false;
+  if (first.shape() != second.shape()) return false;
   std::string key;
   for (const Tensor& t : {first, second})
     key += t.name + " of " + IdentityOf(t.file->path()) + "\n";
@@ -106,20 +108,30 @@ bool HfWeights::AreEqual(const std::string& a, const std::string& b) const {
   constexpr int64_t kBlock = 1 << 16;
   std::vector<float> x, y;
   bool equal = true;
-  for (int64_t i = 0, n = of_first.NumElements(); equal && i < n; i += kBlock) {
+  int64_t n = 1;
+  for (const int64_t dim : first.shape()) n *= dim;
+  for (int64_t i = 0; equal && i < n; i += kBlock) {
     x.resize(static_cast<size_t>(std::min(kBlock, n - i)));
     y.resize(x.size());
-    first.file->ReadFloat(first.name, i, x);
-    second.file->ReadFloat(second.name, i, y);
+    first.Read(i, x);
+    second.Read(i, y);
     equal = x == y;
   }
   return known[key] = equal;  // Only now: a read may have thrown.
 }
 
+const std::vector<int64_t>& HfWeights::Tensor::shape() const {
+  return coded ? coded->shape() : file->Info(name).shape;
+}
+
+void HfWeights::Tensor::Read(int64_t begin, std::span<float> out) const {
+  coded ? coded->ReadFloat(begin, out) : file->ReadFloat(name, begin, out);
+}
+
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   const std::string single = SingleFile(directory), index = single + kIndex;
   const auto add = [this](const SafetensorsReader& file, const std::string& name) {
-    if (!tensors_.emplace(WithoutTrunk(name), Tensor{&file, name}).second) {
+    if (!tensors_.emplace(WithoutTrunk(name), Tensor{{&file, name}}).second) {
       throw CheckpointError(file.path() + ": two tensors are called " + WithoutTrunk(name) +
                             ", but for what stands before it");
     }
@@ -127,6 +139,7 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   if (PathExists(single)) {
     files_.push_back(std::make_unique<SafetensorsReader>(single));
     for (const std::string& name : files_[0]->Names()) add(*files_[0], name);
+    TakeCoded();
     return;
   }
   if (!PathExists(index)) {
@@ -144,6 +157,28 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
     file->Info(tensor);  // Throws where the file lacks it.
     add(*file, tensor);
   }
+  TakeCoded();
+}
+
+void HfWeights::TakeCoded() {
+  std::map<std::string, std::string> coded;  // In the file, by name without the prefix.
+  for (const auto& [name, tensor] : tensors_) {
+    if (const auto weight = BnbWeightOf(name)) coded[*weight] = *BnbWeightOf(tensor.name);
+    if (!name.ends_with(kEightBits)) continue;
+    throw CheckpointError(tensor.file->path() + ": holds '" + tensor.name +
+                          "', a scale of bitsandbytes' eight bits (load_in_8bit), which this "
+                          "version does not read: begin from the weights before they were "
+                          "quantised, or quantise those with nf4 (load_in_4bit)");
+  }
+  for (const auto& [weight, name] : coded) {
+    const auto find = [&, &weight = weight](std::string_view end) -> const BnbTensor::Part* {
+      const auto at = tensors_.find(weight + std::string(end));
+      return at == tensors_.end() ? nullptr : &at->second;
+    };
+    auto read = std::make_shared<const BnbTensor>(name, find);
+    tensors_.at(weight).coded = std::move(read);
+  }
+  std::erase_if(tensors_, [](const auto& entry) { return BnbWeightOf(entry.first).has_value(); });
 }
 
 const HfWeights::Tensor* HfWeights::Look(const std::string& tensor) const {
@@ -175,14 +210,13 @@ void HfWeights::RefuseMissing(const std::string& tensor) const {
 const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape& shape) const {
   const Tensor* const found = Look(tensor);
   if (found == nullptr) RefuseMissing(tensor);
-  const auto& [file, name] = *found;
-  const std::vector<int64_t>& dims = file->Info(name).shape;
+  const std::vector<int64_t>& dims = found->shape();
   bool same = static_cast<int>(dims.size()) == shape.rank();
   for (int i = 0; same && i < shape.rank(); ++i) same = dims[i] == shape[i];
   if (!same) {
     std::string text;
     for (const int64_t dim : dims) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-    throw CheckpointError(file->path() + ": parameter '" + tensor + "' has shape [" + text +
+    throw CheckpointError(found->file->path() + ": parameter '" + tensor + "' has shape [" + text +
                           "], want " + shape.ToString());
   }
   return *found;
@@ -197,13 +231,19 @@ void HfWeights::RequireAll(const HfTensors& tensors, const ModelHead& head) cons
     if (own_head && want.name() != kHead && there != nullptr && there->name == kHead) {
       RefuseMissing(want.name());
     }
+    if (there != nullptr && there->coded && tensors.linear_layout() == WeightLayout::kInOut) {
+      throw CheckpointError(there->file->path() + ": '" + there->name +
+                            "' is in bitsandbytes' four bits, coded by transformers with rows and "
+                            "columns exchanged, which this version does not read of this family "
+                            "(GPT-2): begin from the weights before they were quantised");
+    }
     if (head.Has(want.name())) {
       // It is drawn.
     } else if (want.buffer != nullptr) {
       FillBuffer(*want.buffer, 0, View(nullptr, want.buffer->dtype(), Shape{0}));
     } else {
       const Tensor& tensor = Find(want.name(), want.shape());
-      tensor.file->ReadFloat(tensor.name, 0, {});  // Refuses a dtype that cannot be read.
+      tensor.Read(0, {});  // Refuses a dtype that cannot be read.
     }
     wanted.insert(WithoutTrunk(want.name()));
   }
@@ -220,12 +260,25 @@ void HfWeights::RequireAll(const HfTensors& tensors, const ModelHead& head) cons
 
 void HfWeights::Fill(const std::string& tensor, const Shape& shape, int64_t begin,
                      std::span<float> out) const {
-  const auto& [file, name] = Find(tensor, shape);
-  file->ReadFloat(name, begin, out);
+  Find(tensor, shape).Read(begin, out);
+}
+
+WeightCode HfWeights::CodeOf(const std::string& tensor) const {
+  const Tensor* const found = Look(tensor);
+  if (found == nullptr) RefuseMissing(tensor);
+  return found->coded ? found->coded->code() : WeightCode::kNone;
+}
+
+void HfWeights::ReadRecords(const std::string& tensor, int64_t first_record,
+                            std::span<uint8_t> records) const {
+  FSDP_CHECK(CodeOf(tensor) != WeightCode::kNone) << tensor << " is not coded";
+  Look(tensor)->coded->ReadRecords(first_record, records);
 }
 
 void HfWeights::FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const {
-  const auto& [file, name] = Find(buffer.name(), buffer.shape());
+  const Tensor& tensor = Find(buffer.name(), buffer.shape());
+  const SafetensorsReader* const file = tensor.file;
+  const std::string& name = tensor.name;
   if (buffer.dtype() == DType::kFloat32) {
     file->ReadFloat(name, begin, {out.As<float>(), static_cast<size_t>(out.NumElements())});
     return;

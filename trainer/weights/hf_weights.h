@@ -16,22 +16,27 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/view.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/weight_code.h"
+#include "trainer/weights/bnb_tensor.h"
 #include "trainer/weights/hf_tensors.h"
 
 namespace fsdp {
 
-// Tensors in F32, F64, BF16 or F16, read by byte ranges, 256 KiB at a time. The name of the model's
-// trunk (models/hf_names.h) may precede a tensor's name or not, both here and in the file. const
-// calls may run in parallel.
+// Tensors in F32, F64, BF16 or F16, read by byte ranges, 256 KiB at a time, and weights in
+// bitsandbytes' four bits (bnb_tensor.h), which are decoded, or read as they are. The name of the
+// model's trunk (HfNames::trunk) may precede a tensor's name or not, both here and in the file.
+// const calls may run in parallel.
 class HfWeights final : public HfFiles {
  public:
-  // Opens all files and reads their headers. Throws CheckpointError.
+  // Opens all files and reads their headers, and of coded weights all but codes and scales. Throws
+  // CheckpointError, also for a coded weight that BnbTensor refuses.
   explicit HfWeights(const std::string& directory);
 
   // Requires that the files hold every tensor of the model with its shape and a dtype that can be
   // read, and no other tensors except those known to be of no use (causal masks, rotary
   // frequencies, the second copy of a tied head). Throws CheckpointError with the first tensor that
-  // is missing, wrong or too much.
+  // is missing, wrong or too much; and where weights are coded that lie here in another order than
+  // in the layers that transformers coded (WeightLayout::kInOut).
   // Tensors in `head` need not be there. Where a model without a head of its own has its embedding
   // under the name of a copy (HfNames::embedding), that is read.
   void RequireAll(const HfTensors& tensors, const ModelHead& head = {}) const;
@@ -41,9 +46,9 @@ class HfWeights final : public HfFiles {
   // times of the files.
   bool AreEqual(const std::string& a, const std::string& b) const override;
 
-  // Fills `out` with elements [begin, begin + out.size()) of the tensor. Throws CheckpointError
-  // where there is no such tensor, or it has another shape; std::invalid_argument for a range
-  // outside it.
+  // Fills `out` with elements [begin, begin + out.size()) of the tensor; coded ones as they decode
+  // in fp32. Throws CheckpointError where there is no such tensor, or it has another shape;
+  // std::invalid_argument for a range outside it.
   void Fill(const std::string& tensor, const Shape& shape, int64_t begin,
             std::span<float> out) const;
   // Fills `out` with elements of a parameter, slice by slice.
@@ -51,11 +56,21 @@ class HfWeights final : public HfFiles {
   // Fills `out` with elements of a buffer, in its own dtype: a count is I64 in the file.
   void FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const;
 
+  // kNone: the tensor is not coded. Throws CheckpointError where there is none.
+  WeightCode CodeOf(const std::string& tensor) const;
+  // BnbTensor::ReadRecords() of a coded tensor.
+  void ReadRecords(const std::string& tensor, int64_t first_record,
+                   std::span<uint8_t> records) const;
+
  private:
-  struct Tensor {
-    const SafetensorsReader* file = nullptr;
-    std::string name;  // In the file.
+  struct Tensor : BnbTensor::Part {
+    std::shared_ptr<const BnbTensor> coded = nullptr;
+
+    const std::vector<int64_t>& shape() const;
+    void Read(int64_t begin, std::span<float> out) const;
   };
+
+  void TakeCoded();  // Weights with their parts, which are no tensors then.
 
   const Tensor* Look(const std::string& tensor) const;  // Null: there is none.
   const Tensor& Find(const std::string& tensor, const Shape& shape) const;

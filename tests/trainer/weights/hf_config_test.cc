@@ -214,9 +214,20 @@ TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
       {gpt2, R"({"vocab_size": 18446744073709551615})", "vocab_size"},
       {gpt2, R"({"layer_norm_epsilon": "x"})", "layer_norm_epsilon: \"x\" is not a number"},
       {gpt2, R"({"quantization_config": {"bits": 4}})",
-       "quantization_config: an object is not in this version, only null"},
+       "quantization_config: names no quant_method"},
+      {gpt2, R"({"quantization_config": "gptq"})", "quantization_config: names no quant_method"},
       {kLlama31, R"({"hidden_act": "gelu"})", "hidden_act: \"gelu\" is not in this version"},
-      {kLlama31, R"({"quantization_config": {"quant_method": "gptq"}})", "quantization_config"},
+      {kLlama31,
+       R"({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": true}})",
+       "quantization_config.load_in_8bit: true is not in this version, only \"bitsandbytes\" with "
+       "nf4 in uint8: begin from the weights before they were quantised"},
+      {kLlama31, R"({"quantization_config": {"_load_in_8bit": true}})",
+       "quantization_config.load_in_8bit: true is not in this version"},
+      {kLlama31, R"({"quantization_config": {"load_in_4bit": true, "bnb_4bit_quant_type": "fp4"}})",
+       "quantization_config.bnb_4bit_quant_type: \"fp4\" is not in this version, only"},
+      {kLlama31,
+       R"({"quantization_config": {"load_in_4bit": true, "bnb_4bit_quant_storage": "bfloat16"}})",
+       "quantization_config.bnb_4bit_quant_storage: \"bfloat16\" is not in this version, only"},
       {kLlama31, R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor: 0.5"},
       {kLlama31, R"({"rope_scaling": {"rope_type": "longrope"}})",
        "rope_scaling.rope_type: \"longrope\" is not in this version"},
@@ -255,6 +266,37 @@ TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
   EXPECT_NE(ErrorOf([] { Parse(std::string(2 << 20, ' ')); }).find("bytes, the most is"),
             std::string::npos);
   EXPECT_NE(ErrorOf([] { ReadHfConfig("not_there"); }), "");
+}
+
+TEST(HfConfigTest, NamesTheMethodOfQuantisedWeights) {
+  for (const std::string method :
+       {"gptq", "awq", "fp8", "mxfp4", "compressed-tensors", "bitsandbytes_8bit", "hqq"}) {
+    const Json members = {{"quantization_config", {{"quant_method", method}, {"bits", 4}}}};
+    EXPECT_EQ(ErrorOf([&] { Parse(With(kLlama31, members)); }),
+              "dir/config.json: quantization_config.quant_method: \"" + method +
+                  "\" is not in this version, only \"bitsandbytes\" with nf4 in uint8: begin from "
+                  "the weights before they were quantised");
+  }
+  const std::string unquoted = R"({"quantization_config": {"quant_method": 8}})";
+  EXPECT_NE(ErrorOf([&] { Parse(With(kLlama31, Json::parse(unquoted))); }).find("method: 8 is not"),
+            std::string::npos);
+}
+
+// Older files do not name the method.
+TEST(HfConfigTest, TakesFourBitsOfBitsandbytes) {
+  const HfConfig plain = Parse(kLlama31);
+  EXPECT_TRUE(plain.notes.empty());
+  for (const char* members :
+       {R"({"load_in_4bit": true, "load_in_8bit": false, "bnb_4bit_quant_type": "nf4"})",
+        R"({"quant_method": "bitsandbytes", "_load_in_4bit": true, "_load_in_8bit": false,
+            "bnb_4bit_quant_storage": "uint8", "bnb_4bit_use_double_quant": true,
+            "llm_int8_skip_modules": ["lm_head"]})"}) {
+    const HfConfig config = Parse(With(kLlama31, {{"quantization_config", Json::parse(members)}}));
+    EXPECT_EQ(config.shape, plain.shape);
+    EXPECT_EQ(config.ignored, plain.ignored);
+    ASSERT_EQ(config.notes.size(), 1U);
+    EXPECT_TRUE(config.notes[0].starts_with("weights of linear layers come in bitsandbytes'"));
+  }
 }
 
 TEST(HfConfigTest, SaysWhichKeysItDidNotLookAt) {
