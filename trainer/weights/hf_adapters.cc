@@ -122,7 +122,7 @@ HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& m
   NewDirectory directory(out);
   int64_t done = 0;
   WriteHfTensors(directory.temporary() + "/adapter_model.safetensors", adapters.tensors,
-                 options.dtype, weights, [&](int64_t bytes) {
+                 options.dtype, ValuesOf(weights), [&](int64_t bytes) {
                    done += bytes;
                    if (progress) progress(done, exported.bytes);
                  });

@@ -1,9 +1,11 @@
 #include "trainer/weights/hf_export.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -19,9 +21,11 @@
 #include "trainer/data/chat/chat_template.h"
 #include "trainer/data/images/image_changes.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/weight_layout.h"
 #include "trainer/recipe/data_source.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/weights/bnb_tensor.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/initial_weights.h"
@@ -49,11 +53,12 @@ std::string_view TorchName(DType dtype) {
 }
 
 // Whole tensors in order, as many as fit a file, at least one.
-std::vector<Tensors> Shards(const Tensors& tensors, DType dtype, int64_t max_bytes) {
+std::vector<Tensors> Shards(const Tensors& tensors, DType dtype, const HfValues& values,
+                            int64_t max_bytes) {
   std::vector<Tensors> shards;
   int64_t filled = 0;
   for (const HfTensors::Tensor& tensor : tensors) {
-    const int64_t bytes = tensor.bytes(dtype);
+    const int64_t bytes = BytesOf(tensor, dtype, values);
     if (shards.empty() || (filled > 0 && bytes > max_bytes - filled)) {
       shards.emplace_back();
       filled = 0;
@@ -71,11 +76,49 @@ std::string ShardName(size_t index, size_t count) {
   return name;
 }
 
-}  // namespace
+// Where `file` holds the tensor, or the parts of a coded one.
+void AddToIndex(const HfTensors::Tensor& tensor, const HfValues& values, const std::string& file,
+                std::map<std::string, std::string>& file_of) {
+  const auto coded = values.coded.find(tensor.name());
+  if (coded == values.coded.end()) {
+    file_of[tensor.name()] = file;
+  } else {
+    for (const SafetensorsEntry& part : coded->second.entries()) file_of[part.name] = file;
+  }
+}
 
-HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
-                    const std::string& out, const HfExportOptions& options,
-                    const ByteProgress& progress) {
+// transformers' BitsAndBytesConfig. It would code each linear layer that is not named here, before
+// it reads the layer's weight.
+JsonTree QuantisationOf(const HfTensors& tensors, const HfValues& values, DType dtype) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<std::string> plain = {"lm_head"};  // No tensor where it is tied.
+  for (const HfTensors::Tensor& tensor : tensors.tensors()) {
+    const std::string& name = tensor.name();
+    if (tensor.shape().rank() != 2 || !name.ends_with(kWeight)) continue;
+    const std::string module = name.substr(0, name.size() - kWeight.size());
+    if (module != plain[0] && !values.coded.contains(name)) plain.push_back(module);
+  }
+  const bool nested = std::any_of(values.coded.begin(), values.coded.end(), [](const auto& coded) {
+    return coded.second.code() == WeightCode::kNf4Nested;
+  });
+  return JsonTree::Object({{"_load_in_4bit", true},
+                           {"_load_in_8bit", false},
+                           {"bnb_4bit_compute_dtype", TorchName(dtype)},
+                           {"bnb_4bit_quant_storage", "uint8"},
+                           {"bnb_4bit_quant_type", "nf4"},
+                           {"bnb_4bit_use_double_quant", nested},
+                           {"llm_int8_enable_fp32_cpu_offload", false},
+                           {"llm_int8_has_fp16_weight", false},
+                           {"llm_int8_skip_modules", plain},
+                           {"llm_int8_threshold", 6.0},
+                           {"load_in_4bit", true},
+                           {"load_in_8bit", false},
+                           {"quant_method", "bitsandbytes"}});
+}
+
+HfExported WriteDirectory(const HfValues& values, const ModelShape& shape, const Model& model,
+                          const std::string& out, const HfExportOptions& options,
+                          const ByteProgress& progress) {
   HfTokenIds ids = options.tokenizer.ids;
   const std::optional<DecoderShape> decoder = shape.family().Decoder(shape);
   const bool has_tokens = shape.Find("vocab_size").has_value();
@@ -83,24 +126,28 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
     if (!has_tokens || (*id && **id >= VocabSize(shape))) id->reset();
   }
   if (has_tokens) std::erase_if(ids.other_ends, [&](int32_t id) { return id >= VocabSize(shape); });
-  const std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids, options.classes);
+  std::string config = HfConfigToJson(shape, TorchName(options.dtype), ids, options.classes);
   const HfTensors tensors(model);
-  MergedWeights weights(checkpoint, model, options.state);
+  if (!values.coded.empty()) {
+    JsonTree json = JsonTree::Parse(config).value();
+    json["quantization_config"] = QuantisationOf(tensors, values, options.dtype);
+    config = json.Dump(2) + "\n";
+  }
   const std::vector<Tensors> shards =
-      Shards(tensors.tensors(), options.dtype, options.max_shard_bytes);
+      Shards(tensors.tensors(), options.dtype, values, options.max_shard_bytes);
 
   HfExported exported;
   exported.files = static_cast<int>(shards.size());
   for (const HfTensors::Tensor& tensor : tensors.tensors()) {
-    exported.bytes += tensor.bytes(options.dtype);
+    exported.bytes += BytesOf(tensor, options.dtype, values);
   }
   NewDirectory directory(out);
   std::map<std::string, std::string> file_of;
   int64_t done = 0;
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string file = ShardName(s, shards.size());
-    for (const HfTensors::Tensor& tensor : shards[s]) file_of[tensor.name()] = file;
-    WriteHfTensors(directory.temporary() + "/" + file, shards[s], options.dtype, weights,
+    for (const HfTensors::Tensor& tensor : shards[s]) AddToIndex(tensor, values, file, file_of);
+    WriteHfTensors(directory.temporary() + "/" + file, shards[s], options.dtype, values,
                    [&](int64_t bytes) {
                      done += bytes;
                      if (progress) progress(done, exported.bytes);
@@ -124,6 +171,45 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
   directory.Write("config.json", config);
   directory.Publish();
   return exported;
+}
+
+}  // namespace
+
+HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
+                    const std::string& out, const HfExportOptions& options,
+                    const ByteProgress& progress) {
+  MergedWeights weights(checkpoint, model, options.state);
+  return WriteDirectory(ValuesOf(weights), shape, model, out, options, progress);
+}
+
+HfExported ExportBnb(const WeightSource& plain, const CodedTensors& coded, const ModelShape& shape,
+                     const Model& model, const std::string& out, const HfExportOptions& options,
+                     const ByteProgress& progress) {
+  if (model.linear_layout() == WeightLayout::kInOut) {
+    throw CheckpointError(
+        "bitsandbytes' four bits are of rows that are outputs, and GPT-2's matrices lie the other "
+        "way: export it without --base nf4");
+  }
+  HfValues values = {[&](const HfTensors::Tensor& tensor, int64_t begin, std::span<float> out) {
+                       if (tensor.table) {
+                         return plain.rows(model.tables()[tensor.table->index], begin, out);
+                       }
+                       plain.parameters(*tensor.parameter, tensor.slice->begin + begin, out);
+                     },
+                     plain.buffers};
+  const HfTensors tensors(model);
+  for (const HfTensors::Tensor& tensor : tensors.tensors()) {
+    const auto found = coded.find(tensor.name());
+    if (found == coded.end()) continue;
+    std::vector<int64_t> dims;
+    for (int i = 0; i < tensor.shape().rank(); ++i) dims.push_back(tensor.shape()[i]);
+    values.coded.emplace(found->first,
+                         BnbParts(found->first, dims, TorchName(options.dtype), found->second));
+  }
+  if (values.coded.size() != coded.size() || coded.empty()) {
+    throw std::invalid_argument("coded tensors that the model does not have, or none");
+  }
+  return WriteDirectory(values, shape, model, out, options, progress);
 }
 
 namespace {

@@ -13,7 +13,9 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"
+#include "trainer/weights/bnb_tensor.h"
 #include "trainer/weights/hf_adapters.h"
+#include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
 namespace fsdp {
@@ -43,6 +45,18 @@ struct HfExported {
 HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const Model& model,
                     const std::string& out, const HfExportOptions& options,
                     const ByteProgress& progress);
+
+// The same with the weights `coded`, by the names of their tensors, in bitsandbytes' four bits
+// (bnb_tensor.h), and with transformers' BitsAndBytesConfig in config.json: from_pretrained() of
+// transformers with bitsandbytes reads it, and so does model.init_from. `plain` has all other
+// weights, which are rounded to options.dtype; bitsandbytes decodes to it, too. Adapters are not
+// merged: ExportAdapters() writes them. The first record of each coded tensor is asked for before
+// anything is written, then all in order, up to 16 at a time. options.state is not read.
+// Throws CheckpointError, also for models whose linear_layout() is kInOut; std::invalid_argument
+// where `coded` is empty, names no tensor of the model, or has a code that is not nf4.
+HfExported ExportBnb(const WeightSource& plain, const CodedTensors& coded, const ModelShape& shape,
+                     const Model& model, const std::string& out, const HfExportOptions& options,
+                     const ByteProgress& progress);
 
 // Checkpoints of runs as Hugging Face directories.
 

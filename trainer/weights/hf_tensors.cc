@@ -68,25 +68,50 @@ std::span<const std::byte> Narrow(std::span<const float> from, DType dtype,
   return buffer;  // A value that is not finite was not before.
 }
 
-void WriteBuffer(const ModelBuffer& buffer, MergedWeights& weights, SafetensorsWriter& writer) {
+void WriteBuffer(const ModelBuffer& buffer, const HfValues& values, SafetensorsWriter& writer) {
   std::vector<std::byte> bytes;
   const int64_t n = buffer.shape().NumElements(), size = SizeOf(buffer.dtype());
   for (int64_t at = 0; at < n; at += kPiece) {
     bytes.resize(static_cast<size_t>(std::min(kPiece, n - at) * size));
     const View piece(bytes.data(), buffer.dtype(), Shape{std::min(kPiece, n - at)});
-    weights.ReadBuffer(buffer, at, piece);
+    values.read_buffer(buffer, at, piece);
     writer.WriteBytes(buffer.name(), at * size, bytes);
   }
 }
 
+// Null: it is not coded.
+const BnbParts* CodedOf(const HfTensors::Tensor& tensor, const HfValues& values) {
+  const auto at = values.coded.find(tensor.name());
+  return at == values.coded.end() ? nullptr : &at->second;
+}
+
 }  // namespace
 
+HfValues ValuesOf(MergedWeights& weights) {
+  return {[&weights](const HfTensors::Tensor& tensor, int64_t begin, std::span<float> values) {
+            if (tensor.table) return weights.ReadTable(tensor.table->index, begin, values);
+            weights.Read(*tensor.parameter, tensor.slice->begin + begin, values);
+          },
+          [&weights](const ModelBuffer& buffer, int64_t begin, const View& values) {
+            weights.ReadBuffer(buffer, begin, values);
+          }};
+}
+
+int64_t BytesOf(const HfTensors::Tensor& tensor, DType dtype, const HfValues& values) {
+  const BnbParts* const coded = CodedOf(tensor, values);
+  return coded != nullptr ? coded->bytes() : tensor.bytes(dtype);
+}
+
 void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
-                    DType dtype, MergedWeights& weights,
+                    DType dtype, const HfValues& values,
                     const std::function<void(int64_t bytes)>& wrote) {
   const int64_t element_bytes = SizeOf(dtype);
   std::vector<SafetensorsEntry> entries;
   for (const HfTensors::Tensor& tensor : tensors) {
+    if (const BnbParts* const coded = CodedOf(tensor, values)) {
+      entries.insert(entries.end(), coded->entries().begin(), coded->entries().end());
+      continue;
+    }
     SafetensorsEntry& entry = entries.emplace_back();
     entry = {tensor.name(), ToSafetensorsType(tensor.dtype(dtype)), {}};
     for (int i = 0; i < tensor.shape().rank(); ++i) entry.shape.push_back(tensor.shape()[i]);
@@ -95,16 +120,19 @@ void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> 
   std::array<std::vector<float>, 2> blocks;
   std::vector<std::byte> buffer;
   for (const HfTensors::Tensor& tensor : tensors) {
+    if (const BnbParts* const coded = CodedOf(tensor, values)) {
+      coded->Write(writer, wrote);
+      continue;
+    }
     const ModelBuffer* const model_buffer = tensor.buffer;
     if (model_buffer != nullptr) {
-      WriteBuffer(*model_buffer, weights, writer);
+      WriteBuffer(*model_buffer, values, writer);
       wrote(model_buffer->shape().NumElements() * SizeOf(model_buffer->dtype()));
       continue;
     }
     const auto read = [&](int b, int64_t at, int64_t count) {
       blocks[b].resize(static_cast<size_t>(count));
-      if (tensor.table) return weights.ReadTable(tensor.table->index, at, blocks[b]);
-      weights.Read(*tensor.parameter, tensor.slice->begin + at, blocks[b]);
+      values.read(tensor, at, blocks[b]);
     };
     const auto write = [&, &name = tensor.name()](int b, int64_t at, int64_t count) {
       int64_t written = 0;

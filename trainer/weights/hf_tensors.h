@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "trainer/nn/buffer.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/ops/weight_layout.h"
+#include "trainer/weights/bnb_tensor.h"
 #include "trainer/weights/merged_weights.h"
 
 namespace fsdp {
@@ -66,12 +68,25 @@ class HfTensors {
 
 // Tensors of a checkpoint as a safetensors file for others.
 
+// Where their values come from.
+struct HfValues {
+  // Fills `values` with the elements of a parameter's slice, or of a table, from `begin` on.
+  std::function<void(const HfTensors::Tensor&, int64_t begin, std::span<float> values)> read;
+  std::function<void(const ModelBuffer&, int64_t begin, const View& values)> read_buffer;
+  // Slices that are not read but written in four bits, by name.
+  std::map<std::string, BnbParts> coded = {};
+};
+HfValues ValuesOf(MergedWeights& weights);  // Keeps a reference.
+
+// Bytes of the tensor, coded or in `dtype`.
+int64_t BytesOf(const HfTensors::Tensor& tensor, DType dtype, const HfValues& values);
+
 // Writes these tensors, each whole, in their order, to the file `path`, in `dtype`: fp32, bf16 or
 // fp16; buffers in their own. Values are rounded to nearest, even; a value too large for the dtype
 // is refused. `wrote` is called with bytes of tensors as they are written. Holds 8 MiB of elements.
 // Throws CheckpointError.
 void WriteHfTensors(const std::string& path, std::span<const HfTensors::Tensor> tensors,
-                    DType dtype, MergedWeights& weights,
+                    DType dtype, const HfValues& values,
                     const std::function<void(int64_t bytes)>& wrote);
 
 }  // namespace fsdp

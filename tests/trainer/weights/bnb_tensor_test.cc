@@ -19,6 +19,8 @@
 #include "trainer/nn/model.h"
 #include "trainer/ops/weight_codes.h"
 #include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_export.h"
+#include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"
 #include "trainer/weights/initial_weights.h"
 
@@ -213,8 +215,101 @@ TEST_P(BnbDirectory, BeginsARunOrAnImport) {
   EXPECT_EQ(Values(OpenInitialWeights(imported), *model), values);
 }
 
+struct Written {
+  std::string directory;
+  HfExported exported;
+};
+
+// A copy by way of records.
+Written Export(const std::string& from, DType dtype, int64_t max_shard_bytes) {
+  const auto weights = std::make_shared<HfWeights>(from);
+  const ModelShape shape = ReadInitialShape(from);
+  const auto model = MakeModel(shape);
+  CodedTensors coded;
+  const HfTensors tensors(*model);
+  for (const HfTensors::Tensor& tensor : tensors.tensors()) {
+    const WeightCode code = weights->CodeOf(tensor.name());
+    if (code == WeightCode::kNone) continue;
+    coded[tensor.name()] = {
+        code, [weights, name = tensor.name()](int64_t first, std::span<uint8_t> records) {
+          weights->ReadRecords(name, first, records);
+        }};
+  }
+  HfExportOptions options;
+  options.dtype = dtype;
+  options.max_shard_bytes = max_shard_bytes;
+  const std::string out = testing::UnusedPath("written_" + fs::path(from).filename().string());
+  int64_t done = 0;
+  const HfExported exported = ExportBnb(OpenInitialWeights(from), coded, shape, *model, out,
+                                        options, [&](int64_t bytes, int64_t) { done = bytes; });
+  EXPECT_EQ(done, exported.bytes);
+  return {out, exported};
+}
+
+// tools/reference/bnb_directory.py --compare has shown that transformers reads both as one model.
+TEST_P(BnbDirectory, IsWrittenAsTransformersDoes) {
+  const DType dtype = std::string(GetParam()) == "double" ? DType::kBFloat16 : DType::kFloat16;
+  const Tensors want = Contents(directory_);
+  for (const int64_t max_shard_bytes : {int64_t{1} << 30, int64_t{5000}}) {
+    const Written written = Export(directory_, dtype, max_shard_bytes);
+    const Tensors got = Contents(written.directory);
+    int64_t bytes = 0;
+    ASSERT_EQ(got.size(), want.size());
+    for (const auto& [name, tensor] : want) {
+      EXPECT_TRUE(got.contains(name) && got.at(name) == tensor) << name;
+      bytes += std::ssize(tensor.bytes);
+    }
+    EXPECT_EQ(written.exported.bytes, bytes);
+    EXPECT_EQ(written.exported.files > 1, max_shard_bytes == 5000);
+    const auto model = MakeModel(ReadInitialShape(written.directory));
+    EXPECT_EQ(Values(OpenInitialWeights(written.directory), *model),
+              Values(OpenInitialWeights(directory_), *model));
+    const auto config = [](const std::string& path) {
+      return Json::parse(ReadWholeFile(path + "/config.json")).at("quantization_config");
+    };
+    Json wanted = config(directory_);
+    wanted["llm_int8_skip_modules"] = {"lm_head", "model.embed_tokens"};
+    if (dtype == DType::kFloat16) {
+      wanted["llm_int8_skip_modules"].push_back(kLayer + "mlp.down_proj");
+    }
+    EXPECT_EQ(config(written.directory), wanted);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BnbDirectory, ::testing::Values("double", "single"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(BnbExport, RefusesWhatBitsandbytesDoesNotRead) {
+  const auto error = [](const std::string& from, const std::string& name,
+                        const CodedTensor& coded) {
+    const ModelShape shape = ReadInitialShape(from);
+    const auto model = MakeModel(shape);
+    return ErrorOf<std::exception>([&] {
+      ExportBnb(OpenInitialWeights(from), {{name, coded}}, shape, *model,
+                testing::UnusedPath("refused"), {}, nullptr);
+    });
+  };
+  const std::string from = kFixtures + "double";
+  const auto fill = [](int64_t first, std::span<uint8_t> records) {
+    std::fill(records.begin(), records.end(), 0);
+    if (first == 0) records[RecordBytes(kNested) - 12] = 1;  // In the lowest byte of the mean.
+  };
+  EXPECT_EQ(error(from, kQ, {WeightCode::kInt8, fill}),
+            "'" + kQ + "' is not in nf4, which bitsandbytes reads");
+  EXPECT_EQ(error(from, kQ, {kNested, fill}),
+            "'" + kQ + "': record 1 has another mean of scales than the first");
+  EXPECT_EQ(error(from, "x", {kNested, fill}),
+            "coded tensors that the model does not have, or none");
+  const auto infinite = [](int64_t, std::span<uint8_t> records) {
+    std::fill(records.begin(), records.end(), 0xff);
+  };
+  EXPECT_EQ(error(from, kQ, {kNested, infinite}),
+            "'" + kQ + "': its scales are not finite: no file has these");
+  EXPECT_NE(error("tests/fixtures/gpt2/one_head", "transformer.h.0.mlp.c_fc.weight",
+                  {WeightCode::kNf4, fill})
+                .find("GPT-2's matrices lie the other way"),
+            std::string::npos);
+}
 
 // quant_state is text, which Python's json wrote.
 TEST(BnbExport, WritesNumbersAsPython) {
