@@ -22,6 +22,13 @@ void CopyBuffers(Stream& stream, const std::vector<BufferState>& from,
   }
 }
 
+// Coded weights are no state.
+View StateOfMaster(const Executor& executor, int flat) {
+  const View& master = executor.master(flat);
+  const bool coded = executor.layout().flat_parameters[flat].HasRecords();
+  return coded ? View(nullptr, master.dtype, Shape{0}) : master;
+}
+
 ExecutorOptions ForExecutor(const SessionOptions& options) {
   ExecutorOptions executor = options.executor;
   executor.averages = options.eval_ema;
@@ -41,10 +48,7 @@ Session::Session(Device& device, PhasedAllocator& allocator, Model& model,
   optimizer_.emplace(options.optimizer, *executor_, model);
   on_device_.state.push_back({"master", {}});
   for (size_t f = 0; f < executor_->layout().flat_parameters.size(); ++f) {
-    const View master = executor_->master(static_cast<int>(f));
-    const bool has_state = !executor_->layout().flat_parameters[f].HasRecords();
-    on_device_.state[0].shards.push_back(has_state ? master
-                                                   : View(nullptr, master.dtype, Shape{0}));
+    on_device_.state[0].shards.push_back(StateOfMaster(*executor_, static_cast<int>(f)));
   }
   for (const ShardState& state : optimizer_->state()) on_device_.state.push_back(state);
   if (options.optimizer.ema) ema_ = on_device_.state.back().shards;

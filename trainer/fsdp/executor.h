@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "trainer/comm/mesh_communicators.h"
@@ -80,13 +79,11 @@ class Executor final : public SegmentHooks {
   std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<FormOf>& forms);
   // Persistent, contents undefined: for results of forward that the host reads, such as logits.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
-
   // Enqueues the initial values of this rank's elements, its rows of tables, and the buffers.
   // Calls `fill` on threads of the compute stream. Padding becomes zero.
   void Initialize(const FillParameter& fill, const FillBuffer& fill_buffer = nullptr,
                   const FillRows& fill_rows = nullptr);
-  // The same for coded weights, whose elements Initialize() leaves out. Blocks: all ranks exchange
-  // the sums of scales, so that records are the same at any F. Returns their hash over all ranks.
+  // The same for coded weights, which that leaves out. Blocks. Returns the hash over all ranks.
   uint64_t InitializeRecords(const RecordSource& source, const ShareBytes& share);
   // Before a step: enqueues compute copies of masters that were written in another way.
   void MastersWritten();

@@ -1,4 +1,5 @@
-// Initial values: of elements, and of the records of coded weights.
+// Initial values of elements, and the records of coded weights.
+// Tests: tests/trainer/engine/coded_weights_test.cc
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -63,7 +64,7 @@ struct HostRecords {
   std::vector<Stretch> stretches;
   std::vector<uint8_t> records;
   std::vector<float> scales;  // kNf4Nested: as EncodeRecords() gives them.
-  std::vector<double> sums;   // Of each record's scales.
+  std::vector<double> sums;   // The sum of each record's scales.
 };
 
 // Runs `body(stretch, begin, end)` on the threads of the stream, records [begin, end) of a stretch.

@@ -15,6 +15,7 @@
 #include "trainer/loop/setup.h"
 #include "trainer/nn/initial_values.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/weights/coded_base.h"
 #include "trainer/weights/initial_weights.h"
 
 namespace fsdp {
@@ -70,7 +71,8 @@ uint64_t InitializeBase(const RecordSource& records, const Job& job, Executor& e
 }
 
 std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const Job& job,
-                                                   Executor& executor, Recorder& recorder) {
+                                                   Executor& executor, Recorder& recorder,
+                                                   std::optional<ResumedBase> resumed) {
   if (!HasRecords(executor.layout())) return std::nullopt;
   CheckpointMeta::Base base;
   RecordSource records;
@@ -81,6 +83,10 @@ std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const J
                                       "model.init_from: " + base.files, "trained"));
   });
   base.hash = InitializeBase(records, job, executor);
+  if (resumed && resumed->meta.base) {
+    EveryRank(job, "same base",
+              [&] { RequireBase(*resumed->meta.base, base, resumed->checkpoint); });
+  }
   int64_t weights = 0, bytes = 0;
   for (const FlatParameter& flat : executor.layout().flat_parameters) {
     for (const Placement& p : flat.parameters) {
@@ -95,8 +101,9 @@ std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const J
   return base;
 }
 
-void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job& job, uint64_t seed,
-                       Session& session, Recorder& recorder) {
+std::optional<CheckpointMeta::Base> InitializeWeights(const Recipe& recipe, const ModelShape& shape,
+                                                      const Job& job, uint64_t seed,
+                                                      Session& session, Recorder& recorder) {
   Executor& executor = session.executor();
   const auto draw = [seed](const Parameter& p, int64_t begin, std::span<float> values) {
     FillInitial(p, seed, begin, values);
@@ -126,6 +133,7 @@ void InitializeWeights(const Recipe& recipe, const ModelShape& shape, const Job&
   }
   session.InitializeEma();
   executor.Synchronize();
+  return InitializeBase(recipe, job, executor, recorder);
 }
 
 }  // namespace fsdp

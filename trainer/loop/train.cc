@@ -41,7 +41,6 @@
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
-#include "trainer/weights/coded_base.h"
 
 namespace fsdp {
 namespace {
@@ -98,8 +97,7 @@ class Trainer {
     checkpointer_.emplace(recipe_, job_, start_.directory, session(), recorder_);
     stage_ = "the initial weights";
     if (start_.resume_from.empty()) {
-      InitializeWeights(recipe_, run_.shape, job_, seed_, session(), recorder_);
-      base_ = InitializeBase(recipe_, job_, executor(), recorder_);
+      base_ = InitializeWeights(recipe_, run_.shape, job_, seed_, session(), recorder_);
     } else {
       Resume();
     }
@@ -116,8 +114,7 @@ class Trainer {
          executor().layout().NumTrained(), run_.plan.planned(),
          memory.bytes() - memory.bytes(MemoryPlace::kDevice), memory.bytes(MemoryPlace::kDisk),
          &data_, run_.Of(ChoiceId::kAttention).value, chosen, rank_.TakenOfTheGpu()});
-    const std::string transport = run_.Of(ChoiceId::kTransport).line;
-    if (!transport.empty()) recorder_.Line(transport);
+    if (const auto& line = run_.Of(ChoiceId::kTransport).line; !line.empty()) recorder_.Line(line);
     watch_.End();
     stops_.emplace(job_, step_, time_, [this](const AgreedStop& at) { recorder_.Stopping(at); });
     stage_ = "the beginning of a step";
@@ -153,10 +150,7 @@ class Trainer {
     executor().Synchronize();  // The optimizer's zeros are written.
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
-    base_ = InitializeBase(recipe_, job_, executor(), recorder_);
-    if (base_ && meta.base) {
-      EveryRank(job_, "same base", [&] { RequireBase(*meta.base, *base_, start_.resume_from); });
-    }
+    base_ = InitializeBase(recipe_, job_, executor(), recorder_, {{meta, start_.resume_from}});
     executor().MastersWritten();
     updates_ = meta.updates;
     skipped_ = meta.skipped;
@@ -295,9 +289,8 @@ class Trainer {
         loads.Load(batch, [&] { data.MicroBatch(of, m, rank, batch); });
       };
     };
-    const bool last = step == recipe_.train.steps;
     session().Train(step, targets, save, load(step),
-                    last ? Session::Load(nullptr) : load(step + 1));
+                    step == recipe_.train.steps ? Session::Load(nullptr) : load(step + 1));
     const int64_t tokens = job_.rank == 0 ? data_.train->InputTokensOfStep(step) : 0;  // Recorded.
     pending_.push_back({step, executor().steps() - 1, targets, tokens});
     step_ = step;

@@ -13,7 +13,7 @@ namespace fsdp {
 
 // The form of frozen weights of linear layers in blocks (ops/weight_codes.h).
 enum class LoraBase : uint8_t { kNone, kNf4, kInt8 };
-enum class BaseScales : uint8_t { kFp32, k8Bit };  // Of kNf4; 8 bits are "double quantisation".
+enum class BaseScales : uint8_t { kFp32, k8Bit };  // kNf4's; 8 bits are "double quantisation".
 
 struct LoraOptions {
   int64_t rank = 8;  // 0: no adapters. Then optimizer.groups says what is frozen.

@@ -80,7 +80,7 @@ class Parameter {
   // each from a record's first byte on. Must be called before the layout is made.
   void Encode(WeightCode code);
   WeightCode code() const { return code_; }
-  int64_t coded_bytes() const;                            // Of all slices; 0 without a code.
+  int64_t coded_bytes() const;                            // All slices'; 0 without a code.
   int64_t CodedBegin(const ParameterSlice& slice) const;  // The byte where the slice begins.
 
   // Views in the dtypes that they are bound with. FSDP_CHECK that the unit is gathered, or has a

@@ -40,7 +40,7 @@ namespace fsdp {
 inline constexpr int64_t kWeightBlock = 64, kWeightRecord = 16384;      // Elements.
 inline constexpr int64_t kRecordBlocks = kWeightRecord / kWeightBlock;  // 256.
 
-// What follows the codes of a record in kNf4Nested.
+// The end of a record in kNf4Nested, behind its codes.
 struct NestedScales {
   uint8_t codes[kRecordBlocks] = {};
   float maximum = 0, mean = 0;

@@ -43,8 +43,8 @@ TEST(Terminal, AWrappedBarIsErasedWhole) {
   EXPECT_EQ(EraseBar("seven..", 3), "\r\033[2A\033[J");
 }
 
-// `other` is stderr while the job runs. Returns what arrived at the terminal. What was written to a
-// terminal arrives later, so a zero is written last, and awaited.
+// `other` is stderr while the job runs. Returns what arrived at the terminal. A terminal gets its
+// text a little later, so a zero is written last, and awaited.
 std::string WrittenTo(int terminal, int other, const std::function<void()>& job) {
   const int before = ::dup(STDERR_FILENO);
   ::dup2(other, STDERR_FILENO);
