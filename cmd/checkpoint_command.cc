@@ -21,6 +21,7 @@
 #include "trainer/core/terminal.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
+#include "trainer/loop/process.h"
 #include "trainer/loop/run_list.h"
 #include "trainer/weights/hf_export.h"
 #include "trainer/weights/hf_weights.h"
@@ -242,7 +243,7 @@ void Reshard(const ReshardFlags& flags) {
 }
 
 struct ExportFlags {
-  std::string source, out, dtype, max_shard_size = "5GB", tokenizer;
+  std::string source, out, dtype, max_shard_size = "5GB", tokenizer, base, merge_into;
   bool latest = false, ema = false, adapters = false;
 };
 
@@ -252,17 +253,19 @@ void WarnOf(const std::vector<std::string>& warnings) {
   }
 }
 
-void ExportAdaptersOf(const ExportFlags& flags, const HfExportOptions& how) {
-  const std::string source = CheckpointToRead(flags.source, flags.latest);
+// `base`: the directory of the adapted weights; "": the run's model.init_from.
+void ExportAdaptersOf(const std::string& source, const std::string& out, const std::string& base,
+                      const HfExportOptions& how) {
   AdaptersExported exported;
   {
     Progress progress{"exported"};
-    exported = ExportAdapters(HoldCheckpoint(source), flags.out,
-                              {.dtype = how.dtype, .state = how.state}, std::ref(progress));
+    exported =
+        ExportAdapters(HoldCheckpoint(source), out,
+                       {.dtype = how.dtype, .state = how.state, .base = base}, std::ref(progress));
   }
   WarnOf(exported.warnings);
   const auto& [weights, bytes] = exported.adapters;
-  std::printf("%s: %s in %s, adapters of %s\n", PrintableName(flags.out).c_str(),
+  std::printf("%s: %s in %s, adapters of %s\n", PrintableName(out).c_str(),
               HumanBytes(bytes).c_str(), std::string(Name(how.dtype)).c_str(),
               Counted(weights, "weight").c_str());
 }
@@ -279,8 +282,10 @@ void Export(const ExportFlags& flags) {
   }
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
-  if (flags.adapters) return ExportAdaptersOf(flags, options);
+  options.coded = !flags.base.empty();
+  options.merge_into = flags.merge_into;
   const std::string source = CheckpointToRead(flags.source, flags.latest);
+  if (flags.adapters) return ExportAdaptersOf(source, flags.out, "", options);
   CheckpointExported exported;
   {
     Progress progress{"exported"};
@@ -292,6 +297,11 @@ void Export(const ExportFlags& flags) {
               HumanBytes(exported.weights.bytes).c_str(), std::string(Name(exported.dtype)).c_str(),
               exported.as_it_came ? ", as they came" : "",
               Counted(exported.weights.files, "file").c_str());
+  if (options.coded && exported.adapts) {
+    options.dtype = dtype.value_or(DType::kFloat32);
+    ExportAdaptersOf(source, flags.out + "/adapters", flags.out, options);
+  }
+  if (!flags.merge_into.empty()) CompareHeldOut(source, flags.out);
 }
 
 struct ImportFlags {
@@ -379,6 +389,14 @@ Command ExportCommand() {
       {"--adapters", &flags->adapters,
        "Export the adapters of a run with model.lora alone, as a directory that peft loads",
        FlagRules{.excludes = "--max-shard-size"}},
+      {"--base", &flags->base,
+       "Export the base of a run with model.lora.base: nf4 in bitsandbytes' four bits, with the "
+       "adapters in the directory `adapters` beside it",
+       FlagRules{.choices = {"nf4"}, .excludes = "--adapters"}},
+      {"--merge-into", &flags->merge_into,
+       "Merge the adapters of a run with model.lora.base into these weights, such as those that "
+       "were encoded, and show the loss of the held-out sets before and after",
+       FlagRules{.value = "DIR", .excludes = "--base"}},
       {"--tokenizer", &flags->tokenizer,
        "bytes, a tokenizer.json or a SentencePiece model, in place of the run's own",
        FlagRules{.value = "PATH", .excludes = "--adapters"}},

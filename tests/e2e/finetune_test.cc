@@ -222,6 +222,52 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsNamedByCheckpoints) {
   }
 }
 
+// A base in bitsandbytes' form is trained over as it is: the run has the bits of the run that it
+// was exported from.
+TEST_F(FinetuneTest, ABaseInFourBitsIsExportedAsItIs) {
+  const std::string llama =
+      "model={family: llama, hidden_size: 64, intermediate_size: 130, num_hidden_layers: 2, "
+      "num_attention_heads: 4, vocab_size: 256, max_position_embeddings: 64}";
+  ASSERT_EQ(Train("llama", {llama, "train.steps=2"}, "bytes").code, 0);
+  const auto exported = [&](const std::string& run, const std::string& name, Strings more) {
+    more.insert(more.begin(), {"checkpoint", "export", run, "--out", job_.dir() / name});
+    return Call(more);
+  };
+  ASSERT_EQ(exported(job_.run_dir(), "plain", {"--dtype", "bf16"}).code, 0);
+  const auto over = [&](const std::string& base, const std::string& lora) {
+    const std::string model = From(job_.dir() / base);
+    return Strings{model.substr(0, model.size() - 1) + ", family: null, lora: {rank: 2, base: nf4" +
+                       lora + "}}",
+                   "train.steps=2"};
+  };
+  ASSERT_EQ(Train("tuned", over("plain", ""), "bytes").code, 0);
+  const std::string tuned = job_.run_dir(), loss = LastLoss();
+  const Outcome coded = exported(tuned, "coded", {"--base", "nf4", "--dtype", "fp32"});
+  ASSERT_EQ(coded.code, 0) << coded.Text();
+  EXPECT_THAT(coded.out, HasSubstr("coded/adapters: "));
+  EXPECT_THAT(ReadFile(job_.dir() / "coded/config.json"),
+              HasSubstr("\"quant_method\": \"bitsandbytes\""));
+  EXPECT_THAT(ReadFile(job_.dir() / "coded/adapters/adapter_config.json"),
+              HasSubstr(job_.dir() / "coded\""));
+  const Outcome again = Train("again", over("coded", ""), "bytes");
+  ASSERT_EQ(again.code, 0) << again.Text();
+  EXPECT_EQ(LastLoss(), loss);
+  const Outcome other = Train("other", over("coded", ", base_scales: fp32"), "bytes");
+  EXPECT_EQ(other.code, 5) << other.Text();
+  EXPECT_THAT(other.err, HasSubstr("which is not encoded again: set model.lora.base: nf4 and "
+                                   "base_scales: 8bit"));
+
+  // Into the weights that were encoded; the run holds nothing out, so there is no loss to show.
+  const Outcome merged = exported(tuned, "merged", {"--merge-into", job_.dir() / "plain"});
+  EXPECT_EQ(merged.code, 0) << merged.Text();
+  EXPECT_NE(ReadFile(job_.dir() / "merged/model.safetensors"),
+            ReadFile(job_.dir() / "plain/model.safetensors"));
+  EXPECT_THAT(exported(tuned, "none", {"--merge-into", kWeights}).err,
+              HasSubstr("is a model of another shape"));
+  EXPECT_THAT(exported(job_.dir() / "llama", "none", {"--base", "nf4"}).err,
+              HasSubstr("its run kept no weights in four or eight bits"));
+}
+
 TEST_F(FinetuneTest, ABaseInFourBitsIsOfWhatIsFrozen) {
   const auto told = [&](const std::string& lora) {
     const std::string model = From(fs::absolute(kWeights));

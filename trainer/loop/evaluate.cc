@@ -159,6 +159,7 @@ class Evaluating {
       if (!std::isfinite(record.loss)) {
         throw Error(ExitCode::kNotFinite, "the loss of " + NameOf(valid) + " is not finite");
       }
+      if (evaluation_.on_loss) evaluation_.on_loss(record.loss);
       const int64_t tokens = valid.loader->Targets();
       JsonObject set = JsonObject().Add("name", valid.name).Add("loss", record.loss);
       if (metric != nullptr) set.Add(metric->name, record.Value());
@@ -275,6 +276,7 @@ Evaluation PrepareEvaluation(const EvaluationFlags& flags) {
     const std::string name = evaluation.checkpoint + "/manifest.json, recipe";
     if (!meta.recipe.empty()) trained = ParseRecipe({{name, meta.recipe}});
   }
+  if (!flags.by.empty()) meta = ReadCheckpointMeta(flags.by);
   const std::string& from = evaluation.checkpoint;
   for (const std::string& forced :
        {"model.init_from=" + recipe::YamlValue(from), "model.lora=" + LoraText(trained.model.lora),

@@ -4,6 +4,7 @@
 #define FSDP_TRAIN_TRAINER_LOOP_EVALUATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct EvaluationFlags {
   bool full = false;    // Evaluates all of each set, in place of eval.steps batches.
   bool json = false;
   std::string predictions;  // A file with a line for each sample; empty: none is written.
+  std::string by = "";      // A checkpoint whose recipe is taken for a Hugging Face directory.
 };
 
 struct Evaluation {
@@ -32,7 +34,8 @@ struct Evaluation {
   std::optional<int64_t> step = std::nullopt;  // The checkpoint's, where `ours`.
   bool averaged = false;                       // Takes its averaged weights: eval.ema.
   bool json = false;
-  std::string predictions = "";  // As in the flags.
+  std::string predictions = "";                        // As in the flags.
+  std::function<void(double loss)> on_loss = nullptr;  // Hears the loss of each set in turn.
 };
 
 // Reads the recipe. Reads the model with its adapters and the run's seed from the checkpoint, so

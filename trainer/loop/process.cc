@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -12,8 +13,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "models/family.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/comm/hosts/hosts_communicator.h"
 #include "trainer/comm/rank_group.h"
@@ -23,6 +29,7 @@
 #include "trainer/comm/store/together.h"
 #include "trainer/core/cores.h"
 #include "trainer/core/terminal.h"
+#include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/plan_memory.h"
@@ -399,6 +406,28 @@ ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& 
   } catch (const EarlyStop& stop) {
     if (environment.rank == 0) std::cerr << "stopped by a signal before the end" << std::endl;
     return stop.code();
+  }
+}
+
+void CompareHeldOut(const std::string& checkpoint, const std::string& exported) {
+  const std::string from = ResolveCheckpoint(checkpoint);
+  const std::string text = ReadCheckpointMeta(from).recipe;
+  const Recipe recipe = ParseRecipe({{from + "/manifest.json, recipe", text}});
+  if (std::holds_alternative<std::monostate>(recipe.data.valid)) return;
+  StopSignal signals;
+  std::vector<double> before, after;
+  const auto tell = [&](const EvaluationFlags& flags, std::vector<double>* losses) {
+    Evaluation evaluation = PrepareEvaluation(flags);
+    evaluation.on_loss = [losses](double loss) { losses->push_back(loss); };
+    EvaluateProcess(std::move(evaluation), {}, signals);
+  };
+  tell({.checkpoint = from, .config = {}, .overrides = {}, .predictions = ""}, &before);
+  tell({.checkpoint = exported, .config = {}, .overrides = {}, .predictions = "", .by = from},
+       &after);
+  for (size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
+    std::cout << "merged, the loss of set " << i + 1 << " is "
+              << FixedPoint(std::abs(after[i] - before[i]), 4)
+              << (after[i] < before[i] ? " lower" : " higher") << std::endl;
   }
 }
 

@@ -31,6 +31,10 @@ ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& comm
 ExitCode EvaluateProcess(Evaluation evaluation, const std::vector<std::string>& command_line,
                          StopSignal& signals);
 
+// Prints the losses of the held-out sets by a checkpoint of ours and by the Hugging Face directory
+// that it was exported to, and their differences; nothing where its recipe holds nothing out.
+void CompareHeldOut(const std::string& checkpoint, const std::string& exported);
+
 // Settings that a job of this size cannot follow. The recipe may have other mistakes, too.
 std::vector<ShapeConflict> PlaceConflicts(const Recipe& recipe, int world, int local_world,
                                           int max_restarts = 0);

@@ -44,25 +44,25 @@ CodedBase::CodedBase(RecordSource records, const Model& model) : source_(std::mo
         const bool nested = p->code() == WeightCode::kNf4Nested && !source_.is_whole(slice);
         const int64_t blocks = BlocksOf(slice);
         double sum = 0;
-        InParts(0, CodedBytes(p->code(), slice.shape.NumElements()) / record_bytes,
-                [&](int64_t first, int64_t count) {
-                  bytes.resize(static_cast<size_t>(count * record_bytes));
-                  scales.resize(static_cast<size_t>(nested ? count * kRecordBlocks : 0));
-                  source_.fill(*p, slice, first, bytes, scales);
-                  for (int64_t i = 0; i < count; ++i) {
-                    const int64_t used =
-                        std::min(kRecordBlocks, blocks - (first + i) * kRecordBlocks);
-                    const auto own = std::span<const float>(scales).subspan(
-                        static_cast<size_t>(nested ? i * kRecordBlocks : 0),
-                        static_cast<size_t>(nested ? used : 0));
-                    sum += SumScales(own);
-                    hash_ += HashOfRecord(
-                        slice, first + i,
-                        std::span<const uint8_t>(bytes).subspan(
-                            static_cast<size_t>(i * record_bytes), static_cast<size_t>(record_bytes)),
-                        own);
-                  }
-                });
+        InParts(
+            0, CodedBytes(p->code(), slice.shape.NumElements()) / record_bytes,
+            [&](int64_t first, int64_t count) {
+              bytes.resize(static_cast<size_t>(count * record_bytes));
+              scales.resize(static_cast<size_t>(nested ? count * kRecordBlocks : 0));
+              source_.fill(*p, slice, first, bytes, scales);
+              for (int64_t i = 0; i < count; ++i) {
+                const int64_t used = std::min(kRecordBlocks, blocks - (first + i) * kRecordBlocks);
+                const auto own = std::span<const float>(scales).subspan(
+                    static_cast<size_t>(nested ? i * kRecordBlocks : 0),
+                    static_cast<size_t>(nested ? used : 0));
+                sum += SumScales(own);
+                hash_ += HashOfRecord(
+                    slice, first + i,
+                    std::span<const uint8_t>(bytes).subspan(static_cast<size_t>(i * record_bytes),
+                                                            static_cast<size_t>(record_bytes)),
+                    own);
+              }
+            });
         if (nested) means_[slice.name] = static_cast<float>(sum / static_cast<double>(blocks));
       }
     }

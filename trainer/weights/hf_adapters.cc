@@ -3,15 +3,27 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <filesystem>
+#include <memory>
+#include <optional>
 #include <set>
+#include <system_error>
+#include <utility>
 
+#include "models/shape.h"
 #include "trainer/checkpoint/new_directory.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/check.h"
+#include "trainer/core/errors.h"
 #include "trainer/core/json_tree.h"
 #include "trainer/nn/lora.h"
+#include "trainer/nn/model.h"
+#include "trainer/recipe/load.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/initial_weights.h"
 #include "trainer/weights/merged_weights.h"
+#include "trainer/weights/peft_adapter.h"
 
 namespace fsdp {
 namespace {
@@ -129,6 +141,67 @@ HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& m
   WriteAtomicFile(directory.temporary() + "/adapter_config.json",
                   ConfigJson(adapters, model, options));
   directory.Publish();
+  return exported;
+}
+
+namespace {
+
+// PEFT keeps a copy of each module that trains whole, so that a head tied to a table would not be.
+void RequireUntied(const ModelShape& shape, const Model& model, const std::string& checkpoint) {
+  const std::optional<FieldValue> tied = shape.Find("tie_word_embeddings");
+  if (!tied || !std::get<bool>(*tied)) return;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (segment.is_block || p->shape().rank() != 2 || p->is_adapter() || !p->trainable())
+        continue;
+      throw CheckpointError(checkpoint + ": " + p->name() +
+                            " has trained whole and is the model's table and its head: peft would "
+                            "keep two. Without --adapters they are merged");
+    }
+  }
+}
+
+}  // namespace
+
+AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
+                                HfAdapterOptions options, const ByteProgress& progress) {
+  namespace fs = std::filesystem;
+  CheckpointReader reader(std::move(hold));
+  const std::string& checkpoint = reader.directory();
+  const CheckpointMeta& meta = reader.manifest().meta;
+  const std::string& text = meta.recipe;
+  ModelRecipe model;
+  if (!text.empty()) model = ParseRecipe({{checkpoint + "/manifest.json, recipe", text}}).model;
+  if (!model.lora || model.lora->rank == 0) {
+    throw CheckpointError(checkpoint +
+                          ": has no adapters: model.lora of its run is null. Without --adapters "
+                          "the weights are exported");
+  }
+  options.alpha = model.lora->alpha;
+  options.dropout = model.lora->dropout;
+  if (options.base.empty()) options.base = *model.init_from;
+  options.base = fs::absolute(options.base).lexically_normal().string();
+  AdaptersExported exported;
+  const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
+  if (shape.family().Decoder(shape)) {
+    options.task = "CAUSAL_LM";
+  } else if (shape.family().TargetDecoder(shape)) {
+    options.task = "SEQ_2_SEQ_LM";
+  } else {
+    exported.warnings.push_back(
+        "the adapters have the names of the weights' files, and the modules of transformers 5 have "
+        "others: peft does not find them there. Without --adapters they are merged");
+  }
+  const std::shared_ptr<Model> trained = ModelOfCheckpoint(reader);
+  RequireUntied(shape, *trained, checkpoint);
+  exported.adapters = ExportHfAdapters(reader, *trained, out, options, progress);
+  std::error_code ignored;
+  if (!fs::exists(options.base + "/config.json", ignored) || HoldsPeftAdapter(options.base)) {
+    exported.warnings.push_back(
+        options.base +
+        " is no Hugging Face directory: give peft one with these weights (`checkpoint export` "
+        "makes it of a checkpoint), and its path as base_model_name_or_path");
+  }
   return exported;
 }
 

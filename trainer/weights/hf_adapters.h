@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"
@@ -36,6 +37,16 @@ struct HfAdaptersExported {
 HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& model,
                                     const std::string& out, const HfAdapterOptions& options,
                                     const ByteProgress& progress);
+
+struct AdaptersExported {
+  HfAdaptersExported adapters;
+  std::vector<std::string> warnings;
+};
+
+// ExportHfAdapters with the run's model.lora, beside the weights of its model.init_from. Throws
+// CheckpointError, also where the run had no adapters. Reads only `dtype` and `state` of `options`.
+AdaptersExported ExportAdapters(CheckpointHold checkpoint, const std::string& out,
+                                HfAdapterOptions options, const ByteProgress& progress);
 
 // PEFT's target_modules, sorted, for the modules `adapted` out of `all` that could be. A module is
 // a weight's name without .weight. Has the last part of a name where every module with that part is

@@ -179,6 +179,12 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
                     const std::string& out, const HfExportOptions& options,
                     const ByteProgress& progress) {
   MergedWeights weights(checkpoint, model, options.state);
+  if (!options.merge_into.empty()) {
+    if (ReadInitialShape(options.merge_into) != shape) {
+      throw CheckpointError("--merge-into: " + options.merge_into + " is a model of another shape");
+    }
+    weights.TakeBase(OpenInitialWeights(WeightsPath(options.merge_into)).parameters);
+  }
   return WriteDirectory(ValuesOf(weights), shape, model, out, options, progress);
 }
 
@@ -319,6 +325,45 @@ std::string ImageProcessorOf(const Recipe& recipe, const ModelShape& shape,
 
 }  // namespace
 
+// Throws CheckpointError for options that need a coded base where the run has none.
+void RequireCoded(const CheckpointReader& reader, const Model& model,
+                  const HfExportOptions& options) {
+  if (!options.coded && options.merge_into.empty()) return;
+  const std::string flag = options.coded ? "--base nf4" : "--merge-into";
+  const auto& base = reader.manifest().meta.base;
+  if (!base) {
+    throw CheckpointError(reader.directory() +
+                          ": its run kept no weights in four or eight bits "
+                          "(model.lora.base), so " +
+                          flag + " has nothing to do");
+  }
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (p->code() != WeightCode::kInt8 || !options.coded) continue;
+      throw CheckpointError(reader.directory() +
+                            ": its base is int8, for which bitsandbytes has no such form: leave "
+                            "out --base nf4");
+    }
+  }
+}
+
+CodedTensors CodedOf(CheckpointReader& reader, const Model& model, const std::string& state) {
+  MergedWeights weights(reader, model, state);
+  const RecordSource records = weights.Records().value();
+  CodedTensors coded;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (p->code() == WeightCode::kNone) continue;
+      for (const ParameterSlice& slice : p->slices()) {
+        coded[slice.name] = {p->code(), [records, p, &slice](int64_t first, std::span<uint8_t> to) {
+                               records.fill(*p, slice, first, to, {});
+                             }};
+      }
+    }
+  }
+  return coded;
+}
+
 CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
                                     const std::string& tokenizer, std::optional<DType> dtype,
                                     HfExportOptions options, const ByteProgress& progress) {
@@ -336,6 +381,7 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   } else {
     const Recipe recipe = ParseRecipe({{checkpoint + "/manifest.json, recipe", meta.recipe}});
     run = TokenizerOfRun(recipe);
+    exported.adapts = recipe.model.lora && recipe.model.lora->rank > 0;
     options.image_processor = ImageProcessorOf(recipe, shape, exported.warnings);
   }
   options.tokenizer.ids.eos = run.eot;
@@ -373,7 +419,16 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   }
   exported.as_it_came = !dtype && came_as;
   exported.dtype = options.dtype = dtype.value_or(came_as.value_or(DType::kFloat32));
-  exported.weights = ExportHf(reader, shape, *model, out, options, progress);
+  RequireCoded(reader, *model, options);
+  if (options.coded) {
+    const CodedTensors coded = CodedOf(reader, *model, options.state);
+    exported.weights =
+        ExportBnb(OpenStoredWeights(std::make_unique<CheckpointReader>(HoldCheckpoint(checkpoint)),
+                                    options.state == "ema"),
+                  coded, shape, *model, out, options, progress);
+  } else {
+    exported.weights = ExportHf(reader, shape, *model, out, options, progress);
+  }
   return exported;
 }
 
@@ -384,66 +439,6 @@ std::vector<int32_t> EndsOfOrigin(const std::string& checkpoint, const Checkpoin
   } catch (const CheckpointError&) {  // It is damaged by now.
     return {};
   }
-}
-
-namespace {
-
-// PEFT keeps a copy of each module that trains whole, so that a head tied to a table would not be.
-void RequireUntied(const ModelShape& shape, const Model& model, const std::string& checkpoint) {
-  const std::optional<FieldValue> tied = shape.Find("tie_word_embeddings");
-  if (!tied || !std::get<bool>(*tied)) return;
-  for (const ModelSegment& segment : model.segments()) {
-    for (const Parameter* p : segment.parameters) {
-      if (segment.is_block || p->shape().rank() != 2 || p->is_adapter() || !p->trainable())
-        continue;
-      throw CheckpointError(checkpoint + ": " + p->name() +
-                            " has trained whole and is the model's table and its head: peft would "
-                            "keep two. Without --adapters they are merged");
-    }
-  }
-}
-
-}  // namespace
-
-AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
-                                HfAdapterOptions options, const ByteProgress& progress) {
-  namespace fs = std::filesystem;
-  CheckpointReader reader(std::move(hold));
-  const std::string& checkpoint = reader.directory();
-  const CheckpointMeta& meta = reader.manifest().meta;
-  const std::string& text = meta.recipe;
-  ModelRecipe model;
-  if (!text.empty()) model = ParseRecipe({{checkpoint + "/manifest.json, recipe", text}}).model;
-  if (!model.lora) {
-    throw CheckpointError(checkpoint +
-                          ": has no adapters: model.lora of its run is null. Without --adapters "
-                          "the weights are exported");
-  }
-  options.alpha = model.lora->alpha;
-  options.dropout = model.lora->dropout;
-  options.base = fs::absolute(*model.init_from).lexically_normal().string();
-  AdaptersExported exported;
-  const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
-  if (shape.family().Decoder(shape)) {
-    options.task = "CAUSAL_LM";
-  } else if (shape.family().TargetDecoder(shape)) {
-    options.task = "SEQ_2_SEQ_LM";
-  } else {
-    exported.warnings.push_back(
-        "the adapters have the names of the weights' files, and the modules of transformers 5 have "
-        "others: peft does not find them there. Without --adapters they are merged");
-  }
-  const std::shared_ptr<Model> trained = ModelOfCheckpoint(reader);
-  RequireUntied(shape, *trained, checkpoint);
-  exported.adapters = ExportHfAdapters(reader, *trained, out, options, progress);
-  std::error_code ignored;
-  if (!fs::exists(options.base + "/config.json", ignored) || HoldsPeftAdapter(options.base)) {
-    exported.warnings.push_back(
-        options.base +
-        " is no Hugging Face directory: give peft one with these weights (`checkpoint export` "
-        "makes it of a checkpoint), and its path as base_model_name_or_path");
-  }
-  return exported;
 }
 
 }  // namespace fsdp

@@ -30,6 +30,11 @@ struct HfExportOptions {
   std::string generation = "";  // The generation_config.json whose settings are kept; "": none.
   std::string image_processor = "";       // The text of preprocessor_config.json; "": none.
   std::vector<std::string> classes = {};  // As in HfConfigToJson().
+  // For a run with coded weights. `coded`: they are written in bitsandbytes' four bits, and
+  // adapters are not merged. `merge_into`: a Hugging Face directory or checkpoint whose weights
+  // take their place, such as those that were encoded.
+  bool coded = false;
+  std::string merge_into = "";
 };
 
 struct HfExported {
@@ -63,6 +68,7 @@ HfExported ExportBnb(const WeightSource& plain, const CodedTensors& coded, const
 struct CheckpointExported {
   HfExported weights;
   DType dtype = DType::kFloat32;
+  bool adapts = false;                // The run has adapters.
   bool as_it_came = false;            // `dtype` is that of model.init_from, or of the import.
   std::vector<std::string> warnings;  // Things that the directory lacks, or to look after.
 };
@@ -84,16 +90,6 @@ CheckpointExported ExportCheckpoint(CheckpointHold checkpoint, const std::string
 // the run that it began with, for a text of the run to end with, too; or those of an import. Empty
 // where there is none.
 std::vector<int32_t> EndsOfOrigin(const std::string& checkpoint, const CheckpointMeta& meta);
-
-struct AdaptersExported {
-  HfAdaptersExported adapters;
-  std::vector<std::string> warnings;
-};
-
-// ExportHfAdapters with the run's model.lora, beside the weights of its model.init_from. Throws
-// CheckpointError, also where the run had no adapters. Reads only `dtype` and `state` of `options`.
-AdaptersExported ExportAdapters(CheckpointHold checkpoint, const std::string& out,
-                                HfAdapterOptions options, const ByteProgress& progress);
 
 }  // namespace fsdp
 

@@ -263,6 +263,11 @@ void HfWeights::Fill(const std::string& tensor, const Shape& shape, int64_t begi
   Find(tensor, shape).Read(begin, out);
 }
 
+bool HfWeights::HoldsCoded() const {
+  return std::any_of(tensors_.begin(), tensors_.end(),
+                     [](const auto& tensor) { return tensor.second.coded != nullptr; });
+}
+
 WeightCode HfWeights::CodeOf(const std::string& tensor) const {
   const Tensor* const found = Look(tensor);
   if (found == nullptr) RefuseMissing(tensor);

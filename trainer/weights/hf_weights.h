@@ -56,6 +56,7 @@ class HfWeights final : public HfFiles {
   // Fills `out` with elements of a buffer, in its own dtype: a count is I64 in the file.
   void FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const;
 
+  bool HoldsCoded() const;  // Any tensor.
   // kNone: the tensor is not coded. Throws CheckpointError where there is none.
   WeightCode CodeOf(const std::string& tensor) const;
   // BnbTensor::ReadRecords() of a coded tensor.

@@ -18,6 +18,7 @@
 #include "trainer/fsdp/records.h"
 #include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
+#include "trainer/ops/weight_codes.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/weights/hf_config.h"
@@ -138,7 +139,7 @@ class OwnWeights {
            : merged_.ReadPlain(*it->second, begin, values);
   }
 
-  // Of the weights that the run began with; nothing where none are coded.
+  // Those of the weights that the run began with; nothing where none are coded.
   std::optional<RecordSource> Records() { return merged_.Records(); }
 
   void Fill(const ModelBuffer& buffer, int64_t begin, const View& values) {
@@ -297,6 +298,34 @@ WeightSource OpenStoredWeights(std::unique_ptr<CheckpointReader> checkpoint, boo
 
 namespace {
 
+// Weights in four bits as they are in the files; others are encoded. Nothing where there are none.
+std::optional<RecordSource> RecordsOf(const std::shared_ptr<const HfWeights>& weights,
+                                      const std::string& directory) {
+  if (!weights->HoldsCoded()) return std::nullopt;
+  RecordSource source = RecordsOf(
+      RequireFinite({[weights](const Parameter& parameter, int64_t begin, std::span<float> values) {
+                      weights->FillParameter(parameter, begin, values);
+                    }},
+                    directory, "encoded")
+          .parameters);
+  source.is_whole = [weights](const ParameterSlice& slice) {
+    return weights->CodeOf(slice.name) != WeightCode::kNone;
+  };
+  source.fill = [weights, directory, encode = source.fill](
+                    const Parameter& parameter, const ParameterSlice& slice, int64_t first,
+                    std::span<uint8_t> records, std::span<float> scales) {
+    const WeightCode there = weights->CodeOf(slice.name);
+    if (there == WeightCode::kNone) return encode(parameter, slice, first, records, scales);
+    if (there == parameter.code()) return weights->ReadRecords(slice.name, first, records);
+    throw CheckpointError(
+        directory + ": has " + slice.name + " in nf4 with scales in " +
+        (there == WeightCode::kNf4 ? "fp32" : "8 bits") +
+        ", which is not encoded again: set model.lora.base: nf4 and base_scales: " +
+        (there == WeightCode::kNf4 ? "fp32" : "8bit"));
+  };
+  return source;
+}
+
 WeightSource OpenFiles(const std::string& directory, const ModelShape& shape,
                        const ModelHead& head) {
   const auto weights = std::make_shared<HfWeights>(directory);
@@ -309,7 +338,8 @@ WeightSource OpenFiles(const std::string& directory, const ModelShape& shape,
           },
           [weights](const EmbeddingTable& table, int64_t begin, std::span<float> values) {
             weights->Fill(table.name, Shape{table.rows, table.width}, begin, values);
-          }};
+          },
+          RecordsOf(weights, directory)};
 }
 
 }  // namespace
@@ -324,6 +354,22 @@ WeightSource OpenInitialWeights(const WeightsPath& from, const ModelHead& head) 
   return WithAdapter(std::move(weights), OpenAdapter(found.adapter, shape));
 }
 
+namespace {
+
+// The first element of records that is NaN or infinite, in words; empty: there is none.
+std::string DescribeNotFinite(const Parameter& parameter, const ParameterSlice& slice,
+                              int64_t first, std::span<const uint8_t> records) {
+  const int64_t begin = first * kWeightRecord;
+  const int64_t all = std::ssize(records) / RecordBytes(parameter.code()) * kWeightRecord;
+  std::vector<float> values(static_cast<size_t>(std::min(all, slice.shape.NumElements() - begin)));
+  DecodeRecords(parameter.code(), records.data(), values);
+  const auto bytes = std::as_bytes(std::span<const float>(values));
+  return DescribeNotFinite(slice.name, begin,
+                           ConstView(bytes.data(), DType::kFloat32, Shape{std::ssize(values)}));
+}
+
+}  // namespace
+
 RecordSource RecordsOf(const WeightSource& source) {
   return source.records.value_or(RecordsOf(source.parameters));
 }
@@ -334,6 +380,15 @@ WeightSource RequireFinite(WeightSource read, const std::string& source, const s
     throw CheckpointError(source + ": " + wrong + ": not finite, so nothing can be " + use +
                           " from it");
   };
+  std::optional<RecordSource> records = std::move(read.records);
+  if (records) {
+    records->fill = [fill = records->fill, is_whole = records->is_whole, require](
+                        const Parameter& parameter, const ParameterSlice& slice, int64_t first,
+                        std::span<uint8_t> bytes, std::span<float> scales) {
+      fill(parameter, slice, first, bytes, scales);
+      if (is_whole(slice)) require(DescribeNotFinite(parameter, slice, first, bytes));
+    };
+  }
   return {.parameters =
               [read = std::move(read.parameters), require](const Parameter& parameter,
                                                            int64_t begin, std::span<float> values) {
@@ -355,7 +410,7 @@ WeightSource RequireFinite(WeightSource read, const std::string& source, const s
                     table.name, begin,
                     ConstView(bytes.data(), DType::kFloat32, Shape{std::ssize(values)})));
               },
-          .records = std::move(read.records)};
+          .records = std::move(records)};
 }
 
 }  // namespace fsdp

@@ -62,9 +62,9 @@ std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader);
 // so a rank holds no more than its shard.
 struct WeightSource {
   FillParameter parameters;
-  FillBuffer buffers;
-  FillRows rows;
-  // Of coded weights, where they are not made of `parameters` (fsdp/records.h).
+  FillBuffer buffers = nullptr;
+  FillRows rows = nullptr;
+  // For coded weights, where they are not made of `parameters` (fsdp/records.h).
   std::optional<RecordSource> records = {};
 };
 // For Executor::InitializeRecords().

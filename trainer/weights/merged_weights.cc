@@ -169,8 +169,8 @@ void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::sp
       throw CheckpointError(reader_.directory() + ": has no parameter '" + parameter.name() +
                             "' of shape " + parameter.shape().ToString());
     }
-    if (!out.empty()) Base().Fill(parameter, begin, out);
-    return;
+    if (out.empty()) return;
+    return instead_ ? instead_(parameter, begin, out) : Base().Fill(parameter, begin, out);
   }
   reader_.Read(frozen_.count(parameter.name()) > 0 ? "master" : state_, parameter.name(),
                parameter.shape(), begin, out);

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -47,6 +48,8 @@ class MergedWeights {
   void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
   // Read() without adapters, which are parameters of their own.
   void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
+  // From here on takes coded weights from `read`, which are others than those of the run.
+  void TakeBase(FillParameter read) { instead_ = std::move(read); }
   // Those of coded weights, which the checkpoint does not have; nothing where none are coded.
   // Outlives this.
   std::optional<RecordSource> Records();
@@ -73,6 +76,7 @@ class MergedWeights {
   CheckpointReader& reader_;
   const Model& model_;
   std::shared_ptr<const CodedBase> base_;  // From the first use on.
+  FillParameter instead_;                  // TakeBase().
   const WeightLayout layout_;
   const std::string state_;
   std::unordered_set<std::string> frozen_;

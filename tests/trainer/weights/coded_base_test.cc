@@ -43,11 +43,13 @@ TEST(CodedBase, ReadsAnyPart) {
         read(*p, 0, plain);
         for (const ParameterSlice& slice : p->slices()) {
           const auto n = static_cast<size_t>(slice.shape.NumElements());
-          std::vector<uint8_t> records(static_cast<size_t>(CodedBytes(p->code(), slice.shape.NumElements())));
+          std::vector<uint8_t> records(
+              static_cast<size_t>(CodedBytes(p->code(), slice.shape.NumElements())));
           coded.Records(*p, slice, 0, records);
           std::vector<float> want(n);
           DecodeRecords(p->code(), records.data(), want);
-          EXPECT_TRUE(std::equal(want.begin(), want.end(), all.begin() + slice.begin)) << slice.name;
+          EXPECT_TRUE(std::equal(want.begin(), want.end(), all.begin() + slice.begin))
+              << slice.name;
         }
         double error = 0, norm = 0;
         for (size_t i = 0; i < all.size(); ++i) {
@@ -58,7 +60,8 @@ TEST(CodedBase, ReadsAnyPart) {
         EXPECT_GT(error, 0) << p->name();
         const auto half = static_cast<int64_t>(all.size() / 2);
         for (const int64_t begin : {int64_t{1}, half, std::ssize(all) - 1}) {
-          std::vector<float> part(static_cast<size_t>(std::min<int64_t>(77, std::ssize(all) - begin)));
+          std::vector<float> part(
+              static_cast<size_t>(std::min<int64_t>(77, std::ssize(all) - begin)));
           coded.Fill(*p, begin, part);
           EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + begin)) << p->name();
         }
@@ -71,10 +74,13 @@ TEST(CodedBase, ReadsAnyPart) {
 
 TEST(CodedBase, RefusesOtherWeights) {
   EXPECT_NO_THROW(RequireBase({"a", 17}, {"b", 17}, "run/step_1"));
-  EXPECT_THAT(testing::ErrorOf<CheckpointError>([] { RequireBase({"a", 17}, {"b", 18}, "run/step_1"); }),
-              ::testing::AllOf(::testing::HasSubstr("run/step_1: its run's coded weights were made of a, "
-                                                    "with the hash 0000000000000011"),
-                               ::testing::HasSubstr("those of b have 0000000000000012")));
+  EXPECT_THAT(
+      testing::ErrorOf<CheckpointError>([] {
+        RequireBase({"a", 17}, {"b", 18}, "run/step_1");
+      }),
+      ::testing::AllOf(::testing::HasSubstr("run/step_1: its run's coded weights were made of a, "
+                                            "with the hash 0000000000000011"),
+                       ::testing::HasSubstr("those of b have 0000000000000012")));
 }
 
 }  // namespace
