@@ -37,6 +37,7 @@ def arguments():
     parser.add_argument("--channels-last", action="store_true", help="of images and convolutions")
     parser.add_argument("--bf16", choices=["autocast", "casts", "policy"],
                         help="compute in bf16 on fp32 parameters, which are updated")
+    parser.add_argument("--peft", help="LoRA over a base in this form (torch_lora.py)")
     return parser.parse_args()
 
 
@@ -54,9 +55,10 @@ def load(model, directory):
 
 
 def make_optimizer(model, settings):
-    groups = [{"params": [p for p in model.parameters() if p.dim() > 1],
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [{"params": [p for p in trained if p.dim() > 1],
                "weight_decay": settings["weight_decay"]},
-              {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0}]
+              {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0}]
     keywords = dict(lr=settings["lr"], betas=tuple(settings["betas"]), eps=settings["eps"])
     return torch.optim.AdamW([g for g in groups if g["params"]], fused=True, **keywords)
 
@@ -83,9 +85,13 @@ def main():
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("highest")  # fp32, not bf16 or TF32 behind our back.
     device = torch.device(args.device)
-    with device:
-        model = torch_models.make(recipe["model"])
-    load(model, args.initial)
+    if args.peft:
+        import torch_lora  # Needs more than torch.
+        model = torch_lora.Lora(args.initial, args.peft, **recipe["model"]["lora"])
+    else:
+        with device:
+            model = torch_models.make(recipe["model"])
+        load(model, args.initial)
     if args.channels_last:
         model.to(memory_format=torch.channels_last)
     parameters = sum(p.numel() for p in model.parameters())
@@ -141,6 +147,8 @@ def main():
     def exact_norm():
         total = torch.zeros((), dtype=torch.float64, device=device)
         for p in model.parameters():
+            if p.grad is None:
+                continue  # Frozen.
             grad = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
             total += grad.double().square().sum()
         if args.wrapper == "fsdp2":
