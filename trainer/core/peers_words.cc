@@ -16,8 +16,6 @@ constexpr std::string_view kRanks = "`fsdp-train launch --nproc-per-node N` says
 constexpr std::string_view kAccumulation = "micro_batch_size x ranks x accumulated steps";
 constexpr std::string_view kDataParallel = "ranks share parameters and batches alone";
 constexpr std::string_view kSupervised = "training is supervised, by text, chat or pairs";
-constexpr std::string_view kUnquantised =
-    "weights stay as they are; optimizer.groups and model.lora freeze them";
 constexpr std::string_view kStages = "3: full_shard, 2: shard_grad_op, 0: no_shard";
 constexpr std::string_view kOverlaps = "communication overlaps by the schedule";
 constexpr std::string_view kInPlace = "its keys stand in the section itself";
@@ -54,10 +52,13 @@ std::span<const PeersWord> PeersKeys() {
       {"modules_to_save", "model.lora.full", ""},
       {"lora_modules_to_save", "model.lora.full", ""},
       {"task_type", kNotNeeded, "the model's family says it"},
-      {"load_in_4bit", kMissing, kUnquantised},
-      {"load_in_8bit", kMissing, kUnquantised},
-      {"quantize", kMissing, kUnquantised},
-      {"quantization_config", kMissing, kUnquantised},
+      {"load_in_4bit", "model.lora.base", "nf4"},
+      {"load_in_8bit", "model.lora.base", "int8"},
+      {"bnb_4bit_quant_type", "model.lora.base", ""},
+      {"bnb_4bit_use_double_quant", "model.lora.base_scales", "8bit, the default"},
+      {"bnb_4bit_compute_dtype", "fsdp.mixed_precision.param_dtype", ""},
+      {"quantize", "model.lora.base", "nf4 or int8"},
+      {"quantization_config", "model.lora.base", "nf4 or int8"},
       {"unfrozen_parameters", "optimizer.groups", "frozen: true for all others"},
       // Models and tokenizers.
       {"model_name_or_path", "model.init_from", kDirectory},
