@@ -286,7 +286,7 @@ TEST(CudaTwin, LearnsWithTheLibrary) {
     TinyRun run = Twin(qwen, qwen ? DType::kBFloat16 : DType::kFloat32, /*world=*/2);
     run.device = DeviceType::kCuda;
     run.library = qwen ? TinyRun::Library::kDeterministic : TinyRun::Library::kFast;
-    if (qwen) run.lora = LoraOptions{.rank = 8};
+    if (qwen) run.lora = LoraOptions{.rank = 8, .base = LoraBase::kNf4};
     LearnsWhatTheCpuLearns(run);
   }
 }

@@ -25,6 +25,7 @@
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/fsdp/slot_places.h"
+#include "trainer/nn/lora.h"
 #include "trainer/optim/muon.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -91,6 +92,9 @@ class Runner {
         model_(MakeModel(shape)),
         meshes_{MeshFor(executor, world - 1, world), MeshFor(executor, 0, world)} {
     if (!FreezeParameters(*model_, groups).empty()) throw std::invalid_argument("groups");
+    // Records are moved as other frozen weights are; a model without any has a mistake, which is
+    // none here.
+    if (world % 2 == 0) EncodeFrozen(*model_, {.rank = 0, .base = LoraBase::kNf4});
     options_.executor = executor;
     if (executor.whole) {
       options_.optimizer.kind =

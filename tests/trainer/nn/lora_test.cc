@@ -295,6 +295,40 @@ TEST(Lora, FullParametersAreWholeMatrices) {
                std::invalid_argument);
 }
 
+TEST(Lora, TheBaseIsOfFrozenWeightsThatNothingExcludes) {
+  const auto coded = [](const std::vector<std::string>& exclude) {
+    Layers model;
+    for (const ModelSegment& segment : model.segments()) {
+      for (Parameter* p : segment.parameters) {
+        if (p->name() != "h.0.attn.q_proj.weight") p->Freeze();
+      }
+    }
+    std::string text;
+    for (const BaseMistake& m :
+         EncodeFrozen(model, {.base = LoraBase::kInt8, .base_exclude = exclude})) {
+      text += (m.entry ? std::to_string(*m.entry) : "-") + ": " + m.message + "\n";
+    }
+    for (const ModelSegment& segment : model.segments()) {
+      for (const Parameter* p : segment.parameters) {
+        if (p->code() == WeightCode::kInt8) text += p->name() + " ";
+      }
+    }
+    return text;
+  };
+  EXPECT_EQ(coded({}), "h.1.cross.q_proj.weight h.1.mlp.my_q_proj.weight ");
+  EXPECT_EQ(coded({"my_q_proj"}), "h.1.cross.q_proj.weight ");
+  EXPECT_EQ(coded({"*cross*", "h.0.attn.q_proj"}),
+            "1: `h.0.attn.q_proj` matches no frozen weight of a linear layer in a block: a name is "
+            "h.1.mlp.my_q_proj.weight\nh.1.mlp.my_q_proj.weight ");
+  EXPECT_EQ(coded({"h.1.*"}),
+            "-: base_exclude names every frozen weight of a linear layer: leave base out\n");
+  const LoraModel sliced(std::make_unique<Sliced>(), {.rank = 2});
+  const std::vector<BaseMistake> mistakes =
+      EncodeFrozen(sliced, {.base = LoraBase::kNf4, .base_exclude = {"k", "v"}});
+  ASSERT_EQ(mistakes.size(), 1u);
+  EXPECT_EQ(mistakes[0].message, "v.weight is one matrix with q.weight: name all of it, or none");
+}
+
 // As in peft/tuners/tuners_utils.py, check_target_module_exists: the whole name, or its end behind
 // a dot.
 TEST(Lora, TargetsAreTheLastPartsOfAModulesName) {
