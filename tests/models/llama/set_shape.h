@@ -1,0 +1,15 @@
+// config.json of the Llama family, as transformers 5 writes it, of the fixtures.
+#ifndef FSDP_TRAIN_TESTS_MODELS_LLAMA_SET_SHAPE_H_
+#define FSDP_TRAIN_TESTS_MODELS_LLAMA_SET_SHAPE_H_
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp::testing {
+
+void SetLlamaShape(const nlohmann::json& config, TinyRun& run);
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_MODELS_LLAMA_SET_SHAPE_H_
