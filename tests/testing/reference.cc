@@ -39,10 +39,12 @@ std::vector<double> ReadDoubles(const SafetensorsReader& file, const std::string
   return {floats.begin(), floats.end()};
 }
 
-Reference::Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of)
+Reference::Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of,
+                     const std::string& adapters)
     : weights_(folder + "/model.safetensors"),
       results_(folder + "/reference.safetensors"),
-      settings_(json::parse(results_.Metadata().at("settings"))),
+      adapters_(adapters.empty() ? std::nullopt : std::optional<SafetensorsReader>(adapters)),
+      settings_(json::parse((adapters_ ? *adapters_ : results_).Metadata().at("settings"))),
       config_(ReadJson(folder + "/config.json")),
       set_shape_(std::move(set_shape)),
       rows_of_(std::move(rows_of)) {
@@ -53,17 +55,27 @@ Reference::Reference(const std::string& folder, SetShape set_shape, RowsOf rows_
   results_.ReadFloat("batch/weights", 0, batch_weights_);
 }
 
-bool Reference::Has(const std::string& name) const {
-  return std::find(Names().begin(), Names().end(), name) != Names().end();
+const SafetensorsReader& Reference::FileOf(const std::string& name,
+                                           const SafetensorsReader& other) const {
+  return adapters_ && adapters_->Contains(name) ? *adapters_ : other;
 }
 
+bool Reference::Has(const std::string& name) const { return FileOf(name, results_).Contains(name); }
+
 std::vector<double> Reference::Doubles(const std::string& name) const {
-  return ReadDoubles(results_, name);
+  return ReadDoubles(FileOf(name, results_), name);
+}
+
+std::vector<std::string> Reference::Trainings() const {
+  std::vector<std::string> names;
+  for (const auto& run : settings_.at("runs").items()) names.push_back(run.key());
+  return names;
 }
 
 std::vector<int32_t> Reference::Ints(const std::string& name) const {
-  std::vector<int32_t> values(results_.Info(name).NumElements());
-  results_.ReadBytes(name, 0, std::as_writable_bytes(std::span(values)));
+  const SafetensorsReader& file = FileOf(name, results_);
+  std::vector<int32_t> values(file.Info(name).NumElements());
+  file.ReadBytes(name, 0, std::as_writable_bytes(std::span(values)));
   return values;
 }
 
@@ -77,8 +89,9 @@ TinyRun Reference::Run(int64_t global_batch_size, const std::string& positions) 
   run.initial = [this](const Parameter& p, int64_t begin, std::span<float> values) {
     for (const SlicePiece& piece : SlicePieces(p, begin, static_cast<int64_t>(values.size()))) {
       const std::string& name = piece.slice->name;
-      Require(weights_.Info(name).NumElements() == piece.slice->shape.NumElements(), name);
-      weights_.ReadFloat(name, piece.begin, values.subspan(piece.at, piece.count));
+      const SafetensorsReader& file = FileOf(name, weights_);
+      Require(file.Info(name).NumElements() == piece.slice->shape.NumElements(), name);
+      file.ReadFloat(name, piece.begin, values.subspan(piece.at, piece.count));
     }
   };
   if (Has(positions)) {
@@ -161,7 +174,7 @@ void Judge::Batch(const TinyResult& ours) {
 }
 
 void Judge::Trainings(const std::function<TinyResult(const TinyRun&)>& train) {
-  for (const std::string name : {"adamw", "sgd", "sgd_momentum"}) {
+  for (const std::string& name : reference_.Trainings()) {
     const TinyRun run = reference_.TrainRun(name);
     Training(name, run, train(run));
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -33,24 +34,33 @@ class Reference {
   using RowsOf = std::function<std::shared_ptr<const RowSource>(const nlohmann::json& config,
                                                                 const std::vector<int32_t>& tokens,
                                                                 const std::vector<float>& weights)>;
-  Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of = nullptr);
+  // `adapters`: a file whose tensors and settings come before the folder's; empty: none.
+  Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of = nullptr,
+            const std::string& adapters = "");
 
   std::vector<double> Doubles(const std::string& name) const;
   std::vector<int32_t> Ints(const std::string& name) const;
-  const std::vector<std::string>& Names() const { return results_.Names(); }
+  // Of the adapters' file, if there is one.
+  const std::vector<std::string>& Names() const {
+    return adapters_ ? adapters_->Names() : results_.Names();
+  }
   bool Has(const std::string& name) const;
 
   // The batch, once, without an update: one micro-batch size for all worlds, so that some ranks
   // have rows left over and some runs several micro-batches. The returned run refers to this.
   TinyRun BatchRun() const;
-  // 20 steps: "adamw", "sgd" or "sgd_momentum".
+  // 20 steps: a name of Trainings().
   TinyRun TrainRun(const std::string& name) const;
+  std::vector<std::string> Trainings() const;
 
  private:
+  // The file that has the tensor: the adapters' or `other`.
+  const SafetensorsReader& FileOf(const std::string& name, const SafetensorsReader& other) const;
   int64_t seq_len() const { return settings_.at("case").at("sequence"); }
   TinyRun Run(int64_t global_batch_size, const std::string& positions) const;
 
   SafetensorsReader weights_, results_;
+  std::optional<SafetensorsReader> adapters_;
   nlohmann::json settings_, config_;
   SetShape set_shape_;
   RowsOf rows_of_;

@@ -250,30 +250,32 @@ def compute(case, build_model, in_double, folder: pathlib.Path) -> None:
                                 metadata={"settings": json.dumps(settings)})
 
 
+def differences(where: str, want: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> list[str]:
+    """Differences of two files' tensors beyond what another processor explains."""
+    problems = [f"{where}: {name} is in one of the two only" for name in sorted(want.keys() ^ got.keys())]
+    for name in sorted(want.keys() & got.keys()):
+        w, g = want[name], got[name]
+        if w.shape != g.shape or w.dtype != g.dtype:
+            problems.append(f"{where}: {name} has another shape or dtype")
+        elif name.endswith("_error"):
+            # A matter of the processor; an order of magnitude is not. Errors near a rounding
+            # of the value itself are a matter of luck.
+            floor = 1e-7 * np.linalg.norm(want[name.rpartition(".")[0]])
+            if not ((w <= 8 * g + floor) & (g <= 8 * w + floor)).all():
+                problems.append(f"{where}: {name} is {g.max():.2e}, was {w.max():.2e}")
+        elif w.dtype != np.float64:
+            if not np.array_equal(w, g):
+                problems.append(f"{where}: {name} has other values")
+        elif w.size and abs(w - g).max() > 1e-12 * max(1.0, abs(w).max()):
+            problems.append(f"{where}: {name} differs by {abs(w - g).max():.2e}")
+    return problems
+
+
 def compare(case, want_folder: pathlib.Path, got_folder: pathlib.Path) -> list[str]:
-    """Differences beyond what another processor explains."""
     problems = []
     for file in ("model.safetensors", "reference.safetensors"):
-        want = safetensors.numpy.load_file(want_folder / file)
-        got = safetensors.numpy.load_file(got_folder / file)
-        for name in sorted(want.keys() ^ got.keys()):
-            problems.append(f"{case.name}/{file}: {name} is in one of the two only")
-        for name in sorted(want.keys() & got.keys()):
-            w, g = want[name], got[name]
-            if w.shape != g.shape or w.dtype != g.dtype:
-                problems.append(f"{case.name}/{file}: {name} has another shape or dtype")
-            elif name.endswith(".fp32_error"):
-                # A matter of the processor; an order of magnitude is not. Errors near a rounding
-                # of the value itself are a matter of luck.
-                value = want[name.removesuffix(".fp32_error")]
-                floor = 1e-7 * np.linalg.norm(value)
-                if not ((w <= 8 * g + floor) & (g <= 8 * w + floor)).all():
-                    problems.append(f"{case.name}/{file}: {name} is {g.max():.2e}, was {w.max():.2e}")
-            elif w.dtype != np.float64:
-                if not np.array_equal(w, g):
-                    problems.append(f"{case.name}/{file}: {name} has other values")
-            elif w.size and abs(w - g).max() > 1e-12 * max(1.0, abs(w).max()):
-                problems.append(f"{case.name}/{file}: {name} differs by {abs(w - g).max():.2e}")
+        want, got = (safetensors.numpy.load_file(f / file) for f in (want_folder, got_folder))
+        problems += differences(f"{case.name}/{file}", want, got)
     config = [json.loads((f / "config.json").read_text()) for f in (want_folder, got_folder)]
     for c in config:
         c.pop("transformers_version", None)
