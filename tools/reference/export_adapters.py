@@ -9,6 +9,10 @@ lets peft load them, and compares the logits of a sequence with those that this 
 (logits.cc), which merges. Both are float32 but for the adapters' dtype. Prints one line for each
 and exits with 1 where they differ by more than 2e-5 (fp32), 2e-3 (fp16) or 2e-2 (bf16) of the
 largest, or do not differ from the base's.
+
+A base in nf4 is, for peft, the decoded one (qlora.py; needs bitsandbytes). Its merged export in bf16
+may differ from peft's merge_and_unload() in float64, rounded, by one unit in the last place, in one
+of 10,000 elements.
 """
 
 import os
@@ -22,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import peft
+import safetensors.torch
 import torch
 import transformers
 
@@ -38,6 +43,9 @@ CASES = [
     ("llama/qwen2_8_1", "['*']"),
     ("llama/qwen3_documents", "[o_proj, gate_proj, up_proj]"),
     ("llama/mistral_dynamic", "[self_attn.q_proj]"),
+    ("gpt2/odd_heads", "['*'], base: nf4"),
+    ("llama/llama_6_2", "[q_proj, v_proj], base: nf4, base_scales: fp32"),
+    ("llama/qwen3_documents", "['*'], base: nf4, base_exclude: ['*down_proj*']"),
 ]
 LIMITS = {"fp32": 2e-5, "fp16": 2e-3, "bf16": 2e-2}
 TOKENS = list(range(3, 15))
@@ -53,6 +61,35 @@ def run(*arguments):
 def logits_of(model):
     with torch.no_grad():
         return model(torch.tensor([TOKENS])).logits[0].float().numpy()
+
+
+def load(path, targets, dtype=torch.float32):
+    """The base as peft gets it."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+    if "base: nf4" in targets:
+        import qlora
+
+        for name, module in model.named_modules():
+            if qlora.is_coded(name, module, ["*down_proj*"] if "exclude" in targets else []):
+                values = qlora.decoded(module.weight.detach().float(), "fp32" not in targets)
+                module.weight.data = values.to(dtype)
+    return model
+
+
+def merged_difference(base, adapters, ours):
+    """Of the export in `ours`, which has bf16, from what peft merges in float64 and this rounds: the
+    largest in units in the last place, and the number of elements that differ, of how many."""
+    model = peft.PeftModel.from_pretrained(base, adapters).double().merge_and_unload()
+    saved = safetensors.torch.load_file(ours / "model.safetensors")
+    most = differ = total = 0
+    for name, want in model.state_dict().items():
+        if name in saved:
+            # Neighbours in bf16 are neighbours as integers, but around 0.
+            bits = [t.to(torch.bfloat16).view(torch.int16).int() for t in (want, saved[name])]
+            ulps = (bits[0] - bits[1]).abs()
+            most, differ = max(most, ulps.max().item()), differ + (ulps > 0).sum().item()
+            total += ulps.numel()
+    return most, differ, total
 
 
 def our_logits(directory):
@@ -80,8 +117,7 @@ def main():
                 out = directory / dtype
                 run(BINARY, "checkpoint", "export", directory / "run", "--out", out, "--adapters",
                     "--dtype", dtype)
-                base = transformers.AutoModelForCausalLM.from_pretrained(
-                    FIXTURES / fixture, dtype=torch.float32).eval()
+                base = load(FIXTURES / fixture, targets)
                 before = logits_of(base)
                 model = peft.PeftModel.from_pretrained(base, out).eval()
                 theirs, largest = logits_of(model), np.abs(ours).max()
@@ -91,8 +127,18 @@ def main():
                 print(f"{fixture} {targets} {dtype}: target_modules "
                       f"{sorted(model.peft_config['default'].target_modules)}: error {error:.1e}, "
                       f"adapters change {change:.1e}{'' if good else ': WRONG'}")
+                if dtype == "fp32" and "nf4" in targets:
+                    merged = directory / "merged"
+                    run(BINARY, "checkpoint", "export", directory / "run", "--out", merged, "--dtype",
+                        "bf16")
+                    most, differ, total = merged_difference(
+                        load(FIXTURES / fixture, targets, torch.float64), out, merged)
+                    good = most <= 1 and differ <= 1e-4 * total
+                    wrong += not good
+                    print(f"{fixture} {targets} merged in bf16: {differ} of {total} elements differ, at "
+                          f"most by {most} ulp{'' if good else ': WRONG'}")
                 # As a user types it, from the directory alone.
-                if dtype == "fp32":
+                elif dtype == "fp32":
                     auto = peft.AutoPeftModelForCausalLM.from_pretrained(out).eval()
                     if np.abs(logits_of(auto) - theirs).max() > limit * largest:
                         print(f"{fixture} {targets}: AutoPeftModelForCausalLM differs: WRONG")
