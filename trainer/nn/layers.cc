@@ -196,7 +196,8 @@ std::vector<TensorPtr> AdaptersForward(Tape& tape, const View& x, const Paramete
       DropForAdapter(tape, adapter, x, dropped->view());
     }
     LoraForward(tape.stream(), dropped ? dropped->view() : x, adapter.a->value(),
-                adapter.b->value(), adapter.scale, adapter.column, inner.back()->view(), y);
+                adapter.b->value(), static_cast<float>(adapter.scale), adapter.column,
+                inner.back()->view(), y);
   }
   return inner;
 }
@@ -233,8 +234,8 @@ void AddLinearGradients(Tape& tape, const Var& x, const Parameter& weight, Weigh
         tape, LoraBackwardWorkspaceBytes(u.shape[0], u.shape[1], u.dtype, KernelsOf(tape)));
     const auto backward = [&](const View& read, const View& grad) {
       LoraBackward(tape.stream(), rows(read), u, adapter.a->value(), adapter.b->value(),
-                   adapter.scale, dy, adapter.column, rows(grad), GradOf(*adapter.a),
-                   GradOf(*adapter.b), workspace.view());
+                   static_cast<float>(adapter.scale), dy, adapter.column, rows(grad),
+                   GradOf(*adapter.a), GradOf(*adapter.b), workspace.view());
     };
     if (!Drops(tape, adapter)) {
       backward(x.view(), dx->view());

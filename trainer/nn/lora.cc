@@ -195,7 +195,7 @@ void LoraModel::Adapt(Parameter& weight, const ParameterSlice& slice, const Lora
   constexpr uint32_t kFirstSite = uint32_t{1} << 28;  // Models count theirs from 0.
   weight.AddAdapter({.a = a,
                      .b = b,
-                     .scale = static_cast<float>(options.alpha / static_cast<double>(options.rank)),
+                     .scale = options.alpha / static_cast<double>(options.rank),
                      .column = column,
                      .dropout = options.dropout,
                      .site = kFirstSite + static_cast<uint32_t>(adapters_.size())});

@@ -42,7 +42,7 @@ class Parameter;
 // the layer's output.
 struct Adapter {
   Parameter *a, *b;
-  float scale;
+  double scale;
   int64_t column;
   double dropout = 0;  // The share of x that A does not see, drawn at a site of its own.
   uint32_t site = 0;
