@@ -39,8 +39,15 @@ std::vector<ParameterSlice> LinearSlices(const ModelSegment& segment, const Para
   return linear;
 }
 
-std::string OneMatrix(const ParameterSlice& in, const ParameterSlice& out) {
-  return in.name + " is one matrix with " + out.name + ": name all of it, or none";
+// Empty where the entries name all slices of the matrix that `in` is one of.
+std::string OneMatrix(const ParameterSlice& in, const std::vector<ParameterSlice>& slices,
+                      const std::vector<std::string>& entries) {
+  std::string out;
+  for (const ParameterSlice& slice : slices) {
+    if (!IsAnyOf(slice.name, entries)) out += (out.empty() ? "" : ", ") + slice.name;
+  }
+  if (out.empty()) return out;
+  return in.name + " is one matrix with " + out + ": name all of it, or none";
 }
 
 }  // namespace
@@ -81,16 +88,13 @@ std::vector<FullMistake> FullMistakes(const Model& base, const std::vector<std::
     std::string apart;
     for (const ModelSegment& segment : base.segments()) {
       for (const Parameter* parameter : segment.parameters) {
-        const ParameterSlice *in = nullptr, *out = nullptr;
+        const ParameterSlice* in = nullptr;
         for (const ParameterSlice& slice : parameter->slices()) {
           if (IsAnyOf(slice.name, {full[i]})) in = &slice;
-          if (out == nullptr && !IsAnyOf(slice.name, full)) out = &slice;
         }
         example = parameter->slices()[0].name;
         used |= in != nullptr;
-        if (in != nullptr && out != nullptr && apart.empty()) {
-          apart = OneMatrix(*in, *out);
-        }
+        if (in != nullptr && apart.empty()) apart = OneMatrix(*in, parameter->slices(), full);
       }
     }
     if (!used) apart = "`" + full[i] + "` matches no parameter: a name is " + example;
@@ -110,22 +114,21 @@ std::vector<BaseMistake> EncodeFrozen(const Model& model, const LoraOptions& opt
     for (Parameter* parameter : segment.parameters) {
       const std::vector<ParameterSlice> linear = LinearSlices(segment, *parameter);
       if (linear.empty() || parameter->trainable()) continue;
-      const ParameterSlice *in = nullptr, *out = nullptr;
+      const ParameterSlice* in = nullptr;
       std::optional<size_t> entry;
       for (const ParameterSlice& slice : linear) {
         example = slice.name;
         for (size_t i = 0; i < exclude.size(); ++i) {
           if (!IsAnyOf(slice.name, {exclude[i]})) continue;
           used[i] = true;
+          in = &slice;
           if (!entry) entry = i;
         }
-        (IsAnyOf(slice.name, exclude) ? in : out) = &slice;
       }
       const bool known = std::ranges::any_of(
           mistakes, [&](const BaseMistake& mistake) { return mistake.entry == entry; });
-      if (in != nullptr && out != nullptr && !known) {
-        mistakes.push_back({entry, OneMatrix(*in, *out)});
-      }
+      const std::string apart = in == nullptr ? "" : OneMatrix(*in, linear, exclude);
+      if (!apart.empty() && !known) mistakes.push_back({entry, apart});
       if (in != nullptr) continue;
       parameter->Encode(options.code());
       any = true;
