@@ -220,6 +220,10 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsNamedByCheckpoints) {
         Has(refused.err, ": its run's coded weights were made of " + base + ", with the hash "))
         << refused.err;
   }
+  fs::remove_all(base);
+  EXPECT_THAT(Call({"checkpoint", "export", parts, "--out", job_.dir() / "no"}).err,
+              HasSubstr(": its coded weights are made of " + base +
+                        ", so these, or a link to them, must be there: "));
 }
 
 // A base in bitsandbytes' form is trained over as it is: the run has the bits of the run that it
