@@ -20,7 +20,7 @@ namespace fsdp::testing {
 namespace {
 
 struct Family {
-  const char* name;  // Of the file in tests/fixtures/qlora.
+  const char* name;  // The file in tests/fixtures/qlora.
   const char* base;
   void (*set_shape)(const nlohmann::json&, TinyRun&);
   std::shared_ptr<const RowSource> (*rows)(const nlohmann::json&, const std::vector<int32_t>&,

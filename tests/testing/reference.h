@@ -40,7 +40,7 @@ class Reference {
 
   std::vector<double> Doubles(const std::string& name) const;
   std::vector<int32_t> Ints(const std::string& name) const;
-  // Of the adapters' file, if there is one.
+  // Those of the adapters' file, if there is one.
   const std::vector<std::string>& Names() const {
     return adapters_ ? adapters_->Names() : results_.Names();
   }

@@ -77,8 +77,8 @@ def load(path, targets, dtype=torch.float32):
 
 
 def merged_difference(base, adapters, ours):
-    """Of the export in `ours`, which has bf16, from what peft merges in float64 and this rounds: the
-    largest in units in the last place, and the number of elements that differ, of how many."""
+    """How far the export in `ours`, which has bf16, is from what peft merges in float64 and this rounds:
+    the largest difference in units in the last place, and the number of elements that differ, of how many."""
     model = peft.PeftModel.from_pretrained(base, adapters).double().merge_and_unload()
     saved = safetensors.torch.load_file(ours / "model.safetensors")
     most = differ = total = 0
