@@ -146,7 +146,8 @@ class ModelFamily {
 
   virtual const ModelHead& head() const = 0;
 
-  // Globs of the parameters that stay fp32 in a run in fp16, unless the recipe says which do.
+  // Globs of the parameters that stay fp32 in a run in fp16, unless the recipe says which do:
+  // transformers' _keep_in_fp32_modules, which it does not code in four bits either.
   virtual std::span<const std::string_view> kept_fp32_in_fp16() const = 0;
 
   // Files of Hugging Face: the values of "model_type" that ReadHf() reads.

@@ -1,5 +1,7 @@
 #include "trainer/weights/hf_export.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -84,6 +86,24 @@ void AddToIndex(const HfTensors::Tensor& tensor, const HfValues& values, const s
     file_of[tensor.name()] = file;
   } else {
     for (const SafetensorsEntry& part : coded->second.entries()) file_of[part.name] = file;
+  }
+}
+
+// Throws for codes that transformers would not read.
+void RequireReadable(const ModelShape& shape, const Model& model, const CodedTensors& coded) {
+  if (model.linear_layout() == WeightLayout::kInOut) {
+    throw CheckpointError(
+        "bitsandbytes' four bits are of rows that are outputs, and GPT-2's matrices lie the other "
+        "way: export it without --base nf4");
+  }
+  for (const auto& [name, tensor] : coded) {
+    for (const std::string_view glob : shape.family().kept_fp32_in_fp16()) {
+      if (fnmatch(std::string(glob).c_str(), name.c_str(), 0) != 0) continue;
+      throw CheckpointError(name +
+                            " is in four bits, and transformers reads it in none: export it " +
+                            "without --base nf4, or train with `" + std::string(glob) +
+                            "` in model.lora.base_exclude");
+    }
   }
 }
 
@@ -191,11 +211,7 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
 HfExported ExportBnb(const WeightSource& plain, const CodedTensors& coded, const ModelShape& shape,
                      const Model& model, const std::string& out, const HfExportOptions& options,
                      const ByteProgress& progress) {
-  if (model.linear_layout() == WeightLayout::kInOut) {
-    throw CheckpointError(
-        "bitsandbytes' four bits are of rows that are outputs, and GPT-2's matrices lie the other "
-        "way: export it without --base nf4");
-  }
+  RequireReadable(shape, model, coded);
   HfValues values = {[&](const HfTensors::Tensor& tensor, int64_t begin, std::span<float> out) {
                        if (tensor.table) {
                          return plain.rows(model.tables()[tensor.table->index], begin, out);

@@ -309,6 +309,10 @@ TEST(BnbExport, RefusesWhatBitsandbytesDoesNotRead) {
                   {WeightCode::kNf4, fill})
                 .find("GPT-2's matrices lie the other way"),
             std::string::npos);
+  const std::string wo = "encoder.block.0.layer.1.DenseReluDense.wo.weight";
+  EXPECT_EQ(error("tests/fixtures/t5/gated", wo, {WeightCode::kNf4, fill}),
+            wo + " is in four bits, and transformers reads it in none: export it without --base "
+                 "nf4, or train with `*.wo.weight` in model.lora.base_exclude");
 }
 
 // quant_state is text, which Python's json wrote.
