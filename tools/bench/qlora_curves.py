@@ -25,7 +25,7 @@ FORMS = {"bf16": "base: none", "int8": "base: int8", "nf4": "base: nf4",
 MOST = {"int8": 0.01}
 MODEL = """{family: llama, hidden_size: 256, intermediate_size: 768, num_hidden_layers: 8,
          num_attention_heads: 8, num_key_value_heads: 4, tie_word_embeddings: true,
-         max_position_embeddings: 128, initializer_range: 0.05}"""
+         max_position_embeddings: 128, initializer_range: 0.03}"""
 
 
 def train_base(folder, steps):
@@ -33,14 +33,13 @@ def train_base(folder, steps):
     recipe.write_text(f"""
 run: {{name: base, dir: {folder / 'base'}}}
 model: {MODEL}
-fsdp: {{mixed_precision: {{param_dtype: bf16}}}}
 data:
   train: {{source: text, paths: [configs/data/jargon.txt], tokenizer: {folder / 'tokenizer/tokenizer.json'}}}
   valid: null
   seq_len: {answers.SEQ}
   cache: {folder / 'cache'}
 train: {{steps: {steps}, micro_batch_size: 16, global_batch_size: 16}}
-optimizer: {{lr: 3.0e-3, betas: [0.9, 0.95], weight_decay: 0.1}}
+optimizer: {{lr: 2.0e-3, betas: [0.9, 0.95], weight_decay: 0.1}}
 schedule: {{name: cosine, warmup_steps: 50, min_lr_ratio: 0.1}}
 log: {{every: 50}}
 """, "utf-8")
@@ -93,7 +92,7 @@ def plot(curves, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base-steps", type=int, default=1500)
+    parser.add_argument("--base-steps", type=int, default=600)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--every", type=int, default=20, help="steps between evaluations")
     parser.add_argument("--seeds", type=int, default=3)
