@@ -1,6 +1,9 @@
 // `plan --search` from outside.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <string>
+
 #include "tests/e2e/run_binary.h"
 
 namespace fsdp::e2e {
@@ -66,8 +69,11 @@ TEST(Search, FindsTheCuresOfAPlanInNoTime) {
 
 TEST(Search, SaysThatAFileDoesNotKnowItsHost) {
   Job job;
-  const Strings on = {"--config", job.recipe(), "--world-size",
-                      "4",        "--hardware", "configs/hardware/rtx4090.yaml"};
+  std::string described = ReadFile("configs/hardware/rtx4090.yaml");
+  const size_t host = described.find("host_memory: ") + std::strlen("host_memory: ");
+  described.replace(host, described.find('\n', host) - host, "null");
+  const std::string hardware = job.dir().Write("unknown.yaml", described);
+  const Strings on = {"--config", job.recipe(), "--world-size", "4", "--hardware", hardware};
   for (Strings words : {Strings{"plan"}, Strings{"plan", "--search"}, Strings{"simulate"}}) {
     words.insert(words.end(), on.begin(), on.end());
     const Outcome found = Call(words);
