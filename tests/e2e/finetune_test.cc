@@ -268,6 +268,8 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsExportedAsItIs) {
             ReadFile(job_.dir() / "plain/model.safetensors"));
   EXPECT_THAT(exported(tuned, "none", {"--merge-into", kWeights}).err,
               HasSubstr("is a model of another shape"));
+  EXPECT_THAT(exported(tuned, "none", {"--merge-into", job_.dir() / "no"}).err,
+              HasSubstr("--merge-into: " + (job_.dir() / "no") + " is not a directory"));
   EXPECT_THAT(exported(job_.dir() / "llama", "none", {"--base", "nf4"}).err,
               HasSubstr("its run kept no weights in four or eight bits"));
 }

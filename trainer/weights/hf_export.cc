@@ -200,6 +200,9 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
                     const ByteProgress& progress) {
   MergedWeights weights(checkpoint, model, options.state);
   if (!options.merge_into.empty()) {
+    if (!std::filesystem::is_directory(options.merge_into)) {
+      throw CheckpointError("--merge-into: " + options.merge_into + " is not a directory");
+    }
     if (ReadInitialShape(options.merge_into) != shape) {
       throw CheckpointError("--merge-into: " + options.merge_into + " is a model of another shape");
     }
