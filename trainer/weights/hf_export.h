@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/core/dtype.h"
 #include "trainer/weights/bnb_tensor.h"
-#include "trainer/weights/hf_adapters.h"
+#include "trainer/weights/hf_adapters.h"  // IWYU pragma: export
 #include "trainer/weights/initial_weights.h"
 #include "trainer/weights/run_tokenizer.h"
 
