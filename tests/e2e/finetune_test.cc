@@ -188,7 +188,6 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsNamedByCheckpoints) {
   const Outcome on = Train("parts", {nf4, "train.steps=4"}, "bytes");
   ASSERT_EQ(on.code, 0) << on.Text();
   EXPECT_EQ(LastLoss(), loss);
-  const std::string parts = job_.run_dir();
 
   // Merged, it is the same model.
   const std::string merged = job_.dir() / "merged";
@@ -204,24 +203,33 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsNamedByCheckpoints) {
               loss_of({merged, "--config", run + "/recipe.yaml", "--set", "model.lora=null"}),
               1e-6);
 
+  // They may lie elsewhere by now.
+  const std::string moved = job_.dir() / "moved", at_moved = From(moved);
+  fs::copy(base, moved);
+  const Outcome elsewhere = Train(
+      "parts",
+      {at_moved.substr(0, at_moved.size() - 1) + ", lora: {rank: 2, base: nf4}}", "train.steps=5"},
+      "bytes");
+  EXPECT_EQ(elsewhere.code, 0) << elsewhere.Text();
+
   // The weights are others now.
-  const Outcome changed = Train("parts", {nf4, "train.steps=5", "model.lora.base=int8"}, "bytes");
+  const Outcome changed = Train("parts", {nf4, "train.steps=6", "model.lora.base=int8"}, "bytes");
   EXPECT_EQ(changed.code, 2) << changed.Text();
   std::string weights = ReadFile(base + "/model.safetensors");
   for (size_t sign = weights.size() - 1; sign > 16384; sign -= 404) {
     weights[sign] = static_cast<char>(weights[sign] ^ 0x80);
   }
   job_.dir().Write("base/model.safetensors", weights);
-  for (const Outcome& refused : {Train("parts", {nf4, "train.steps=5"}, "bytes"),
-                                 Call({"checkpoint", "export", parts, "--out", job_.dir() / "no"}),
-                                 Call({"generate", "--checkpoint", parts, "--prompt", "x"})}) {
+  for (const Outcome& refused :
+       {Train("parts", {nf4, "train.steps=6"}, "bytes"),
+        Call({"checkpoint", "export", checkpoint, "--out", job_.dir() / "no"}),
+        Call({"generate", "--checkpoint", checkpoint, "--prompt", "x"})}) {
     EXPECT_EQ(refused.code, 5) << refused.Text();
-    EXPECT_TRUE(
-        Has(refused.err, ": its run's coded weights were made of " + base + ", with the hash "))
-        << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(": its run's coded weights were made of "));
+    EXPECT_THAT(refused.err, HasSubstr("those of " + base + " have "));
   }
   fs::remove_all(base);
-  EXPECT_THAT(Call({"checkpoint", "export", parts, "--out", job_.dir() / "no"}).err,
+  EXPECT_THAT(Call({"checkpoint", "export", checkpoint, "--out", job_.dir() / "no"}).err,
               HasSubstr(": its coded weights are made of " + base +
                         ", so these, or a link to them, must be there: "));
 }
@@ -266,6 +274,8 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsExportedAsItIs) {
   EXPECT_EQ(merged.code, 0) << merged.Text();
   EXPECT_NE(ReadFile(job_.dir() / "merged/model.safetensors"),
             ReadFile(job_.dir() / "plain/model.safetensors"));
+  EXPECT_THAT(exported(tuned, "none", {"--merge-into", tuned}).err,
+              HasSubstr(" is the run itself"));
   EXPECT_THAT(exported(tuned, "none", {"--merge-into", kWeights}).err,
               HasSubstr("is a model of another shape"));
   EXPECT_THAT(exported(tuned, "none", {"--merge-into", job_.dir() / "no"}).err,
@@ -292,6 +302,10 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsOfWhatIsFrozen) {
                         "layer in a block: a name is transformer.h.0."));
   EXPECT_THAT(told("{base: nf4, base_exclude: ['*']}"),
               HasSubstr("base_exclude names every frozen weight of a linear layer"));
+  EXPECT_THAT(told("{rank: 0, base: nf4, targets: [c_fc]}"),
+              HasSubstr("model.lora.targets: names what gets adapters"));
+  EXPECT_THAT(told("{base_exclude: [c_fc]}"),
+              HasSubstr("model.lora.base_exclude: names what is not encoded"));
   EXPECT_THAT(told("{base: fp4}"), HasSubstr("want `none`, `nf4` or `int8`"));
 }
 

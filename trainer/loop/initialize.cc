@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -78,7 +79,7 @@ std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const J
   RecordSource records;
   EveryRank(job, "base", [&] {
     const HeadToDraw to_draw = FindHeadToDraw(ShapeFor(recipe), recipe.model);
-    base.files = FindInitialWeights(recipe.model);
+    base.files = std::filesystem::absolute(FindInitialWeights(recipe.model)).lexically_normal();
     records = RecordsOf(RequireFinite(OpenInitialWeights(recipe.model, to_draw.head),
                                       "model.init_from: " + base.files, "trained"));
   });

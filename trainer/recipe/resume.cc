@@ -83,6 +83,11 @@ std::vector<RecipeDifference> ResumeDifferences(const Recipe& before, const Reci
       asked.model.fields.erase(name);
     }
   }
+  // Coded weights are compared by their hash, wherever they lie by now.
+  if (asked.model.lora && asked.model.lora->base != LoraBase::kNone) {
+    asked.model.init_from = recorded.model.init_from;
+    asked.model.base = recorded.model.base;
+  }
   std::vector<RecipeDifference> differences;
   Compare("", WriteRecipe(recorded), WriteRecipe(asked), differences);
   return differences;

@@ -347,6 +347,13 @@ void CheckRules(RecipeReader& reader, const Recipe& recipe, bool family_is_null)
   const bool adapts = !model.lora || model.lora->rank > 0;
   rules.Require(adapts || model.lora->base != LoraBase::kNone, {"model.lora.rank"},
                 "0 means no adapters, which leaves model.lora nothing to do without base");
+  rules.Require(adapts || model.lora->targets == LoraOptions().targets,
+                {"model.lora.targets", "model.lora.rank"},
+                "names what gets adapters, and rank 0 means none");
+  rules.Require(
+      !model.lora || model.lora->base != LoraBase::kNone || model.lora->base_exclude.empty(),
+      {"model.lora.base_exclude", "model.lora.base"},
+      "names what is not encoded, and base none encodes nothing");
   rules.Require(adapts || model.lora->full.empty(), {"model.lora.full", "model.lora.rank"},
                 "names what trains beside adapters, and rank 0 means none: optimizer.groups says "
                 "what is frozen");

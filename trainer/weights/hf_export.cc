@@ -203,6 +203,12 @@ HfExported ExportHf(CheckpointReader& checkpoint, const ModelShape& shape, const
     if (!std::filesystem::is_directory(options.merge_into)) {
       throw CheckpointError("--merge-into: " + options.merge_into + " is not a directory");
     }
+    if (std::filesystem::equivalent(FindInitialWeights(options.merge_into),
+                                    checkpoint.directory())) {
+      throw CheckpointError("--merge-into: " + options.merge_into +
+                            " is the run itself, whose adapters are merged as it is read: name "
+                            "the weights that were encoded");
+    }
     if (ReadInitialShape(options.merge_into) != shape) {
       throw CheckpointError("--merge-into: " + options.merge_into + " is a model of another shape");
     }

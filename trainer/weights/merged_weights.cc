@@ -144,16 +144,18 @@ const CodedBase& MergedWeights::Base() {
   const std::string from = reader_.directory() + "/manifest.json";
   if (!meta.base) throw CheckpointError(from + ": names no weights that its run began with");
   const Recipe recipe = ParseRecipe({{from + ", recipe", meta.recipe}});
+  WeightsPath path = meta.base->files;
+  path.base = recipe.model.base.value_or("");
   WeightSource weights;
   try {
-    weights = OpenInitialWeights(recipe.model);
+    weights = OpenInitialWeights(path);
   } catch (const CheckpointError& error) {
     throw CheckpointError(reader_.directory() + ": its coded weights are made of " +
                           meta.base->files +
                           ", so these, or a link to them, must be there: " + error.what());
   }
   auto base = std::make_shared<CodedBase>(RecordsOf(weights), model_);
-  RequireBase(*meta.base, {FindInitialWeights(recipe.model), base->hash()}, reader_.directory());
+  RequireBase(*meta.base, {path.directory, base->hash()}, reader_.directory());
   base_ = std::move(base);
   return *base_;
 }
