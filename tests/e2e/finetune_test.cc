@@ -261,6 +261,9 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsExportedAsItIs) {
               HasSubstr("\"quant_method\": \"bitsandbytes\""));
   EXPECT_THAT(ReadFile(job_.dir() / "coded/adapters/adapter_config.json"),
               HasSubstr(job_.dir() / "coded\""));
+  EXPECT_EQ(coded.err, "");
+  EXPECT_THAT(exported(tuned, "adapters", {"--adapters"}).err,
+              HasSubstr("the adapters have learnt over a base in nf4"));
   const Outcome again = Train("again", over("coded", ""), "bytes");
   ASSERT_EQ(again.code, 0) << again.Text();
   EXPECT_EQ(LastLoss(), loss);

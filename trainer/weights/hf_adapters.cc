@@ -179,7 +179,8 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
   }
   options.alpha = model.lora->alpha;
   options.dropout = model.lora->dropout;
-  if (options.base.empty()) options.base = *model.init_from;
+  const bool of_run = options.base.empty();
+  if (of_run) options.base = *model.init_from;
   options.base = fs::absolute(options.base).lexically_normal().string();
   AdaptersExported exported;
   const ModelShape shape = ShapeFromJson(meta.config, checkpoint + "/manifest.json, config");
@@ -191,6 +192,11 @@ AdaptersExported ExportAdapters(CheckpointHold hold, const std::string& out,
     exported.warnings.push_back(
         "the adapters have the names of the weights' files, and the modules of transformers 5 have "
         "others: peft does not find them there. Without --adapters they are merged");
+  }
+  if (of_run && meta.base) {
+    exported.warnings.push_back("the adapters have learnt over a base in " +
+                                std::string(Name(model.lora->base)) +
+                                ": load the base so, or export both with --base nf4");
   }
   const std::shared_ptr<Model> trained = ModelOfCheckpoint(reader);
   RequireUntied(shape, *trained, checkpoint);
