@@ -354,7 +354,8 @@ std::string HowToGoOn(const Recipe& recipe) {
 void CheckInitialWeights(const Recipe& recipe) {
   if (!recipe.model.init_from || GoesOn(recipe)) return;
   const ModelShape shape = ShapeFor(recipe);  // Its words on config.json come first, as in a run.
-  OpenInitialWeights(recipe.model, FindHeadToDraw(shape, recipe.model).head);
+  RequireForms(OpenInitialWeights(recipe.model, FindHeadToDraw(shape, recipe.model).head),
+               *BuildModel(recipe, shape));
 }
 
 ExitCode TrainProcess(const Recipe& recipe, const std::vector<std::string>& command_line,

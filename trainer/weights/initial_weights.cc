@@ -317,11 +317,10 @@ std::optional<RecordSource> RecordsOf(const std::shared_ptr<const HfWeights>& we
     const WeightCode there = weights->CodeOf(slice.name);
     if (there == WeightCode::kNone) return encode(parameter, slice, first, records, scales);
     if (there == parameter.code()) return weights->ReadRecords(slice.name, first, records);
-    throw CheckpointError(
-        directory + ": has " + slice.name + " in nf4 with scales in " +
-        (there == WeightCode::kNf4 ? "fp32" : "8 bits") +
-        ", which is not encoded again: set model.lora.base: nf4 and base_scales: " +
-        (there == WeightCode::kNf4 ? "fp32" : "8bit"));
+    throw ConfigError(directory + ": has " + slice.name + " in nf4 with scales in " +
+                      (there == WeightCode::kNf4 ? "fp32" : "8 bits") +
+                      ", which is not encoded again: set model.lora.base: nf4 and base_scales: " +
+                      (there == WeightCode::kNf4 ? "fp32" : "8bit"));
   };
   return source;
 }
@@ -372,6 +371,16 @@ std::string DescribeNotFinite(const Parameter& parameter, const ParameterSlice& 
 
 RecordSource RecordsOf(const WeightSource& source) {
   return source.records.value_or(RecordsOf(source.parameters));
+}
+
+void RequireForms(const WeightSource& source, const Model& model) {
+  if (!source.records) return;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (p->code() == WeightCode::kNone) continue;
+      for (const ParameterSlice& slice : p->slices()) source.records->fill(*p, slice, 0, {}, {});
+    }
+  }
 }
 
 WeightSource RequireFinite(WeightSource read, const std::string& source, const std::string& use) {

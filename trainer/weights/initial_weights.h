@@ -69,6 +69,8 @@ struct WeightSource {
 };
 // For Executor::InitializeRecords().
 RecordSource RecordsOf(const WeightSource& source);
+// Throws ConfigError where files have a weight in four bits in another form than the model's.
+void RequireForms(const WeightSource& source, const Model& model);
 // Merges the adapters of a checkpoint. Parameters of `head` are drawn elsewhere and need not be
 // there.
 WeightSource OpenInitialWeights(const WeightsPath& from, const ModelHead& head = {});
