@@ -88,11 +88,11 @@ TEST(HomePaths, OtherTextsAreNone) {
     if (!is_path && !key.starts_with("data.valid")) others.insert(key);
   });
   EXPECT_EQ(others,
-            (std::set<std::string>{"data.train.categorical", "data.train.column",
-                                   "data.train.completion", "data.train.date", "data.train.dense",
-                                   "data.train.label", "data.train.prompt", "eval.sample.prompt",
-                                   "fsdp.mixed_precision.keep_fp32", "model.lora.full",
-                                   "model.lora.targets", "optimizer.groups.match", "run.name"}));
+            (std::set<std::string>{
+                "data.train.categorical", "data.train.column", "data.train.completion",
+                "data.train.date", "data.train.dense", "data.train.label", "data.train.prompt",
+                "eval.sample.prompt", "fsdp.mixed_precision.keep_fp32", "model.lora.base_exclude",
+                "model.lora.full", "model.lora.targets", "optimizer.groups.match", "run.name"}));
 }
 
 }  // namespace

@@ -353,8 +353,14 @@ void Reconcile(Json& recipe) {
   model["vocab_multiple"] = model["vocab_multiple"].get<int64_t>() % 2 == 0 ? 25 : 60;
   model["max_position_embeddings"] = recipe["data"]["seq_len"];
   if (model["init_from"].is_null()) model["lora"] = model["base"] = nullptr;
-  if (model["lora"].is_object() && model["lora"]["targets"].empty()) {
-    model["lora"]["targets"] = {"*"};
+  if (model["lora"].is_object()) {
+    Json& lora = model["lora"];
+    if (lora["base"] == "none") {
+      lora["base_exclude"] = Json::array();
+      if (lora["rank"] == 0) lora["rank"] = 1;
+    }
+    if (lora["rank"] == 0) lora["full"] = Json::array();
+    if (lora["rank"] == 0 || lora["targets"].empty()) lora["targets"] = {"*"};
   }
   // One for all sources: that of the first one drawn.
   const Json& drawn = recipe["data"]["train"];
