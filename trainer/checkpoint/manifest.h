@@ -11,7 +11,7 @@
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "classes": ["ants", "bees"],                names of what images show, where folders have them
 //    "base": {"files": "DIR", "hash": "<16 hexadecimal digits>"},   of coded weights, which are not
-//                                                here: where they came from, fsdp/record_hash.h
+//                                                here: where they came from, fsdp/records.h
 //    "beside": ["config.json", ...],             files here that came with an import
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
