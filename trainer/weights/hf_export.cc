@@ -372,9 +372,7 @@ void RequireCoded(const CheckpointReader& reader, const Model& model,
   }
 }
 
-CodedTensors CodedOf(CheckpointReader& reader, const Model& model, const std::string& state) {
-  MergedWeights weights(reader, model, state);
-  const RecordSource records = weights.Records().value();
+CodedTensors CodedOf(const RecordSource& records, const Model& model) {
   CodedTensors coded;
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* p : segment.parameters) {
@@ -446,11 +444,10 @@ CheckpointExported ExportCheckpoint(CheckpointHold hold, const std::string& out,
   exported.dtype = options.dtype = dtype.value_or(came_as.value_or(DType::kFloat32));
   RequireCoded(reader, *model, options);
   if (options.coded) {
-    const CodedTensors coded = CodedOf(reader, *model, options.state);
-    exported.weights =
-        ExportBnb(OpenStoredWeights(std::make_unique<CheckpointReader>(HoldCheckpoint(checkpoint)),
-                                    options.state == "ema"),
-                  coded, shape, *model, out, options, progress);
+    const WeightSource stored = OpenStoredWeights(
+        std::make_unique<CheckpointReader>(HoldCheckpoint(checkpoint)), options.state == "ema");
+    exported.weights = ExportBnb(stored, CodedOf(stored.records.value(), *model), shape, *model,
+                                 out, options, progress);
   } else {
     exported.weights = ExportHf(reader, shape, *model, out, options, progress);
   }
