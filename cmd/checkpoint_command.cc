@@ -282,6 +282,9 @@ void Export(const ExportFlags& flags) {
   }
   options.max_shard_bytes = *bytes;
   if (flags.ema) options.state = "ema";
+  if (flags.adapters && !flags.merge_into.empty()) {
+    throw ConfigError("--merge-into: merges adapters, and --adapters leaves them apart");
+  }
   options.coded = !flags.base.empty();
   options.merge_into = flags.merge_into;
   const std::string source = CheckpointToRead(flags.source, flags.latest);

@@ -272,9 +272,20 @@ TEST_F(FinetuneTest, ABaseInFourBitsIsExportedAsItIs) {
   EXPECT_THAT(other.err, HasSubstr("which is not encoded again: set model.lora.base: nf4 and "
                                    "base_scales: 8bit"));
 
-  // Into the weights that were encoded; the run holds nothing out, so there is no loss to show.
+  // Into the weights that were encoded. A run that holds nothing out has no loss to show.
   const Outcome merged = exported(tuned, "merged", {"--merge-into", job_.dir() / "plain"});
   EXPECT_EQ(merged.code, 0) << merged.Text();
+  EXPECT_EQ(merged.out.find("the loss of set"), std::string::npos);
+  job_.RunDir("held_out");
+  Strings settings = over("plain", "");
+  for (const std::string& setting : Data("bytes")) settings.push_back(setting);
+  settings.insert(settings.end(), {"data.valid={fraction: 0.2}", "checkpoint.every=2"});
+  ASSERT_EQ(job_.Train(settings).code, 0);
+  const Outcome compared =
+      exported(job_.run_dir(), "compared", {"--merge-into", job_.dir() / "plain"});
+  EXPECT_THAT(compared.out, HasSubstr("merged, the loss of set 1 is 0.0")) << compared.Text();
+  EXPECT_THAT(exported(tuned, "none", {"--adapters", "--merge-into", job_.dir() / "plain"}).err,
+              HasSubstr("--merge-into: merges adapters, and --adapters leaves them apart"));
   EXPECT_NE(ReadFile(job_.dir() / "merged/model.safetensors"),
             ReadFile(job_.dir() / "plain/model.safetensors"));
   EXPECT_THAT(exported(tuned, "none", {"--merge-into", tuned}).err,
