@@ -333,8 +333,11 @@ Var RotaryAttention(Tape& tape, const Var& qkv, const TokenBatch& batch,
   }
 
   const auto& [table, q_norm, k_norm, eps] = rotary;
-  const TensorPtr q_r = tape.New(Shape{p.out[0], p.out[1], p.heads}, DType::kFloat32);
-  const TensorPtr k_r = tape.New(Shape{p.out[0], p.out[1], p.kv_heads}, DType::kFloat32);
+  const auto rows_of = [&](const Parameter& norm, int64_t heads) {
+    const int64_t rows = heads * p.out[3] / norm.shape()[0];
+    return tape.New(Shape{p.out[0], p.out[1], rows}, DType::kFloat32);
+  };
+  const TensorPtr q_r = rows_of(*q_norm, p.heads), k_r = rows_of(*k_norm, p.kv_heads);
   const auto qk = tape.NewSaved(p.qk, p.dtype);
   const auto normalise = [&tape, p, rotate, q_norm = q_norm, k_norm = k_norm, eps = eps, q_r, k_r,
                           qkv = qkv.value](const View& out) {

@@ -108,8 +108,9 @@ Var CrossAttention(Tape& tape, const Var& q, const std::function<Var()>& kv, int
 
 // The norms and the rotation of each head of q and k before attention.
 struct Rotary {
-  TensorPtr table;                    // RopeTable: [positions, 2, head_dim / 2].
-  const Parameter* q_norm = nullptr;  // Both or none: RMSNorm over head_dim.
+  TensorPtr table;  // RopeTable: [positions, 2, head_dim / 2].
+  // Both or none: an RMSNorm of each head, [head_dim], or one over all heads together.
+  const Parameter* q_norm = nullptr;
   const Parameter* k_norm = nullptr;
   float eps = 0;
 };

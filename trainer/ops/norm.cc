@@ -167,13 +167,16 @@ Sizes CheckMatrix(const Arguments& args, const ConstView& x) {
   return {{x.shape[0], 1, x.shape[1]}, Shape{x.shape[0]}};
 }
 
-Sizes CheckHeads(const Arguments& args, const ConstHeads& x) {
+// A weight as wide as all heads makes them one row.
+Sizes CheckHeads(const Arguments& args, const ConstHeads& x, const ConstView& w) {
   args.CheckDType("x", x.tensor.dtype, kFloatDTypes);
   fsdp::CheckHeads(args, "x", x, x.tensor.dtype);
   const Shape& s = x.tensor.shape;
   args.Require(s[3] > 0, "x has no columns");
   args.Require(x.count > 0, "x has no heads");
-  return {{s[0] * s[1], x.count, s[3]}, Shape{s[0], s[1], x.count}};
+  const bool together = w.NumElements() == x.count * s[3];
+  const int64_t rows = together ? 1 : x.count;
+  return {{s[0] * s[1], rows, x.count / rows * s[3]}, Shape{s[0], s[1], rows}};
 }
 
 // The same numbers of heads and of rows.
@@ -306,7 +309,7 @@ void RmsNormForward(Stream& stream, ConstView x, ConstView w, float eps, View y,
 void RmsNormForward(Stream& stream, const ConstHeads& x, ConstView w, float eps, const Heads& y,
                     View r) {
   const Arguments args(kRmsForward);
-  const Sizes sizes = CheckHeads(args, x);
+  const Sizes sizes = CheckHeads(args, x, w);
   CheckLike(args, "y", y, x);
   args.CheckSameOrDisjoint("y", y.tensor, "x", x.tensor);
   args.Require(eps >= 0, "eps is negative");
@@ -343,7 +346,7 @@ void RmsNormBackward(Stream& stream, const ConstHeads& x, ConstView w, ConstView
                      const ConstHeads& dy, const Heads& dx, std::optional<View> dw,
                      View workspace) {
   const Arguments args(kRmsBackward);
-  const Sizes sizes = CheckHeads(args, x);
+  const Sizes sizes = CheckHeads(args, x, w);
   CheckLike(args, "dy", dy, x);
   CheckLike(args, "dx", dx, x);
   args.CheckSameOrDisjoint("dx", dx.tensor, "dy", dy.tensor);

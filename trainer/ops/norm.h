@@ -5,10 +5,11 @@
 //   xhat[i,j] = (x[i,j] - mean[i]) r[i]      y[i,j] = w[j] xhat[i,j] + b[j]
 // Rows are those of a matrix [rows, cols], with mean and r [rows]. For RMSNorms of q and k they are
 // heads of a tensor [batch, seq, all heads, head_dim] (heads.h), with cols = head_dim and r [batch,
-// seq, heads of x]. x, y, dx, dy: fp32, bf16 or fp16, all of one dtype; w, b: [cols], of that dtype
-// or fp32; dw, db: [cols], each of any of the three; mean, r: fp32. Computed in fp32, each result
-// rounded once. Any number of rows. Backward needs x, w, mean and r. No result depends on the
-// number of threads.
+// seq, heads of x]; or, where w has as many elements as x's heads together, these are one row, and
+// r is [batch, seq, 1]. x, y, dx, dy: fp32, bf16 or fp16, all of one dtype; w, b: [cols], of that
+// dtype or fp32; dw, db: [cols], each of any of the three; mean, r: fp32. Computed in fp32, each
+// result rounded once. Any number of rows. Backward needs x, w, mean and r. No result depends on
+// the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_NORM_H_
 #define FSDP_TRAIN_TRAINER_OPS_NORM_H_
 

@@ -341,19 +341,20 @@ TEST_P(LayerNormTest, KeepsDigitsUnderALargeMean) {
   EXPECT_TRUE(AllNear(Get(y), OracleOf(c, in).y, Tolerance(dtype(), 0, std::max(1.0, large))));
 }
 
-// Heads 1 and 2 of five: each is a row, and the others keep what they hold.
+// Heads 1 and 2 of five: each is a row, or both together are one; the others keep what they hold.
 TEST_P(RmsNormTest, HeadsAreRows) {
   const int64_t batch = 2, seq = 3, all = 5, first = 1, count = 2;
-  for (const int64_t cols : {6, 16}) {
-    const Case c{batch * seq * count, cols, 1e-5f};
+  for (const auto& [head, together] : {std::pair(6, false), {16, false}, {6, true}, {16, true}}) {
+    const int64_t cols = together ? count * head : head, in_token = together ? 1 : count;
+    const Case c{batch * seq * in_token, cols, 1e-5f};
     const Inputs in(c, dtype());
     const Oracle want = OracleOf(c, in);
     const Gradients gradients = Differences(Kind::kRmsNorm, c, in);
-    const Shape shape{batch, seq, all, cols};
+    const Shape shape{batch, seq, all, head};
     const auto spread = [&](const Values& rows, double other) {
       Values out(shape.NumElements(), other);
       for (int64_t i = 0; i < c.rows; ++i) {
-        const int64_t at = (i / count * all + first + i % count) * cols;
+        const int64_t at = (i / in_token * all + first) * head + i % in_token * cols;
         std::copy_n(rows.begin() + i * cols, cols, out.begin() + at);
       }
       return out;
@@ -361,7 +362,7 @@ TEST_P(RmsNormTest, HeadsAreRows) {
     const View x = Input(shape, spread(in.x, 0.5)), w = Input({cols}, in.w);
     const View dy = Input(shape, spread(in.dy, 0.25));
     const View y = Accumulated(shape, 7), dx = Accumulated(shape, 8), dw = Accumulated({cols});
-    const View r = Output({batch, seq, count}, kF32);
+    const View r = Output({batch, seq, in_token}, kF32);
     const View workspace = WorkspaceOf(c.rows, cols, dtype());
     const auto heads = [&](const View& view) { return Heads(view, first, count); };
     Run([&](Stream& stream) {
