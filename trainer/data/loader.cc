@@ -157,6 +157,9 @@ void Samples::CheckViews(const Batch& batch, int64_t rows) const {
   CheckView("targets", out.targets, DType::kInt32, want);
   CheckView("weights", out.weights, DType::kFloat32, want);
   CheckView("positions", out.positions, DType::kInt32, want);
+  if (out.lengths.data != nullptr) {
+    CheckView("lengths", out.lengths, DType::kInt32, Shape{rows});
+  }
 }
 
 void Samples::Derive(const Batch& out) const { OrderTokens(TokenBatch(out)); }
@@ -170,8 +173,11 @@ void Samples::Fill(int64_t sample, int64_t row, const Batch& batch) const {
                           {out.weights.As<float>() + begin, n},
                           {out.positions.As<int32_t>() + begin, n}};
   if (sample != kNoSample) {
-    return windows() ? FillWindow(sample, views) : FillSample(sample, views);
+    if (windows()) FillWindow(sample, views);
+    SetLength(out, row, windows() ? options_.seq_len : FillSample(sample, views));
+    return;
   }
+  SetLength(out, row, 0);
   std::iota(views.positions.begin(), views.positions.end(), 0);
   std::fill(views.weights.begin(), views.weights.end(), 0.0f);
   std::fill(views.tokens.begin(), views.tokens.end(), 0);
@@ -196,7 +202,7 @@ void Samples::FillWindow(int64_t sample, const RowViews& row) const {
   CheckRow({tokens, targets, weights, positions}, {options_.vocab_size}, std::cref(place));
 }
 
-void Samples::FillSample(int64_t sample, const RowViews& row) const {
+int64_t Samples::FillSample(int64_t sample, const RowViews& row) const {
   const auto [which, number] = mixture_(sample);
   const SampleSource& source = *sources_[static_cast<size_t>(which)].whole;
   const auto samples = packed_[static_cast<size_t>(which)].SamplesOf(number);
@@ -224,6 +230,7 @@ void Samples::FillSample(int64_t sample, const RowViews& row) const {
   };
   CheckRow({row.tokens, row.targets, row.weights, row.positions}, {options_.vocab_size},
            std::cref(place));
+  return static_cast<int64_t>(at);
 }
 
 int64_t Samples::OfSamples(int64_t begin, int64_t end, bool targets) const {

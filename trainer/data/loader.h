@@ -118,7 +118,7 @@ class Samples final : public RowSource {
   int64_t OfSamples(int64_t begin, int64_t end, bool targets) const;  // Else all tokens.
   struct RowViews;
   void FillWindow(int64_t sample, const RowViews& row) const;
-  void FillSample(int64_t sample, const RowViews& row) const;
+  int64_t FillSample(int64_t sample, const RowViews& row) const;  // Returns its tokens.
 
   LoaderOptions options_;
   WeightedSources sources_;

@@ -209,6 +209,7 @@ void Generator::Load(const Fed& fed, const Batch& whole) const {
   const auto copy = [&](const TokenBatch& to) {
     std::copy(fed.tokens.begin(), fed.tokens.end(), to.tokens.As<int32_t>());
     std::copy(fed.positions.begin(), fed.positions.end(), to.positions.As<int32_t>());
+    for (int64_t row = 0; row < fed.rows; ++row) SetLength(to, row, n);
   };
   if (!encodes_) return copy(TokenBatch(whole));
   copy(PairBatch(whole).decoder);
@@ -227,8 +228,9 @@ Batch Generator::PartOf(const Fed& fed, const Batch& whole) const {
   if (encodes_) return DecoderPart(whole, fed.rows, n);
   Batch used;
   for (const View& all : whole.inputs) {
-    used.inputs.push_back(
-        all.Reshape(Shape{all.NumElements()}).Slice(0, fed.rows * n).Reshape(Shape{fed.rows, n}));
+    const bool by_row = all.shape.rank() == 1;
+    const View part = all.Reshape(Shape{all.NumElements()}).Slice(0, fed.rows * (by_row ? 1 : n));
+    used.inputs.push_back(by_row ? part : part.Reshape(Shape{fed.rows, n}));
   }
   used.sample_keys = whole.sample_keys;
   return used;

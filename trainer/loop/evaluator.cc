@@ -30,6 +30,9 @@ void FillPrompt(std::span<const int32_t> tokens, int64_t vocab, const Batch& who
     batch.weights.As<float>()[i] = 0;
     batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i % seq);
   }
+  for (int64_t row = 0; row < batch.tokens.shape[0]; ++row) {
+    SetLength(batch, row, row == 0 ? std::ssize(tokens) : 0);
+  }
   std::fill_n(batch.sample_keys.As<int32_t>(), batch.sample_keys.NumElements(), 0);
   const auto n = static_cast<size_t>(seq);
   CheckRow(

@@ -19,6 +19,7 @@ struct HostBatch {
         positions(rows * cols, -7),
         order(rows * cols, -7),
         keys(rows * 2, -7),
+        lengths(rows, -7),
         weights(rows * cols, NAN),
         shape{rows, cols} {}
 
@@ -27,14 +28,15 @@ struct HostBatch {
       return View(reinterpret_cast<std::byte*>(values.data()), dtype, of);
     };
     Batch batch;
-    batch.inputs = {view(tokens, DType::kInt32, shape), view(targets, DType::kInt32, shape),
-                    view(weights, DType::kFloat32, shape), view(positions, DType::kInt32, shape),
-                    view(order, DType::kInt32, shape)};
+    batch.inputs = {
+        view(tokens, DType::kInt32, shape),    view(targets, DType::kInt32, shape),
+        view(weights, DType::kFloat32, shape), view(positions, DType::kInt32, shape),
+        view(order, DType::kInt32, shape),     view(lengths, DType::kInt32, {shape[0]})};
     batch.sample_keys = view(keys, DType::kInt32, Shape{shape[0], 2});
     return batch;
   }
 
-  std::vector<int32_t> tokens, targets, positions, order, keys;
+  std::vector<int32_t> tokens, targets, positions, order, keys, lengths;
   std::vector<float> weights;
   Shape shape;
 };

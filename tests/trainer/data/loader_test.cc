@@ -55,6 +55,7 @@ std::map<int64_t, Row> Gather(const Loader& loader, const LoaderOptions& options
       loader.MicroBatch(step, m, rank, batch.Views());
       for (int64_t row = 0; row < options.micro_batch_size; ++row) {
         const int64_t sample = loader.SampleOf(step, m, rank, row);
+        EXPECT_EQ(batch.lengths[row], sample == kNoSample ? 0 : kSeqLen);
         Row got;
         for (int64_t i = row * kSeqLen; i < (row + 1) * kSeqLen; ++i) {
           EXPECT_EQ(batch.positions[i], i - row * kSeqLen);

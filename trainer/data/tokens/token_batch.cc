@@ -8,25 +8,29 @@
 
 namespace fsdp {
 
-BatchSpec TokenInputs(int64_t length, int64_t vocab_size) {
+BatchSpec TokenInputs(int64_t length, int64_t vocab_size, bool lengths) {
   using Role = BatchInput::Role;
   const Shape row{length};
-  return {.inputs = {{"tokens", DType::kInt32, row, Role::kInput, vocab_size},
-                     {"targets", DType::kInt32, row, Role::kTarget, vocab_size},
-                     {"weights", DType::kFloat32, row, Role::kWeight},
-                     {"positions", DType::kInt32, row, Role::kInput, length},
-                     {"order", DType::kInt32, row, Role::kDerived}},
-          .targets = length,
-          .tokens = length};
+  BatchSpec spec{.inputs = {{"tokens", DType::kInt32, row, Role::kInput, vocab_size},
+                            {"targets", DType::kInt32, row, Role::kTarget, vocab_size},
+                            {"weights", DType::kFloat32, row, Role::kWeight},
+                            {"positions", DType::kInt32, row, Role::kInput, length},
+                            {"order", DType::kInt32, row, Role::kDerived}},
+                 .targets = length,
+                 .tokens = length};
+  if (lengths) spec.inputs.push_back({"lengths", DType::kInt32, Shape{}, Role::kInput, length + 1});
+  return spec;
 }
 
 TokenBatch::TokenBatch(const Batch& batch) {
-  if (batch.inputs.size() != 5) throw std::invalid_argument("[TokenBatch] no batch of tokens");
+  if (batch.inputs.size() != 5 && batch.inputs.size() != 6)
+    throw std::invalid_argument("[TokenBatch] no batch of tokens");
   tokens = batch.inputs[0];
   targets = batch.inputs[1];
   weights = batch.inputs[2];
   positions = batch.inputs[3];
   order = batch.inputs[4].Reshape(Shape{tokens.NumElements()});
+  if (batch.inputs.size() == 6) lengths = batch.inputs[5];
   sample_keys = batch.sample_keys;
 }
 

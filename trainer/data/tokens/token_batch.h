@@ -11,10 +11,10 @@
 namespace fsdp {
 
 // The inputs below for sequences of `length` tokens, each below `vocab_size`: every token has a
-// target.
-BatchSpec TokenInputs(int64_t length, int64_t vocab_size);
+// target. `lengths`: with the numbers of tokens.
+BatchSpec TokenInputs(int64_t length, int64_t vocab_size, bool lengths = false);
 
-// All [rows, length], except the keys and `order`.
+// All [rows, length], except the keys, `order` and `lengths`.
 struct TokenBatch {
   TokenBatch() = default;
   // A batch of TokenInputs(). Throws std::invalid_argument for another.
@@ -30,8 +30,15 @@ struct TokenBatch {
   // order. A table's gradient can so be added up token by token, without atomics, on any number of
   // threads.
   View order = {};
+  View lengths = {};  // int32 [rows]: the row's tokens; padding follows them. No data: not asked.
   View sample_keys = {};  // Batch's.
 };
+
+// Writes the number of the row's tokens, where that is asked.
+inline void SetLength(const TokenBatch& batch, int64_t row, int64_t tokens) {
+  if (batch.lengths.data == nullptr) return;
+  batch.lengths.As<int32_t>()[row] = static_cast<int32_t>(tokens);
+}
 
 // Fills `order` where the tokens are there, in the host's memory.
 void OrderTokens(const TokenBatch& batch);

@@ -87,7 +87,12 @@ std::map<int64_t, Row> Gather(const Loader& loader, const LoaderOptions& options
                       part(batch.weights)};
         if (sample == kNoSample) {
           EXPECT_EQ(got.Targets(), 0);
+          EXPECT_EQ(batch.lengths[row], 0);
         } else {
+          // Padding is tokens and positions of 0; a document of one token has another token.
+          size_t end = kSeqLen;
+          while (end > 0 && got.positions[end - 1] == 0 && got.tokens[end - 1] == 0) --end;
+          EXPECT_EQ(batch.lengths[row], end);
           EXPECT_TRUE(rows.emplace(sample, got).second) << "dealt twice: " << sample;
         }
       }
