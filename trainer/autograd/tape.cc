@@ -52,6 +52,7 @@ Tape::Tape(const Tape& outer, bool record, bool again)
   attention_ = outer.attention_;
   documents_ = outer.documents_;
   convolution_ = outer.convolution_;
+  balance_ = outer.balance_;
   tables_ = outer.tables_;
   adapter_keys_ = outer.adapter_keys_;
   loss_scale_ = outer.loss_scale_;

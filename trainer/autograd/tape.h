@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "trainer/autograd/activation_options.h"
+#include "trainer/autograd/balance_options.h"
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/segment.h"
 #include "trainer/autograd/table_vectors.h"
@@ -68,6 +69,10 @@ class Tape {
   ConvolutionBackend convolution() const {
     return convolution_ == nullptr ? ConvolutionBackend() : *convolution_;
   }
+
+  // How mixtures of experts keep their loads even. Null: not at all. The tape keeps the address.
+  void BalanceWith(const BalanceOptions* options) { balance_ = options; }
+  BalanceOptions balance() const { return balance_ == nullptr ? BalanceOptions() : *balance_; }
 
   // Batch::sample_keys, for the dropout of adapters (nn/lora.h), whose layers see no batch.
   void DropAdaptersBy(const View& sample_keys) { adapter_keys_ = sample_keys; }
@@ -166,6 +171,7 @@ class Tape {
   AttentionBackend attention_ = AttentionBackend::kOwn;
   bool documents_ = true;
   const ConvolutionBackend* convolution_ = nullptr;
+  const BalanceOptions* balance_ = nullptr;
   TableVectors* tables_ = nullptr;
   View adapter_keys_ = {};
   std::optional<ConstView> loss_scale_;

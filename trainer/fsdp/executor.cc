@@ -262,6 +262,7 @@ void Executor::Run(const Step& step) {
     tape_ = &tape;
     tape.AttendWith(options_.attention, options_.documents);
     tape.ConvolveWith(&options_.convolution);
+    tape.BalanceWith(&options_.balance);
     if (tables_) tables_->Bind(m);
     tape.LookUpIn(tables_.get());
     if (scales_loss()) tape.ScaleGradients(memory_.scaler.Slice(0, 1));
@@ -290,9 +291,17 @@ StepScalars Executor::Result(int64_t index) {
   if (device_.type() == DeviceType::kSim) return scalars;
   const View& report = memory_.reports[index % 2];
   if (device_.checker()) device_.checker()->OnHostAccess("result", {report}, {});
-  std::memcpy(static_cast<void*>(&scalars), report.As<float>(), sizeof(scalars));
+  std::memcpy(static_cast<void*>(&scalars), report.As<float>() + memory_.buffers.tallies(),
+              sizeof(scalars));
   scalars.loss *= scalars.mean_scale;
   return scalars;
+}
+
+std::span<const float> Executor::Tallies(int64_t index) {
+  Result(index);
+  if (device_.type() == DeviceType::kSim) return {};
+  const auto n = static_cast<size_t>(memory_.buffers.tallies());
+  return {memory_.reports[index % 2].As<float>(), n};
 }
 
 StepAccount Executor::Account(int64_t index) {

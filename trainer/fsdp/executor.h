@@ -90,13 +90,13 @@ class Executor final : public SegmentHooks {
   // Enqueues the state that the loss scaler, if in use, goes on from.
   void ResumeLossScaler(const LossScalerState& state);
   using Step = ExecutorStep;
-  // Enqueues a whole step. First blocks until the step before the last one is done, and for nothing
-  // else; Result() then has that step's scalars.
+  // Enqueues a whole step. First blocks until the step before the last is done, then in Result().
   void Run(const Step& step);
   int64_t steps() const { return steps_; }  // Enqueued so far.
   // Scalars of step `index`, from 0, one of the last two. Blocks until done; throws its error.
   StepScalars Result(int64_t index);
-  StepAccount Account(int64_t index);  // The account of such a step.
+  std::span<const float> Tallies(int64_t index);  // Its ModelBuffers::tallies(); empty on the sim.
+  StepAccount Account(int64_t index);             // The account of such a step.
   TrafficBytes Given(int64_t index) const { return traffic_[index % 2].Read(); }  // Its, so far.
   void Synchronize();  // Blocks until everything enqueued is done.
   // The operations that the streams are in, or failed in: "step 12, backward of unit 5

@@ -67,7 +67,8 @@ void Executor::Execute(const Action& action) {
     case ActionKind::kDrop:
       return tape_->DropFromDevice(action.segment);
     case ActionKind::kEnd:
-      return Copy(stream(action.stream), memory_.scalars, memory_.reports[steps_ % 2]);
+      return Copy(stream(action.stream), buffers().WithTallies(memory_.scalars),
+                  memory_.reports[steps_ % 2]);
     case ActionKind::kSumBatch:
       FSDP_CHECK(false) << "is done in the run before it: SumOverRanks()";
       return;
@@ -286,8 +287,7 @@ void Executor::ReduceScalars(const Action& action) {
   }
   const View scalars = memory_.scalars.Slice(0, scales_loss() ? kFound + 1 : kFound);
   communicators_.Over(action.group())
-      ->AllReduce(stream,
-                  step_->mode == Mode::kTrain ? buffers().WithStatistics(scalars) : scalars);
+      ->AllReduce(stream, step_->mode == Mode::kTrain ? buffers().WithSummed(scalars) : scalars);
 }
 
 void Executor::Clip(Stream& stream) {
@@ -303,7 +303,7 @@ void Executor::Clip(Stream& stream) {
     UpdateLossScaler(stream, options_.mixed_precision.scaler, scalar(kFound), memory_.scaler);
     Copy(stream, memory_.scaler, memory_.scalars.Slice(kScaler, kLossScalerFloats));
   }
-  buffers().Take(stream, scalar(kCoefficient), mesh().world_size());
+  buffers().Take(stream, scalar(kCoefficient), mesh().world_size(), options_.balance.bias_rate);
   if (step_->begin_update) step_->begin_update(stream, memory_.inputs, scalar(kCoefficient));
   const View& on_host = memory_.host_coefficient;
   if (on_host.data != nullptr) {

@@ -113,7 +113,7 @@ void ExecutorMemory::TakeStep(PhasedAllocator& allocator, const Model& model,
   }
   upload = persistent(std::min(largest_shard, kUploadElements), pinned);
   scalars = buffers.Place(allocator, kNumScalars);
-  for (View& report : reports) report = persistent(kNumScalars, pinned);
+  for (View& report : reports) report = persistent(buffers.tallies() + kNumScalars, pinned);
   inputs = NewBytes(allocator, sizeof(StepInputs), MemoryKind::kActivations);
   for (View& input : staged_inputs) input = NewBytes(allocator, sizeof(StepInputs), pinned);
   if (options.mixed_precision.ScalesLoss()) {

@@ -96,7 +96,8 @@ struct ExecutorMemory {
   StagedBatch batches[2];
   View upload;  // Host memory: initial values on their way.
   ModelBuffers buffers;
-  View scalars, reports[2];       // StepScalars: the step's, and the host's copies.
+  View scalars, reports[2];       // StepScalars: the step's, and the host's copies, which have the
+                                  // buffers' tallies before them.
   View inputs, staged_inputs[2];  // StepInputs: the step's, and where the host writes them.
   View host_coefficient;          // Pinned, for updates on the host: coefficient and divided
                                   // coefficient, or the first alone.

@@ -1,6 +1,7 @@
 #include "trainer/fsdp/model_buffers.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -30,52 +31,78 @@ std::vector<ModelBuffer*> NamedBuffers(const Model& model) {
   return buffers;
 }
 
-// With what a BumpAllocator leaves between them.
-int64_t Elements(const std::vector<ModelBuffer*>& buffers, DType dtype) {
+using Kind = ModelBuffer::Kind;
+constexpr Kind kKindsInOrder[] = {Kind::kStatistic, Kind::kCount, Kind::kTally, Kind::kBias};
+
+DType DTypeOf(Kind kind) { return kind == Kind::kCount ? DType::kInt64 : DType::kFloat32; }
+
+// Elements of a buffer, with what a BumpAllocator leaves behind them.
+int64_t Room(const ModelBuffer& buffer) {
+  return RoundUp(buffer.shape().NumElements(), 64 / SizeOf(buffer.dtype()));
+}
+
+int64_t Elements(const std::vector<ModelBuffer*>& buffers, Kind kind) {
   int64_t elements = 0;
-  const int64_t line = 64 / SizeOf(dtype);
   for (const ModelBuffer* buffer : buffers) {
-    const int64_t n = buffer->shape().NumElements();
-    if (buffer->dtype() == dtype) elements += RoundUp(n, line);
+    if (buffer->kind() == kind) elements += Room(*buffer);
   }
   return elements;
 }
+
+View& In(std::array<View, 4>& of, Kind kind) { return of[static_cast<size_t>(kind)]; }
+const View& In(const std::array<View, 4>& of, Kind kind) { return of[static_cast<size_t>(kind)]; }
 
 }  // namespace
 
 ModelBuffers::ModelBuffers(const Model& model) : buffers_(NamedBuffers(model)) {}
 
-int64_t ModelBuffers::statistics() const { return Elements(buffers_, DType::kFloat32); }
+int64_t ModelBuffers::statistics() const { return Elements(buffers_, Kind::kStatistic); }
+int64_t ModelBuffers::tallies() const { return Elements(buffers_, Kind::kTally); }
+
+std::vector<int64_t> ModelBuffers::TallyBegins() const {
+  std::vector<int64_t> begins;
+  int64_t at = 0;
+  for (const ModelBuffer* buffer : buffers_) {
+    if (buffer->kind() != Kind::kTally) continue;
+    begins.push_back(at);
+    at += Room(*buffer);
+  }
+  return begins;
+}
 
 View ModelBuffers::Place(PhasedAllocator& allocator, int64_t scalars) {
-  const int64_t statistics = this->statistics();
-  const int64_t counts = Elements(buffers_, DType::kInt64);
   const auto take = [&](int64_t elements, MemoryKind kind, DType dtype) {
     View view(nullptr, dtype, Shape{elements});
     if (elements > 0) view.data = allocator.Allocate(view.bytes(), kind);
     return view;
   };
-  const View summed = take(statistics + scalars, MemoryKind::kActivations, DType::kFloat32);
-  values_.statistics = take(statistics, MemoryKind::kParameters, DType::kFloat32);
-  values_.counts = take(counts, MemoryKind::kParameters, DType::kInt64);
-  written_.statistics = summed.Slice(0, statistics);
-  written_.counts = take(counts, MemoryKind::kActivations, DType::kInt64);
+  const View summed = take(this->summed() + scalars, MemoryKind::kActivations, DType::kFloat32);
+  for (const Kind kind : kKindsInOrder) {
+    In(values_.of, kind) = take(Elements(buffers_, kind), MemoryKind::kParameters, DTypeOf(kind));
+  }
+  In(written_.of, Kind::kStatistic) = summed.Slice(0, statistics());
+  In(written_.of, Kind::kTally) = summed.Slice(statistics(), tallies());
+  In(written_.of, Kind::kCount) =
+      take(Elements(buffers_, Kind::kCount), MemoryKind::kActivations, DType::kInt64);
+  In(written_.of, Kind::kBias) = In(values_.of, Kind::kBias);
   Carve(values_);
   Carve(written_);
-  return summed.Slice(statistics, scalars);
+  return summed.Slice(this->summed(), scalars);
 }
 
 void ModelBuffers::Carve(Values& values) const {
-  BumpAllocator statistics(values.statistics), counts(values.counts);
+  std::vector<BumpAllocator> bumps(values.of.begin(), values.of.end());
   for (const ModelBuffer* buffer : buffers_) {
-    BumpAllocator& bump = buffer->dtype() == DType::kFloat32 ? statistics : counts;
+    BumpAllocator& bump = bumps[static_cast<size_t>(buffer->kind())];
     const View part = bump.Take(buffer->shape().NumElements(), buffer->dtype());
     values.parts.push_back(part.Reshape(buffer->shape()));
   }
 }
 
 void ModelBuffers::Initialize(Stream& stream, const View& upload, const FillBuffer& fill) const {
-  if (values_.statistics.NumElements() > 0) fsdp::Fill(stream, 0, values_.statistics);
+  for (const Kind kind : {Kind::kStatistic, Kind::kTally, Kind::kBias}) {
+    if (In(values_.of, kind).NumElements() > 0) fsdp::Fill(stream, 0, In(values_.of, kind));
+  }
   for (size_t i = 0; i < buffers_.size(); ++i) {
     const ModelBuffer& buffer = *buffers_[i];
     const int64_t n = buffer.shape().NumElements();
@@ -104,29 +131,45 @@ void ModelBuffers::Initialize(Stream& stream, const View& upload, const FillBuff
 
 void ModelBuffers::Bind(Mode mode) const {
   const Values& bound = mode == Mode::kTrain ? written_ : values_;
-  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i]->Bind(bound.parts[i]);
+  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i]->Bind(bound.parts[i], values_.parts[i]);
 }
 
 void ModelBuffers::Begin(Stream& stream) const {
-  for (View Values::*of : {&Values::statistics, &Values::counts}) {
-    if ((values_.*of).NumElements() > 0) Copy(stream, values_.*of, written_.*of);
+  for (const Kind kind : {Kind::kStatistic, Kind::kCount}) {
+    const View& values = In(values_.of, kind);
+    if (values.NumElements() > 0) Copy(stream, values, In(written_.of, kind));
   }
+  if (tallies() > 0) fsdp::Fill(stream, 0, In(written_.of, Kind::kTally));
 }
 
-View ModelBuffers::WithStatistics(const View& scalars) const {
-  const View& before = written_.statistics;
-  if (before.NumElements() == 0) return scalars;
-  return {before.data, DType::kFloat32, Shape{before.NumElements() + scalars.NumElements()}};
+View ModelBuffers::WithSummed(const View& scalars) const {
+  if (summed() == 0) return scalars;
+  const View& first = In(written_.of, statistics() > 0 ? Kind::kStatistic : Kind::kTally);
+  return {first.data, DType::kFloat32, Shape{summed() + scalars.NumElements()}};
 }
 
-void ModelBuffers::Take(Stream& stream, const ConstView& coefficient, int ranks) {
+View ModelBuffers::WithTallies(const View& scalars) const {
+  if (tallies() == 0) return scalars;
+  const View& first = In(written_.of, Kind::kTally);
+  return {first.data, DType::kFloat32, Shape{tallies() + scalars.NumElements()}};
+}
+
+void ModelBuffers::Take(Stream& stream, const ConstView& coefficient, int ranks, double bias_rate) {
   WaitForCopies(stream);
-  if (values_.statistics.NumElements() > 0) {
-    TakeUnlessNaN(stream, coefficient, static_cast<float>(ranks), written_.statistics,
-                  values_.statistics);
+  for (const Kind kind : {Kind::kStatistic, Kind::kCount, Kind::kTally}) {
+    const View& values = In(values_.of, kind);
+    if (values.NumElements() == 0) continue;
+    TakeUnlessNaN(stream, coefficient, kind == Kind::kStatistic ? static_cast<float>(ranks) : 1,
+                  In(written_.of, kind), values);
   }
-  if (values_.counts.NumElements() > 0) {
-    TakeUnlessNaN(stream, coefficient, 1, written_.counts, values_.counts);
+  if (bias_rate == 0) return;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const ModelBuffer& bias = *buffers_[i];
+    if (bias.kind() != Kind::kBias || !bias.router()->trainable()) continue;
+    const auto tally = std::find(buffers_.begin(), buffers_.end(), bias.tally());
+    const View& loads = written_.parts[static_cast<size_t>(tally - buffers_.begin())];
+    MoveBias(stream, coefficient, loads.Slice(0, bias.shape().NumElements()),
+             static_cast<float>(bias_rate), values_.parts[i]);
   }
 }
 

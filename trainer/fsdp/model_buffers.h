@@ -1,11 +1,12 @@
 // A model's buffers on one rank (nn/buffer.h): their values between steps, and a copy that forward
-// writes. A training step begins with the copy and takes it over at its end. An evaluation or a
-// save therefore never reads half a step's values, and a step that changes no weights changes no
-// buffer.
+// writes. A training step begins with the copy, or zeros in place of a tally's, and takes it over
+// at its end. An evaluation or a save therefore never reads half a step's values, and a step that
+// changes no weights changes no buffer.
 // Tests: tests/trainer/engine/buffers_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_MODEL_BUFFERS_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -26,11 +27,14 @@ class ModelBuffers {
   explicit ModelBuffers(const Model& model);
 
   // Takes device memory, and returns memory for `scalars` fp32 values, the step's scalars. They lie
-  // right behind the statistics that forward writes, so one sum over ranks takes both.
+  // right behind the statistics and tallies that forward writes, so one sum over ranks takes all.
   View Place(PhasedAllocator& allocator, int64_t scalars);
 
-  // fp32 values that a training step's sum of scalars over ranks has before them.
-  int64_t statistics() const;
+  // fp32 values that a training step's sum of scalars over ranks has before them, statistics first.
+  int64_t summed() const { return statistics() + tallies(); }
+  int64_t tallies() const;
+  // Where each tally begins among tallies(), in the order of buffers().
+  std::vector<int64_t> TallyBegins() const;
 
   // In the order of the model's segments. Each value has its buffer's shape.
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
@@ -44,9 +48,11 @@ class ModelBuffers {
   // `stream`.
   void Bind(Mode mode) const;
   void Begin(Stream& stream) const;
-  View WithStatistics(const View& scalars) const;  // The scalars, with the statistics before them.
+  View WithSummed(const View& scalars) const;   // The scalars, with all of summed() before them.
+  View WithTallies(const View& scalars) const;  // The scalars, with the tallies before them.
   // `coefficient` as in TakeUnlessNaN() (ops/running_statistics.h); statistics are sums of `ranks`.
-  void Take(Stream& stream, const ConstView& coefficient, int ranks);
+  // `bias_rate`: as in MoveBias().
+  void Take(Stream& stream, const ConstView& coefficient, int ranks, double bias_rate);
 
   // For copies of values() on a stream of their own: the next Take() waits for `copied`, and so
   // does a stream in WaitForCopies().
@@ -54,11 +60,13 @@ class ModelBuffers {
   void WaitForCopies(Stream& stream);
 
  private:
-  // Buffers of one dtype side by side, each at a multiple of 64 bytes.
+  static constexpr int kKinds = 4;  // Of ModelBuffer::Kind.
+  // Buffers of one kind side by side, each at a multiple of 64 bytes.
   struct Values {
-    View statistics, counts;  // fp32, int64. Without data: there are none.
+    std::array<View, kKinds> of;  // By kind. Without data: there are none.
     std::vector<View> parts;
   };
+  int64_t statistics() const;
   void Carve(Values& values) const;
 
   const std::vector<ModelBuffer*> buffers_;

@@ -47,7 +47,7 @@ void AddQuantized(const FlatParameter& flat, const FsdpOptions::Quantize& quanti
 // a sum of all running ones, and of its scalars. Batch norms over all ranks sum the parts of ranks
 // (ops/batch_norm.h): a norm has as many channels as its running mean has elements.
 int64_t LargestSumOfStatistics(const Model& model, const ExecutorOptions& options, int world) {
-  const int64_t running = ModelBuffers(model).statistics();
+  const int64_t running = ModelBuffers(model).summed();
   if (world == 1 || running == 0) return 0;
   int64_t largest = running + kFound + 1;
   for (const ModelSegment& segment : model.segments()) {

@@ -74,6 +74,10 @@ BatchNormBackwardKernel<ThreadPool&> BatchNormBackwardCpu;
 [[gnu::weak]] void CountBatchCuda(CudaStreamHandle stream, const View& count);
 [[gnu::weak]] void TakeUnlessNaNCuda(CudaStreamHandle stream, const ConstView& coefficient,
                                      float divisor, const ConstView& from, const View& to);
+[[gnu::weak]] void MeanOfCuda(CudaStreamHandle stream, const ConstView& sums,
+                              const ConstView& weight, const View& mean);
+[[gnu::weak]] void MoveBiasCuda(CudaStreamHandle stream, const ConstView& coefficient,
+                                const ConstView& loads, float rate, const View& bias);
 
 }  // namespace fsdp
 

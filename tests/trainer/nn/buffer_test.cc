@@ -49,12 +49,28 @@ TEST_F(BufferDeathTest, OthersMayNot) {
   Tape train(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
   Tape eval(*stream_, allocator_, journal_, /*record=*/false, Recompute::kNone);
   EXPECT_DEATH((void)buffer.Read(eval), "mean is read outside a step");
-  buffer.Bind(value->view());
+  buffer.Bind(value->view(), {});
   EXPECT_EQ(buffer.Read(eval).data, value->view().data);
   EXPECT_EQ(buffer.Write(train).data, value->view().data);
   EXPECT_DEATH((void)buffer.Read(train), "mean is read in a training step");
   EXPECT_DEATH((void)buffer.Write(eval), "mean is written outside the forward");
-  EXPECT_DEATH(buffer.Bind(Random({4}, "other")->view()), "mean is fp32 of shape \\[3\\]");
+  EXPECT_DEATH(buffer.Bind(Random({4}, "other")->view(), {}), "mean is fp32 of shape \\[3\\]");
+}
+
+// Training reads the tally and the bias of the steps before.
+TEST_F(BufferDeathTest, TalliesAndBiasesAreOfTheStepsBefore) {
+  ModelBuffer tally("tally", Shape{3}, ModelBuffer::Kind::kTally);
+  ModelBuffer bias("bias", Shape{3}, ModelBuffer::Kind::kBias);
+  ModelBuffer mean("mean", Shape{3}, DType::kFloat32, 0);
+  const TensorPtr value = Random({3}, "value"), before = Random({3}, "before");
+  Tape train(*stream_, allocator_, journal_, /*record=*/true, Recompute::kNone);
+  EXPECT_DEATH((void)tally.Before(), "tally is read outside a step");
+  for (ModelBuffer* buffer : {&tally, &bias, &mean}) buffer->Bind(value->view(), before->view());
+  EXPECT_EQ(tally.Before().data, before->view().data);
+  EXPECT_EQ(tally.Write(train).data, value->view().data);
+  EXPECT_EQ(bias.Before().data, before->view().data);
+  EXPECT_DEATH((void)bias.Write(train), "bias is written by forward");
+  EXPECT_DEATH((void)mean.Before(), "mean is a statistic");
 }
 
 TEST_F(BufferTest, IsAStatisticOrACount) {

@@ -55,9 +55,9 @@ class ConvolutionLayers : public testing::OnTape {
     ModelBuffer variance("variance", Shape{kOut}, DType::kFloat32, 1);
     ModelBuffer count("count", Shape{}, DType::kInt64, 0);
     const auto bytes = [](auto* data) { return reinterpret_cast<std::byte*>(data); };
-    mean.Bind(View(bytes(results.mean.data()), DType::kFloat32, Shape{kOut}));
-    variance.Bind(View(bytes(results.variance.data()), DType::kFloat32, Shape{kOut}));
-    count.Bind(View(bytes(&results.count), DType::kInt64, Shape{}));
+    mean.Bind(View(bytes(results.mean.data()), DType::kFloat32, Shape{kOut}), {});
+    variance.Bind(View(bytes(results.variance.data()), DType::kFloat32, Shape{kOut}), {});
+    count.Bind(View(bytes(&results.count), DType::kInt64, Shape{}), {});
     const BatchNormed norm{&w.parameter, &b.parameter, &mean, &variance, &count, 1e-5f, 0.1f};
     Tape tape(*stream_, allocator_, journal_, record, recompute);
     const Var x(at[0], record ? std::make_shared<TensorPtr>() : nullptr);

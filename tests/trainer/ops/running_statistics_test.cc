@@ -43,6 +43,29 @@ TEST_P(TakeUnlessNaNTest, CountsAreTakenWhole) {
   EXPECT_EQ(Get(to), std::vector<double>{9});
 }
 
+TEST_P(TakeUnlessNaNTest, MeansDivideByTheWeight) {
+  const View sums = Input({3}, {3, -1, 0.5}), mean = Output({3});
+  const View four = Input({1}, {4}), zero = Input({1}, {0});
+  Run([&](Stream& s) { MeanOf(s, sums, four, mean); });
+  EXPECT_EQ(Get(mean), (std::vector<double>{0.75, -0.25, 0.125}));
+  Run([&](Stream& s) { MeanOf(s, sums, zero, mean); });
+  EXPECT_EQ(Get(mean), std::vector<double>(3, 0));
+  ExpectRefused([&](Stream& s) { MeanOf(s, sums, sums, mean); }, "[mean_of] weight");
+  ExpectRefused([&](Stream& s) { MeanOf(s, sums, four, sums); }, "overlap");
+}
+
+TEST_P(TakeUnlessNaNTest, BiasesMoveTowardsTheMean) {
+  const View loads = Input({4}, {7, 1, 3, 1}), bias = Input({4}, {0.5, 0, 1, -1});
+  const View nan = Input({1}, {kNaN}), number = Input({1}, {1}), none = Input({4}, {0, 0, 0, 0});
+  Run([&](Stream& s) { MoveBias(s, nan, loads, 0.25f, bias); });
+  Run([&](Stream& s) { MoveBias(s, number, none, 0.25f, bias); });
+  EXPECT_EQ(Get(bias), (std::vector<double>{0.5, 0, 1, -1}));
+  Run([&](Stream& s) { MoveBias(s, number, loads, 0.25f, bias); });
+  EXPECT_EQ(Get(bias), (std::vector<double>{0.25, 0.25, 1, -0.75}));
+  ExpectRefused([&](Stream& s) { MoveBias(s, number, number, 1, bias); }, "[move_bias] loads");
+  ExpectRefused([&](Stream& s) { MoveBias(s, loads, loads, 1, bias); }, "[move_bias] coefficient");
+}
+
 TEST_P(TakeUnlessNaNTest, RefusesWrongArguments) {
   const View one = Input({1}, {1}), to = Output({3}), from = Input({3}, {1, 2, 3});
   const View count = Input({3}, {1, 2, 3}, DType::kInt64), half = Output({3}, kBF16);

@@ -24,6 +24,26 @@ __global__ void TakeUnlessNaNKernel(const float* coefficient, float divisor, con
   }
 }
 
+__global__ void MeanOfKernel(const float* sums, const float* weight, float* mean, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) mean[i] = *weight == 0 ? 0 : sums[i] / *weight;
+}
+
+// One thread: a model has a few hundred experts, and a float64 sum in order is one number on every
+// device.
+__global__ void MoveBiasKernel(const float* coefficient, const float* loads, float rate,
+                               float* bias, int64_t n) {
+  const float number = *coefficient;
+  if (number != number) return;
+  double sum = 0;
+  for (int64_t e = 0; e < n; ++e) sum += loads[e];
+  const double mean = sum / static_cast<double>(n);
+  for (int64_t e = 0; e < n; ++e) {
+    const double lacks = mean - loads[e];
+    if (lacks != 0) bias[e] += lacks > 0 ? rate : -rate;
+  }
+}
+
 template <typename T>
 void Take(CudaStreamHandle stream, const ConstView& coefficient, float divisor,
           const ConstView& from, const View& to) {
@@ -44,6 +64,21 @@ void TakeUnlessNaNCuda(CudaStreamHandle stream, const ConstView& coefficient, fl
                        const ConstView& from, const View& to) {
   if (to.dtype == DType::kInt64) return Take<int64_t>(stream, coefficient, 1, from, to);
   Take<float>(stream, coefficient, divisor, from, to);
+}
+
+void MeanOfCuda(CudaStreamHandle stream, const ConstView& sums, const ConstView& weight,
+                const View& mean) {
+  constexpr int64_t kThreads = 256;
+  const int64_t n = mean.NumElements();
+  Launch<MeanOfKernel>(stream, static_cast<unsigned>(CeilDiv(n, kThreads)),
+                       static_cast<unsigned>(kThreads), 0, sums.As<float>(), weight.As<float>(),
+                       mean.As<float>(), n);
+}
+
+void MoveBiasCuda(CudaStreamHandle stream, const ConstView& coefficient, const ConstView& loads,
+                  float rate, const View& bias) {
+  Launch<MoveBiasKernel>(stream, 1, 1, 0, coefficient.As<float>(), loads.As<float>(), rate,
+                         bias.As<float>(), loads.NumElements());
 }
 
 }  // namespace fsdp
