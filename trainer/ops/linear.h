@@ -40,8 +40,9 @@ void LinearGeluForward(Stream& stream, ConstView x, ConstView w, WeightLayout la
 //   dx  = dy W^T              overwritten
 //   dW += x^T dy              added to, so that micro-batches accumulate
 //   db += sum_i dy[i, :]      added to
-// Each may be left out: dx for a layer that starts the network, dW and db for frozen parameters.
-// x is read only for dW, W only for dx. The results overlap nothing else.
+// dy may be fp32 whatever x is: gradients of logits. Each may be left out: dx for a layer that
+// starts the network, dW and db for frozen parameters. x is read only for dW, W only for dx. The
+// results overlap nothing else.
 void LinearBackward(Stream& stream, ConstView x, ConstView w, WeightLayout layout, ConstView dy,
                     std::optional<View> dx, std::optional<View> dw, std::optional<View> db);
 
