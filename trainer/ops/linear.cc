@@ -209,7 +209,8 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
               std::optional<View> dw, std::optional<View> db) {
   const Arguments arguments(name);
   const char* dx_name = u ? "du" : "dx";
-  const LinearShape shape = CheckActivations(arguments, x, "dy", dy, x.dtype, layout);
+  const DType dy_dtype = !u && dy.dtype == DType::kFloat32 ? dy.dtype : x.dtype;
+  const LinearShape shape = CheckActivations(arguments, x, "dy", dy, dy_dtype, layout);
   arguments.CheckWeight("w", w, x.dtype, WeightShape(shape));
   arguments.Require(dx || dw || db, "nothing to compute: dx, dw and db are all left out");
 
@@ -241,7 +242,8 @@ void Backward(const char* name, Stream& stream, std::optional<ConstView> u, Cons
     dx_cost.bytes_read += static_cast<double>(u->bytes());
   }
   if (dx) {
-    Product product = DxProduct(shape, w.dtype, dx->dtype);
+    const DType dtype = dy.dtype == DType::kFloat32 ? dy.dtype : w.dtype;
+    Product product = DxProduct(shape, dtype, dx->dtype);
     if (u) product.activation = Product::Activation::kGeluBackward;
     operation.costs.emplace_back(product, dx_cost);
   }

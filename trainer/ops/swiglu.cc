@@ -1,11 +1,14 @@
 #include "trainer/ops/swiglu.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/sigmoid_element.h"
 #include "trainer/ops/element_backends.h"
+#include "trainer/ops/expert_backends.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
@@ -100,6 +103,75 @@ void GatedGeluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView&
   BackwardRows<Gelu>(pool, x, dy, dx);
 }
 
+// Rows that belong to an expert.
+int64_t RowsOf(const std::optional<ConstView>& offsets, int64_t rows) {
+  return offsets ? offsets->As<int32_t>()[offsets->NumElements() - 1] : rows;
+}
+
+void WeightedSwigluForwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& weights,
+                              const std::optional<ConstView>& offsets, const View& y) {
+  const int64_t inner = y.shape[1];
+  pool.ParallelFor(RowsOf(offsets, y.shape[0]), 1, [&](int64_t begin, int64_t end) {
+    FloatPiece gate, up, out;
+    for (int64_t i = begin; i < end; ++i) {
+      const float weight = weights.As<float>()[i];
+      ForEachPiece(x.dtype, 0, inner, [&](int64_t j, int64_t n) {
+        const int64_t at = 2 * i * inner + j;
+        const float *g = ReadFloats(x, at, n, gate), *u = ReadFloats(x, at + inner, n, up);
+        float* const to = FloatsToWrite(y, i * inner + j, out);
+#pragma omp simd
+        for (int64_t l = 0; l < n; ++l) to[l] = weight * Silu::Of(g[l], u[l]);
+        WriteFloats(to, n, y, i * inner + j);
+      });
+    }
+  });
+}
+
+// The gradients of a piece's gates and values. Returns sum_j dy[j] silu(gate[j]) up[j], in lanes
+// that no processor's vectors change.
+double WeightedBackward(const float* gate, const float* up, const float* dy, float weight,
+                        int64_t n, float* dgate, float* dup) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  for (int64_t first = 0; first < n; first += kLanes) {
+    const int64_t count = std::min(kLanes, n - first);
+#pragma omp simd
+    for (int64_t l = 0; l < count; ++l) {
+      const int64_t j = first + l;
+      const float g = gate[j], u = up[j], d = dy[j];
+      const Gradients of = Silu::Backward(g, u, weight * d);
+      lanes[l] += d * Silu::Of(g, u);
+      dgate[j] = of.gate;
+      dup[j] = of.up;
+    }
+  }
+  double sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+void WeightedSwigluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& weights,
+                               const std::optional<ConstView>& offsets, const ConstView& dy,
+                               const View& dx, const View& dweights) {
+  const int64_t inner = dy.shape[1];
+  pool.ParallelFor(RowsOf(offsets, dy.shape[0]), 1, [&](int64_t begin, int64_t end) {
+    FloatPiece gate, up, d, dgate, dup;
+    for (int64_t i = begin; i < end; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < inner; j += kFloatPiece) {
+        const int64_t n = std::min(kFloatPiece, inner - j), at = 2 * i * inner + j;
+        float *to_gate = FloatsToWrite(dx, at, dgate), *to_up = FloatsToWrite(dx, at + inner, dup);
+        sum += WeightedBackward(ReadFloats(x, at, n, gate), ReadFloats(x, at + inner, n, up),
+                                ReadFloats(dy, i * inner + j, n, d), weights.As<float>()[i], n,
+                                to_gate, to_up);
+        WriteFloats(to_gate, n, dx, at);
+        WriteFloats(to_up, n, dx, at + inner);
+      }
+      dweights.As<float>()[i] = static_cast<float>(sum);
+    }
+  });
+}
+
 void CheckOperands(const Arguments& args, const ConstView& x, const char* y_name,
                    const ConstView& y) {
   args.CheckDType("x", x.dtype, kFloatDTypes);
@@ -132,6 +204,35 @@ void Backward(const char* op, double flops, Stream& stream, const ConstView& x, 
   stream.Enqueue({op, {x, dy}, {dx}, {cost}, std::move(kernels)});
 }
 
+void CheckWeights(const Arguments& args, const ConstView& weights,
+                  const std::optional<ConstView>& offsets, int64_t rows) {
+  args.Check("weights", weights, DType::kFloat32, {rows});
+  if (!offsets) return;
+  args.CheckRank("offsets", *offsets, DType::kInt32, 1);
+  args.Require(offsets->NumElements() > 0, "offsets is empty");
+}
+
+void CheckDisjointFromWeights(const Arguments& args, const char* name, const View& result,
+                              const ConstView& weights, const std::optional<ConstView>& offsets) {
+  args.CheckDisjoint(name, result, "weights", weights);
+  if (offsets) args.CheckDisjoint(name, result, "offsets", *offsets);
+}
+
+// `flops`: an element of y's or its gradient's, `of`.
+void EnqueueWeighted(const char* op, double flops, Stream& stream,
+                     const std::optional<ConstView>& offsets, std::vector<Range> reads,
+                     std::vector<Range> writes, const ConstView& of, DeviceKernels kernels) {
+  if (offsets) reads.emplace_back(*offsets);
+  Cost cost{.flops = flops * static_cast<double>(of.NumElements())};
+  for (const Range& read : reads) cost.bytes_read += static_cast<double>(read.bytes);
+  for (const Range& write : writes) cost.bytes_written += static_cast<double>(write.bytes);
+  stream.Enqueue({op,
+                  std::move(reads),
+                  std::move(writes),
+                  {{cost, {.launches = of.NumElements() > 0}}},
+                  std::move(kernels)});
+}
+
 }  // namespace
 
 void SwigluForward(Stream& stream, ConstView x, View y) {
@@ -154,6 +255,41 @@ void GatedGeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
   Backward("gated_gelu_backward", 39, stream, x, dy, dx,
            {.cpu = OnCpu(GatedGeluBackwardCpu, x, dy, dx),
             .cuda = OnCuda(GatedGeluBackwardCuda, x, dy, dx)});
+}
+
+void WeightedSwigluForward(Stream& stream, ConstView x, ConstView weights,
+                           std::optional<ConstView> offsets, View y) {
+  constexpr const char* kOp = "weighted_swiglu_forward";
+  const Arguments args(kOp);
+  CheckOperands(args, x, "y", y);
+  CheckWeights(args, weights, offsets, y.shape[0]);
+  args.CheckDisjoint("y", y, "x", x);
+  CheckDisjointFromWeights(args, "y", y, weights, offsets);
+  EnqueueWeighted(kOp, 21, stream, offsets, {x, weights}, {y}, y,
+                  {.cpu = OnCpu(WeightedSwigluForwardCpu, x, weights, offsets, y),
+                   .cuda = OnCuda(WeightedSwigluForwardCuda, x, weights, offsets, y)});
+}
+
+void WeightedSwigluBackward(Stream& stream, ConstView x, ConstView weights,
+                            std::optional<ConstView> offsets, ConstView dy, View dx,
+                            View dweights) {
+  constexpr const char* kOp = "weighted_swiglu_backward";
+  const Arguments args(kOp);
+  CheckOperands(args, x, "dy", dy);
+  CheckWeights(args, weights, offsets, dy.shape[0]);
+  args.Check("dx", dx, x.dtype, x.shape);
+  args.CheckSameOrDisjoint("dx", dx, "x", x);
+  args.CheckDisjoint("dx", dx, "dy", dy);
+  args.Check("dweights", dweights, DType::kFloat32, weights.shape);
+  args.CheckDisjoint("dweights", dweights, "x", x);
+  args.CheckDisjoint("dweights", dweights, "dy", dy);
+  args.CheckDisjoint("dweights", dweights, "dx", dx);
+  CheckDisjointFromWeights(args, "dx", dx, weights, offsets);
+  CheckDisjointFromWeights(args, "dweights", dweights, weights, offsets);
+  EnqueueWeighted(
+      kOp, 29, stream, offsets, {x, weights, dy}, {dx, dweights}, dy,
+      {.cpu = OnCpu(WeightedSwigluBackwardCpu, x, weights, offsets, dy, dx, dweights),
+       .cuda = OnCuda(WeightedSwigluBackwardCuda, x, weights, offsets, dy, dx, dweights)});
 }
 
 }  // namespace fsdp

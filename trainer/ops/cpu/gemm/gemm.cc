@@ -424,21 +424,25 @@ const GemmTileKernels* TileKernels() {
   return use == TileUse::kHardware ? &kGemmTilesAmx : &ForThisCpu(kGemmTilesAvx2, kGemmTilesAvx512);
 }
 
-}  // namespace
-
-void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
-          const GemmOperand& b, const GemmResult& c, const GemmOptions& options) {
-  if (m == 0 || n == 0) return;
+Product ProductOf(int64_t k, const GemmOperand& a, const GemmOperand& b, const GemmResult& c,
+                  const GemmOptions& options) {
   const bool bf16 = a.dtype == DType::kBFloat16 && b.dtype == DType::kBFloat16;
   const GemmForm form = !bf16             ? GemmForm::kFloats
                         : MultiplyPairs() ? GemmForm::kPairs
                                           : GemmForm::kSwappedFloats;
   const GemmTileKernels* const tiles = bf16 && k > 0 ? TileKernels() : nullptr;
-  const Product product{tiles,     form,      form == GemmForm::kPairs ? kGemmBf16 : Kernels(),
-                        Matrix(a), Matrix(b), k,
-                        c,         options};
+  return {tiles, form,   form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k,
+          c,     options};
+}
+
+}  // namespace
+
+void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
+          const GemmOperand& b, const GemmResult& c, const GemmOptions& options) {
+  if (m == 0 || n == 0) return;
+  const Product product = ProductOf(k, a, b, c, options);
   const GemmGrain grain =
-      tiles == nullptr
+      product.tiles == nullptr
           ? GemmGrain{product.kernels.rows, product.kernels.cols, kMinProductsPerThread}
           : GemmGrain{kTilesTogether, kTilesTogether, kMinProductsPerThreadOnTiles};
   const bool pack_a = !product.ReadsA();
@@ -448,6 +452,11 @@ void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& 
     const GemmTile tile = GemmPart(m, n, k, grain, pack_a, pool.size(), t);
     if (tile.rows > 0 && tile.cols > 0) Multiply(product, tile);
   });
+}
+
+void GemmOnOneThread(int64_t m, int64_t n, int64_t k, const GemmOperand& a, const GemmOperand& b,
+                     const GemmResult& c, const GemmOptions& options) {
+  if (m > 0 && n > 0) Multiply(ProductOf(k, a, b, c, options), {0, m, 0, n});
 }
 
 }  // namespace fsdp

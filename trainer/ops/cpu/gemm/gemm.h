@@ -66,6 +66,10 @@ inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 
+// The same, on the calling thread alone: for ops that divide many products among threads.
+void GemmOnOneThread(int64_t m, int64_t n, int64_t k, const GemmOperand& a, const GemmOperand& b,
+                     const GemmResult& c, const GemmOptions& options = {});
+
 // Rows and columns that a kernel computes together, and the products that are worth a thread.
 struct GemmGrain {
   int64_t rows, cols;
