@@ -25,6 +25,7 @@ void Decoder::Build() {
     blocks_.push_back(NewAttention(name + "."));
     AddMlp(i, name + ".");
     segments_.push_back({name, true, {}});
+    segments_.back().buffers = std::exchange(new_buffers_, {});
     for (size_t p = first; p < parameters_.size(); ++p) {
       segments_.back().parameters.push_back(parameters_[p].get());
     }
@@ -69,6 +70,11 @@ Parameter* Decoder::NewBias(const std::string& name, const std::vector<Rows>& sl
   return Add(std::make_unique<Parameter>(name + ".bias", Shape{rows}, std::move(all)));
 }
 
+Parameter* Decoder::NewHeadNorm(const std::string& name, int64_t heads) {
+  if (norm_all_heads_) return NewNorm(name, heads * config_.head_dim);
+  return config_.qk_norm ? NewNorm(name, config_.head_dim) : nullptr;
+}
+
 Decoder::Block Decoder::NewAttention(const std::string& prefix) {
   const LlamaConfig& c = config_;
   const int64_t hidden = c.hidden_size;
@@ -81,8 +87,8 @@ Decoder::Block Decoder::NewAttention(const std::string& prefix) {
   b.attention_norm = NewNorm(prefix + "input_layernorm.weight", hidden);
   b.qkv_w = NewMatrix(attention + "qkv_proj", qkv, hidden);
   b.qkv_b = NewBias(attention + "qkv_proj", qkv, c.attention_bias);
-  b.q_norm = c.qk_norm ? NewNorm(attention + "q_norm.weight", c.head_dim) : nullptr;
-  b.k_norm = c.qk_norm ? NewNorm(attention + "k_norm.weight", c.head_dim) : nullptr;
+  b.q_norm = NewHeadNorm(attention + "q_norm.weight", c.num_attention_heads);
+  b.k_norm = NewHeadNorm(attention + "k_norm.weight", c.num_key_value_heads);
   b.o_w = NewMatrix(attention + "o_proj", o, c.query_size());
   b.o_b = NewBias(attention + "o_proj", o, c.attention_output_bias);
   b.mlp_norm = NewNorm(prefix + "post_attention_layernorm.weight", hidden);
@@ -106,35 +112,38 @@ Var Decoder::RunMlp(Tape& tape, const Mlp& mlp, const Var& normed, const Var& x)
   return LinearResidual(tape, m, *mlp.down_w, kLayout, mlp.down_b, x);
 }
 
-Var Decoder::RunBlock(Tape& tape, const Var& x, const TokenBatch& batch, size_t layer, bool train,
-                      const TensorPtr& rope_table) const {
+Var Decoder::RunBlock(Tape& tape, const Var& x, const Pass& pass, size_t layer) const {
   const Block& b = blocks_[layer];
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   Var a = RmsNorm(tape, x, *b.attention_norm, eps);
   a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
-  a = RotaryAttention(tape, a, batch, {config_.num_attention_heads, config_.num_key_value_heads},
-                      {rope_table, b.q_norm, b.k_norm, eps},
-                      {.rate = train ? config_.attention_dropout : 0, .layer = layer});
+  a = RotaryAttention(tape, a, pass.batch,
+                      {config_.num_attention_heads, config_.num_key_value_heads},
+                      {pass.rope_table, b.q_norm, b.k_norm, eps},
+                      {.rate = pass.train ? config_.attention_dropout : 0, .layer = layer});
   const Var middle = LinearResidual(tape, a, *b.o_w, kLayout, b.o_b, x);
   const Var normed = RmsNorm(tape, middle, *b.mlp_norm, eps);
-  return RunMlp(tape, normed, middle, static_cast<int64_t>(layer));
+  return RunMlp(tape, normed, middle, pass, static_cast<int64_t>(layer));
 }
 
-Var Decoder::Hidden(Tape& tape, const TokenBatch& batch) const {
-  const bool train = tape.recording();  // Also where a block's own tape does not record.
+Var Decoder::Hidden(Tape& tape, const TokenBatch& batch, float scale) const {
   // With a cache, that of the longest sequence it can hold, so that all of it is rotated alike.
   const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
-  TensorPtr table;  // Angles of the micro-batch's positions. Lives as long as a block may need it.
+  // Lives as long as a block may need it. Dropout acts also where a block's own tape does not
+  // record.
+  const auto pass =
+      std::make_shared<Pass>(Pass{.batch = batch, .scale = scale, .train = tape.recording()});
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);
-    table = t.New(Shape{seq, 2, config_.head_dim / 2}, DType::kFloat32);
-    RopeTable(t.stream(), rope.inverse, rope.attention_factor, table->view());
+    pass->rope_table = t.New(Shape{seq, 2, config_.head_dim / 2}, DType::kFloat32);
+    RopeTable(t.stream(), rope.inverse, rope.attention_factor, pass->rope_table->view());
+    pass->own = BeginPass(t, batch, scale);
     return Embed(t, *embedding_, batch);
   });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
-                     [this, i, train, batch, table](Tape& t, const Var& in) {
-                       return RunBlock(t, in, batch, i, train, table);
+                     [this, i, pass = std::shared_ptr<const Pass>(pass)](Tape& t, const Var& in) {
+                       return RunBlock(t, in, *pass, i);
                      });
   }
   return x;
@@ -146,7 +155,7 @@ Var Decoder::FinalNorm(Tape& tape, const Var& x) const {
 
 void Decoder::Loss(Tape& tape, const Batch& batch, float scale, View loss) const {
   const TokenBatch tokens(batch);
-  const Var x = Hidden(tape, tokens);
+  const Var x = Hidden(tape, tokens, scale);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     HeadLoss(t, FinalNorm(t, in), *head_, tokens.targets, tokens.weights, scale, loss);
     return Var{};
@@ -155,7 +164,7 @@ void Decoder::Loss(Tape& tape, const Batch& batch, float scale, View loss) const
 
 void Decoder::Logits(Tape& tape, const Batch& batch, int64_t column, View logits) const {
   const TokenBatch tokens(batch);
-  const Var x = Hidden(tape, tokens);
+  const Var x = Hidden(tape, tokens, 0);
   tape.Segment(HeadSegment(), x, /*recomputable=*/false, [&](Tape& t, const Var& in) {
     HeadLogits(t, FinalNorm(t, in), *head_, tokens, column, logits);
     return Var{};

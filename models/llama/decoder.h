@@ -6,6 +6,7 @@
 #ifndef FSDP_TRAIN_MODELS_LLAMA_DECODER_H_
 #define FSDP_TRAIN_MODELS_LLAMA_DECODER_H_
 
+#include <any>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,14 @@ class Decoder : public Model, public Autoregressive {
   struct Mlp {
     Parameter *gate_up_w, *gate_up_b, *down_w, *down_b;
   };
+  // A forward pass. `scale`: Model::Loss's. `own`: BeginPass()'s.
+  struct Pass {
+    const TokenBatch batch;
+    const float scale = 0;
+    const bool train = false;  // Dropout acts.
+    TensorPtr rope_table = nullptr;
+    std::any own = {};
+  };
   // Rows of a matrix or a vector that are a tensor of their own in files: its name without
   // ".weight" or ".bias".
   struct Rows {
@@ -44,13 +53,18 @@ class Decoder : public Model, public Autoregressive {
 
   // The shape is one that the family's Validate() finds nothing wrong with. The subclass's
   // constructor calls Build(), which makes all parameters and segments.
-  explicit Decoder(const LlamaConfig& config) : config_(config) {}
+  // `norm_all_heads`: one norm over all heads of q, and one over all of k.
+  explicit Decoder(const LlamaConfig& config, bool norm_all_heads = false)
+      : config_(config), norm_all_heads_(norm_all_heads) {}
   void Build();
 
   // Makes the parameters behind the second norm of block `layer`, whose names begin with `prefix`.
   virtual void AddMlp(int64_t layer, const std::string& prefix) = 0;
   // Returns x + what these parameters make of `normed`, the second norm of x.
-  virtual Var RunMlp(Tape& tape, const Var& normed, const Var& x, int64_t layer) const = 0;
+  virtual Var RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
+                     int64_t layer) const = 0;
+  // What all blocks of a micro-batch share; called in the first segment, on its tape.
+  virtual std::any BeginPass(Tape&, const TokenBatch&, float) const { return {}; }
 
   Mlp NewMlp(const std::string& prefix, int64_t inner);
   static Var RunMlp(Tape& tape, const Mlp& mlp, const Var& normed, const Var& x);
@@ -64,6 +78,8 @@ class Decoder : public Model, public Autoregressive {
   static constexpr WeightLayout kLayout = WeightLayout::kOutIn;
   const LlamaConfig config_;
 
+  void AddBuffer(ModelBuffer* buffer) { new_buffers_.push_back(buffer); }  // In AddMlp().
+
  private:
   struct Block {
     Parameter *attention_norm, *qkv_w, *qkv_b, *q_norm, *k_norm, *o_w, *o_b;
@@ -72,18 +88,19 @@ class Decoder : public Model, public Autoregressive {
 
   Parameter* Add(std::unique_ptr<Parameter> parameter);
   Block NewAttention(const std::string& prefix);
+  Parameter* NewHeadNorm(const std::string& name, int64_t heads);
 
-  Var Hidden(Tape& tape, const TokenBatch& batch) const;  // Before the final norm.
-  // `train`: dropout acts.
-  Var RunBlock(Tape& tape, const Var& x, const TokenBatch& batch, size_t layer, bool train,
-               const TensorPtr& rope_table) const;
+  Var Hidden(Tape& tape, const TokenBatch& batch, float scale) const;  // Before the final norm.
+  Var RunBlock(Tape& tape, const Var& x, const Pass& pass, size_t layer) const;
   Var FinalNorm(Tape& tape, const Var& x) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
 
   std::vector<std::unique_ptr<Parameter>> parameters_;
   Parameter *embedding_ = nullptr, *norm_ = nullptr;
   Parameter* head_ = nullptr;  // The embedding where they are tied.
+  const bool norm_all_heads_;
   std::vector<Block> blocks_;
+  std::vector<ModelBuffer*> new_buffers_;
   std::vector<ModelSegment> segments_;
 };
 

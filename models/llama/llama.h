@@ -19,7 +19,8 @@ class Llama final : public Decoder {
   void AddMlp(int64_t, const std::string& prefix) override {
     mlps_.push_back(NewMlp(prefix + "mlp.", config_.intermediate_size));
   }
-  Var RunMlp(Tape& tape, const Var& normed, const Var& x, int64_t layer) const override {
+  Var RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass&,
+             int64_t layer) const override {
     return Decoder::RunMlp(tape, mlps_[static_cast<size_t>(layer)], normed, x);
   }
 

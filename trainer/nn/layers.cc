@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/nn/layer_tools.h"
+#include "trainer/nn/matrix_of.h"
 #include "trainer/ops/activations.h"
 #include "trainer/ops/cast.h"
 #include "trainer/ops/dropout.h"
@@ -14,47 +15,11 @@
 #include "trainer/ops/linear.h"
 #include "trainer/ops/lora.h"
 #include "trainer/ops/norm.h"
-#include "trainer/ops/weight_codes.h"
 
 namespace fsdp {
 namespace {
 
 View Flat(const View& view) { return view.Reshape(Shape{view.NumElements()}); }
-
-// A weight with more than two dimensions, such as a convolution's kernel, as [out, all others].
-template <typename AnyView>
-AnyView AsMatrix(const AnyView& weight) {
-  if (weight.shape.rank() <= 2) return weight;
-  const int64_t out = weight.shape[0];
-  return weight.Reshape(Shape{out, weight.NumElements() / out});
-}
-
-// A weight in the form that products take. One that is kept as records is decoded, into memory that
-// lives as long as this object.
-class MatrixOf {
- public:
-  MatrixOf(Tape& tape, const Parameter& weight) {
-    if (weight.code() == WeightCode::kNone) {
-      value_ = AsMatrix(weight.value());
-      return;
-    }
-    decoded_ = tape.New(weight.shape(), tape.activations());
-    const View all = Flat(decoded_->view());
-    const ConstView records = weight.records();
-    for (const ParameterSlice& slice : weight.slices()) {
-      const int64_t n = slice.shape.NumElements();
-      DecodeWeight(tape.stream(),
-                   records.Slice(weight.CodedBegin(slice), CodedBytes(weight.code(), n)),
-                   weight.code(), all.Slice(slice.begin, n));
-    }
-    value_ = decoded_->view();
-  }
-  operator ConstView() const { return value_; }  // NOLINT(google-explicit-constructor)
-
- private:
-  TensorPtr decoded_;
-  ConstView value_;
-};
 
 // x as the rows that a weight takes in, or puts out. One such row may be several rows of the
 // tensor.
