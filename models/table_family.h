@@ -30,6 +30,12 @@ struct FieldRow {
   bool judged_by_code = false;  // By FamilyTable::validate, not by its range.
 };
 
+// The row of a struct as one of a struct that derives from it.
+template <typename Derived, typename Config>
+FieldRow<Derived> Lifted(const FieldRow<Config>& row) {
+  return {row.field, row.get, row.set, row.hf_key, row.judged_by_code};
+}
+
 template <typename Config, typename T>
 FieldRow<Config> Row(const char* name, T Config::*member, const decltype(Field::range)& range,
                      const std::string& text, const std::string& standard,

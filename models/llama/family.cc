@@ -10,6 +10,7 @@
 
 #include "models/llama/config.h"
 #include "models/llama/hf_config.h"
+#include "models/llama/rows.h"
 #include "models/table_family.h"
 #include "trainer/core/units.h"
 #include "trainer/ops/attention_inputs.h"
@@ -75,7 +76,9 @@ MapRange ScalingRange() {
       .standard = ToMap(RopeScaling())};
 }
 
-std::vector<FieldRow<Config>> Rows() {
+}  // namespace
+
+std::vector<FieldRow<Config>> LlamaRows() {
   FieldRow<Config> head_dim =
       Row("head_dim", &Config::head_dim, IntegerRange{1, kMaxHeadDim},
           "Width of a head; even for llama",
@@ -136,6 +139,8 @@ std::vector<FieldRow<Config>> Rows() {
           {"attn_pdrop"}, "attention_dropout"),
   };
 }
+
+namespace {
 
 // The published sizes, kind by kind, small to large, as config.json has them: of the base model,
 // and for Qwen3, whose largest has none, of the post-trained one. Parameters count a tied embedding
@@ -231,7 +236,9 @@ std::vector<std::pair<std::string_view, Config>> Presets() {
   return all;
 }
 
-void FillDependent(Config& config, const ModelFamily::Given& given) {
+}  // namespace
+
+void FillLlamaDependent(Config& config, const ModelFamily::Given& given) {
   const bool hidden = given("hidden_size"), heads = given("num_attention_heads");
   if (hidden && !given("intermediate_size")) {
     config.intermediate_size = LlamaConfig::IntermediateSize(config.hidden_size);
@@ -243,6 +250,8 @@ void FillDependent(Config& config, const ModelFamily::Given& given) {
     config.head_dim = LlamaConfig::HeadDim(config.hidden_size, config.num_attention_heads);
   }
 }
+
+namespace {
 
 // Which fields a type has: needed, or at will.
 struct ScalingFields {
@@ -322,7 +331,9 @@ void CheckScaling(const Config& c, ShapeChecks& checks) {
   }
 }
 
-void Validate(const Config& c, ShapeChecks& checks) {
+}  // namespace
+
+void ValidateLlama(const Config& c, ShapeChecks& checks) {
   const std::vector<std::string> leaders = {"hidden_size", "num_attention_heads"};
   checks.HeadDim("head_dim", c.head_dim, leaders);
   if (checks.AreGood({"num_attention_heads", "num_key_value_heads"}) &&
@@ -339,7 +350,7 @@ void Validate(const Config& c, ShapeChecks& checks) {
   CheckScaling(c, checks);
 }
 
-void Shrink(Config& c) {
+void ShrinkLlama(Config& c) {
   const Config standard;
   c.hidden_size = c.intermediate_size = 1;
   c.num_hidden_layers = std::clamp<int64_t>(c.num_hidden_layers, 1, kMaxHiddenLayers);
@@ -354,7 +365,7 @@ void Shrink(Config& c) {
   c.attention_dropout = 0;
 }
 
-DecoderShape Decoder(const Config& c) {
+DecoderShape DecoderOfLlama(const Config& c) {
   return {.vocab_size = c.vocab_size,
           .max_positions = c.max_positions(),
           .hidden_size = c.hidden_size,
@@ -366,27 +377,27 @@ DecoderShape Decoder(const Config& c) {
               {c.query_size() + 2 * c.key_value_size(), 2 * c.intermediate_size, c.hidden_size})};
 }
 
+namespace {
+
 FamilyTable<Config> Table() {
   return {.name = "llama",
-          .rows = Rows(),
+          .rows = LlamaRows(),
           .make = &MakeLlama,
           .relatives = "also Mistral, Qwen2 and Qwen3",
           .kin = {"mistral", "qwen", "qwen2", "qwen2.5", "qwen3"},
           .presets = Presets(),
-          .fill_dependent = &FillDependent,
-          .validate = &Validate,
-          .shrink = &Shrink,
-          .decoder = &Decoder,
+          .fill_dependent = &FillLlamaDependent,
+          .validate = &ValidateLlama,
+          .shrink = &ShrinkLlama,
+          .decoder = &DecoderOfLlama,
           .head = {"", {"lm_head.weight"}},
           .hf = LlamaRelatives(),
-          .hf_names = {"model.", {".rotary_emb.inv_freq"}, {"embed_tokens.weight"}},
-          .hf_features = {{"hidden_act", {"\"silu\"", "\"swish\""}},
-                          {"use_sliding_window", {"false"}},
-                          {"partial_rotary_factor", {"1", "1.0"}},
-                          {"rope_interleaved", {"false"}},
-                          {"pretraining_tp", {"0", "1"}}},
-          .read_hf = &ReadLlamaConfig,
-          .write_hf = &WriteLlamaConfig,
+          .hf_names = LlamaHfNames(),
+          .hf_features = LlamaFeatures(),
+          .read_hf = [](const LlamaRelative& relative, HfObject& hf,
+                        Config& config) { ReadLlamaConfig(relative.model_type, hf, config); },
+          .write_hf = [](const LlamaRelative& relative, const Config& config,
+                         JsonTree& json) { WriteLlamaConfig(relative.model_type, config, json); },
           .relative_of = &LlamaRelativeOf};
 }
 

@@ -12,21 +12,28 @@
 namespace fsdp {
 namespace {
 
-// Otherwise the biases are those of the relative's standard.
-bool AttentionBiasIsAKey(const LlamaRelative& relative) {
-  return relative.model_type == "llama" || relative.model_type == "qwen3";
+// Otherwise the biases are those of the relative's standard, or another key's.
+bool AttentionBiasIsAKey(std::string_view type) {
+  return type != "mistral" && type != "qwen2" && type != "mixtral" && type != "qwen2_moe";
 }
-bool MlpBiasIsAKey(const LlamaRelative& relative) { return relative.model_type == "llama"; }
-bool HasWindow(const LlamaRelative& relative) { return relative.model_type == "mistral"; }
+bool MlpBiasIsAKey(std::string_view type) { return type == "llama"; }
+bool HasWindow(std::string_view type) { return type == "mistral"; }
+
+// Whether a window in config.json limits no layer: Qwen has a switch, which must be off, and dots1
+// gives the window to layers from max_window_layers on, unless layer_types says which have it.
+bool WindowIsOff(std::string_view type, HfObject& hf, const LlamaConfig& config) {
+  if (type != "dots1") return type.starts_with("qwen");
+  const int64_t full = hf.Integer("max_window_layers").value_or(62);
+  return hf.Find("layer_types") || full >= config.num_hidden_layers;
+}
 
 // A window that no sequence fills is none.
-void ReadWindow(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config) {
-  const bool has_switch = relative.model_type.starts_with("qwen");
-  const bool mistral = HasWindow(relative);
+void ReadWindow(std::string_view type, HfObject& hf, LlamaConfig& config) {
+  const bool mistral = HasWindow(type);
   std::optional<int64_t> window = hf.Integer("sliding_window");
   hf.Find("max_window_layers");
-  if (!window && mistral && !hf.Holds("sliding_window")) window = 4096;
-  if (window && !has_switch && *window < config.max_position_embeddings) {
+  if (!window && (mistral || type == "dots1") && !hf.Holds("sliding_window")) window = 4096;
+  if (window && !WindowIsOff(type, hf, config) && *window < config.max_position_embeddings) {
     if (!mistral || *window < 1) {
       hf.Refuse("sliding_window", std::to_string(*window) +
                                       " is not in this version, only null, or no fewer than " +
@@ -158,7 +165,17 @@ std::vector<LlamaRelative> LlamaRelatives() {
           {"qwen3", "Qwen3ForCausalLM", qwen3}};
 }
 
-void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config) {
+HfNames LlamaHfNames() { return {"model.", {".rotary_emb.inv_freq"}, {"embed_tokens.weight"}}; }
+
+std::vector<HfFeature> LlamaFeatures() {
+  return {{"hidden_act", {"\"silu\"", "\"swish\""}},
+          {"use_sliding_window", {"false"}},
+          {"partial_rotary_factor", {"1", "1.0"}},
+          {"rope_interleaved", {"false"}},
+          {"pretraining_tp", {"0", "1"}}};
+}
+
+void ReadLlamaConfig(std::string_view type, HfObject& hf, LlamaConfig& config) {
   // A null stands for the heads where an absent key may not.
   const int64_t heads = config.num_attention_heads, groups = config.num_key_value_heads;
   const bool follow = hf.Holds("num_key_value_heads") || groups == 0;
@@ -168,19 +185,19 @@ void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& c
   config.head_dim = hf.Integer("head_dim").value_or(given ? quotient : config.head_dim);
   config.tie_word_embeddings =
       hf.TiesHead(hf.Boolean("tie_word_embeddings").value_or(false), "embed_tokens.weight");
-  if (AttentionBiasIsAKey(relative)) {
+  if (AttentionBiasIsAKey(type)) {
     config.attention_bias = hf.Boolean("attention_bias").value_or(false);
     config.attention_output_bias = config.attention_bias;
   } else {
     hf.WantOneOf("attention_bias", {config.attention_bias ? "true" : "false"});
   }
-  if (MlpBiasIsAKey(relative)) {
+  if (MlpBiasIsAKey(type)) {
     config.mlp_bias = hf.Boolean("mlp_bias").value_or(false);
   } else {
     hf.WantOneOf("mlp_bias", {"false"});
   }
   ReadRope(hf, config);
-  ReadWindow(relative, hf, config);
+  ReadWindow(type, hf, config);
 }
 
 const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives,
@@ -206,23 +223,23 @@ const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives
                        [&](const LlamaRelative& r) { return r.model_type == type; });
 }
 
-void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config, JsonTree& json) {
+void WriteLlamaConfig(std::string_view type, const LlamaConfig& config, JsonTree& json) {
   json["hidden_act"] = "silu";
   json["num_key_value_heads"] = config.num_key_value_heads;
   json["head_dim"] = config.head_dim;
   json["tie_word_embeddings"] = config.tie_word_embeddings;
-  if (AttentionBiasIsAKey(relative)) json["attention_bias"] = config.attention_bias;
-  if (MlpBiasIsAKey(relative)) json["mlp_bias"] = config.mlp_bias;
-  if (HasWindow(relative)) json["sliding_window"] = config.sliding_window;
+  if (AttentionBiasIsAKey(type)) json["attention_bias"] = config.attention_bias;
+  if (MlpBiasIsAKey(type)) json["mlp_bias"] = config.mlp_bias;
+  if (HasWindow(type)) json["sliding_window"] = config.sliding_window;
   // The keys that older versions read; newer ones take them over.
   json["rope_theta"] = config.rope_theta;
   JsonTree scaling;  // null.
   if (config.rope_scaling.type != RopeScaling::Type::kDefault) {
-    const std::string type(
+    const std::string name(
         NamesOf(RopeScaling::Type())[static_cast<size_t>(config.rope_scaling.type)]);
-    scaling = JsonTree::Object({{"rope_type", type}, {"type", type}});
-    VisitFields(config.rope_scaling, [&](const char* name, const auto& field) {
-      if (field) scaling[name] = *field;
+    scaling = JsonTree::Object({{"rope_type", name}, {"type", name}});
+    VisitFields(config.rope_scaling, [&](const char* key, const auto& field) {
+      if (field) scaling[key] = *field;
     });
   }
   json["rope_scaling"] = scaling;

@@ -3,6 +3,7 @@
 #ifndef FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_
 #define FSDP_TRAIN_MODELS_LLAMA_HF_CONFIG_H_
 
+#include <string_view>
 #include <vector>
 
 #include "models/llama/config.h"
@@ -18,9 +19,14 @@ std::vector<LlamaRelative> LlamaRelatives();
 const LlamaRelative& LlamaRelativeOf(const std::vector<LlamaRelative>& relatives,
                                      const LlamaConfig& config);
 
-// Read and write the fields that are no plain key. Reading throws CheckpointError.
-void ReadLlamaConfig(const LlamaRelative& relative, HfObject& hf, LlamaConfig& config);
-void WriteLlamaConfig(const LlamaRelative& relative, const LlamaConfig& config, JsonTree& json);
+// Names of tensors, and features that no model with this attention has.
+HfNames LlamaHfNames();
+std::vector<HfFeature> LlamaFeatures();
+
+// Read and write the fields that are no plain key, of any model_type with this attention: those of
+// models/moe, too. Reading throws CheckpointError.
+void ReadLlamaConfig(std::string_view model_type, HfObject& hf, LlamaConfig& config);
+void WriteLlamaConfig(std::string_view model_type, const LlamaConfig& config, JsonTree& json);
 
 }  // namespace fsdp
 
