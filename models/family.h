@@ -89,6 +89,9 @@ struct HfNames {
   // The token embedding, then tensors that are copies of it, besides a tied lm_head.weight. A file
   // may hold any of them in place of the first.
   std::vector<std::string_view> embedding = {};
+  // Parts of names for which other files have another part: where a name has the first one, each is
+  // replaced before names are compared.
+  std::vector<std::pair<std::string_view, std::string_view>> renamed = {};
 };
 
 // The end of a model that can be replaced: where the rest comes from files, one for other classes

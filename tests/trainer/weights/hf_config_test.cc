@@ -198,7 +198,7 @@ TEST(HfConfigTest, RefusesByNameWhatItDoesNotCompute) {
     const char* members;
     const char* want;
   } cases[] = {
-      {gpt2, R"({"model_type": "mixtral"})", "model_type: \"mixtral\" is not in this version"},
+      {gpt2, R"({"model_type": "mamba"})", "model_type: \"mamba\" is not in this version"},
       {gpt2, R"({"model_type": null})", "model_type: \"none\""},
       {gpt2, R"({"activation_function": "relu"})", "activation_function: \"relu\" is not in this"},
       {gpt2, R"({"scale_attn_weights": false})",
