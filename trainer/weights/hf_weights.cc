@@ -21,6 +21,7 @@
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/nn/model.h"
 #include "trainer/ops/weight_layout.h"
+#include "trainer/weights/fused_experts.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_hints.h"
 #include "trainer/weights/hf_tensors.h"
@@ -47,12 +48,33 @@ std::string IdentityOf(const std::string& path) {
 
 std::string SingleFile(const std::string& directory) { return directory + "/model.safetensors"; }
 
-std::string WithoutTrunk(const std::string& name) {
+// Equal for all names of a tensor: without the trunk's, and with HfNames::renamed.
+std::string KeyOf(std::string name) {
+  for (const ModelFamily* family : Families()) {
+    const auto& renamed = family->hf_names().renamed;
+    if (renamed.empty() || name.find(renamed[0].first) == std::string::npos) continue;
+    for (const auto& [from, to] : renamed) {
+      const size_t at = name.find(from);
+      if (at != std::string::npos) name.replace(at, from.size(), to);
+    }
+  }
   for (const ModelFamily* family : Families()) {
     const std::string_view trunk = family->hf_names().trunk;
     if (!trunk.empty() && name.starts_with(trunk)) return name.substr(trunk.size());
   }
   return name;
+}
+
+std::string Show(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
+  return "[" + text + "]";
+}
+
+std::vector<int64_t> DimsOf(const Shape& shape) {
+  std::vector<int64_t> dims;
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  return dims;
 }
 
 // Tensors beside weights in older files, and a tied head.
@@ -91,12 +113,10 @@ bool HoldsHfWeights(const std::string& directory) {
   return PathExists(single) || PathExists(single + kIndex);
 }
 
-bool HfWeights::Holds(const std::string& tensor) const {
-  return tensors_.contains(WithoutTrunk(tensor));
-}
+bool HfWeights::Holds(const std::string& tensor) const { return tensors_.contains(KeyOf(tensor)); }
 
 bool HfWeights::AreEqual(const std::string& a, const std::string& b) const {
-  const Tensor &first = tensors_.at(WithoutTrunk(a)), &second = tensors_.at(WithoutTrunk(b));
+  const Tensor &first = tensors_.at(KeyOf(a)), &second = tensors_.at(KeyOf(b));
   if (first.shape() != second.shape()) return false;
   std::string key;
   for (const Tensor& t : {first, second})
@@ -121,24 +141,38 @@ bool HfWeights::AreEqual(const std::string& a, const std::string& b) const {
 }
 
 const std::vector<int64_t>& HfWeights::Tensor::shape() const {
-  return coded ? coded->shape() : file->Info(name).shape;
+  return coded ? coded->shape() : part.empty() ? file->Info(name).shape : part;
 }
 
-void HfWeights::Tensor::Read(int64_t begin, std::span<float> out) const {
-  coded ? coded->ReadFloat(begin, out) : file->ReadFloat(name, begin, out);
+void HfWeights::Tensor::Read(int64_t from, std::span<float> out) const {
+  if (coded) return coded->ReadFloat(from, out);
+  const auto last = from + static_cast<int64_t>(out.size());
+  if (!part.empty() && (from < 0 || last > part[0] * part[1])) {
+    throw std::invalid_argument("elements outside a part of " + name);
+  }
+  file->ReadFloat(name, begin + from, out);
+}
+
+void HfWeights::Add(const SafetensorsReader& file, const std::string& name) {
+  const auto add = [&](auto& to, const std::string& key, const Tensor& tensor) {
+    if (to.emplace(key, tensor).second) return;
+    throw CheckpointError(file.path() + ": two tensors are called " + key +
+                          ", but for what stands before it");
+  };
+  const std::string key = KeyOf(name);
+  if (IsFused(key)) add(fused_, key, {{&file, name}});
+  const std::vector<FusedPart> parts = FusedParts(key, file.Info(name).shape);
+  if (parts.empty()) add(tensors_, key, {{&file, name}});
+  for (const FusedPart& part : parts) {
+    add(tensors_, part.name, {{&file, name}, nullptr, part.begin, part.shape});
+  }
 }
 
 HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
   const std::string single = SingleFile(directory), index = single + kIndex;
-  const auto add = [this](const SafetensorsReader& file, const std::string& name) {
-    if (!tensors_.emplace(WithoutTrunk(name), Tensor{{&file, name}}).second) {
-      throw CheckpointError(file.path() + ": two tensors are called " + WithoutTrunk(name) +
-                            ", but for what stands before it");
-    }
-  };
   if (PathExists(single)) {
     files_.push_back(std::make_unique<SafetensorsReader>(single));
-    for (const std::string& name : files_[0]->Names()) add(*files_[0], name);
+    for (const std::string& name : files_[0]->Names()) Add(*files_[0], name);
     TakeCoded();
     return;
   }
@@ -155,7 +189,7 @@ HfWeights::HfWeights(const std::string& directory) : directory_(directory) {
       file = files_.back().get();
     }
     file->Info(tensor);  // Throws where the file lacks it.
-    add(*file, tensor);
+    Add(*file, tensor);
   }
   TakeCoded();
 }
@@ -186,7 +220,7 @@ const HfWeights::Tensor* HfWeights::Look(const std::string& tensor) const {
     const auto it = tensors_.find(std::string(name));
     return it == tensors_.end() ? nullptr : &it->second;
   };
-  const std::string name = WithoutTrunk(tensor);
+  const std::string name = KeyOf(tensor);
   const Tensor* found = find(name);
   for (const ModelFamily* family : Families()) {
     const auto& names = family->hf_names().embedding;
@@ -211,18 +245,30 @@ const HfWeights::Tensor& HfWeights::Find(const std::string& tensor, const Shape&
   const Tensor* const found = Look(tensor);
   if (found == nullptr) RefuseMissing(tensor);
   const std::vector<int64_t>& dims = found->shape();
-  bool same = static_cast<int>(dims.size()) == shape.rank();
-  for (int i = 0; same && i < shape.rank(); ++i) same = dims[i] == shape[i];
-  if (!same) {
-    std::string text;
-    for (const int64_t dim : dims) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-    throw CheckpointError(found->file->path() + ": parameter '" + tensor + "' has shape [" + text +
-                          "], want " + shape.ToString());
+  if (dims != DimsOf(shape)) {
+    throw CheckpointError(found->file->path() + ": parameter '" + tensor + "' has shape " +
+                          Show(dims) + ", want " + shape.ToString());
   }
   return *found;
 }
 
+void HfWeights::RequireFused(const HfTensors& tensors) const {
+  if (fused_.empty()) return;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> parts;
+  for (const HfTensors::Tensor& tensor : tensors.tensors()) {
+    parts.emplace_back(KeyOf(tensor.name()), DimsOf(tensor.shape()));
+  }
+  for (const auto& [key, want] : FuseShapes(parts)) {
+    const auto found = fused_.find(key);
+    if (found == fused_.end() || found->second.shape() == want) continue;
+    const Tensor& tensor = found->second;
+    throw CheckpointError(tensor.file->path() + ": '" + tensor.name + "' has shape " +
+                          Show(tensor.shape()) + ", want " + Show(want));
+  }
+}
+
 void HfWeights::RequireAll(const HfTensors& tensors, const ModelHead& head) const {
+  RequireFused(tensors);
   std::set<std::string> wanted;
   const auto is_head = [](const HfTensors::Tensor& tensor) { return tensor.name() == kHead; };
   const bool own_head = std::any_of(tensors.tensors().begin(), tensors.tensors().end(), is_head);
@@ -245,7 +291,7 @@ void HfWeights::RequireAll(const HfTensors& tensors, const ModelHead& head) cons
       const Tensor& tensor = Find(want.name(), want.shape());
       tensor.Read(0, {});  // Refuses a dtype that cannot be read.
     }
-    wanted.insert(WithoutTrunk(want.name()));
+    wanted.insert(KeyOf(want.name()));
   }
   std::string left;  // The first by name: the same one every time.
   for (const auto& [name, tensor] : tensors_) {

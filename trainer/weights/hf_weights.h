@@ -24,7 +24,9 @@ namespace fsdp {
 
 // Tensors in F32, F64, BF16 or F16, read by byte ranges, 256 KiB at a time, and weights in
 // bitsandbytes' four bits (bnb_tensor.h), which are decoded, or read as they are. The name of the
-// model's trunk (HfNames::trunk) may precede a tensor's name or not, both here and in the file.
+// model's trunk (HfNames::trunk) may precede a tensor's name or not, both here and in the file, and
+// parts of names may be others (HfNames::renamed). A tensor that holds all experts is its parts
+// (fused_experts.h), of which each is read by itself.
 // const calls may run in parallel.
 class HfWeights final : public HfFiles {
  public:
@@ -66,20 +68,25 @@ class HfWeights final : public HfFiles {
  private:
   struct Tensor : BnbTensor::Part {
     std::shared_ptr<const BnbTensor> coded = nullptr;
+    int64_t begin = 0;               // Of a part: its first element in the file's tensor,
+    std::vector<int64_t> part = {};  // and its shape. Empty: it is the whole tensor.
 
     const std::vector<int64_t>& shape() const;
     void Read(int64_t begin, std::span<float> out) const;
   };
 
+  void Add(const SafetensorsReader& file, const std::string& name);
   void TakeCoded();  // Weights with their parts, which are no tensors then.
 
   const Tensor* Look(const std::string& tensor) const;  // Null: there is none.
   const Tensor& Find(const std::string& tensor, const Shape& shape) const;
+  void RequireFused(const HfTensors& tensors) const;  // Their shapes.
   [[noreturn]] void RefuseMissing(const std::string& tensor) const;
 
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsReader>> files_;
-  std::unordered_map<std::string, Tensor> tensors_;  // By name without the prefix.
+  // Both by KeyOf() their names. Tensors of all experts are in the second.
+  std::unordered_map<std::string, Tensor> tensors_, fused_;
 };
 
 // Whether a directory has files that HfWeights would open.
