@@ -79,6 +79,15 @@ struct DecoderShape {
   int64_t widest_row = 0;  // Elements of a token's largest activation.
 };
 
+// The mixtures of experts in a model.
+struct MixtureShape {
+  int64_t experts = 0, experts_per_token = 0;
+  int64_t layers = 0;      // That have experts.
+  bool softmax = true;     // Scores are a softmax, not sigmoids.
+  bool has_bias = false;   // A correction bias follows the loads.
+  double hf_aux_loss = 0;  // The coefficient that config.json asks for; 0: none.
+};
+
 // How names in Hugging Face's files differ from those of a family's parameters.
 struct HfNames {
   // The name of the model below the head in the family's class. Files have it before their names,
@@ -146,6 +155,9 @@ class ModelFamily {
   // The decoder of a model that is trained on pairs, which makes a target of an encoded input;
   // empty: it is no such model.
   virtual std::optional<DecoderShape> TargetDecoder(const ModelShape& shape) const = 0;
+
+  // Empty: no layer has experts.
+  virtual std::optional<MixtureShape> Mixture(const ModelShape& shape) const = 0;
 
   virtual const ModelHead& head() const = 0;
 

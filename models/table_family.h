@@ -146,6 +146,7 @@ struct FamilyTable {
   void (*shrink)(Config&) = nullptr;
   DecoderShape (*decoder)(const Config&) = nullptr;
   DecoderShape (*target_decoder)(const Config&) = nullptr;
+  MixtureShape (*mixture)(const Config&) = nullptr;  // With 0 layers: there is none.
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
   int64_t Config::*target_length = nullptr;
   bool Config::*branches_are_blocks = nullptr;
@@ -211,6 +212,11 @@ class TableFamily final : public ModelFamily {
   std::optional<DecoderShape> TargetDecoder(const ModelShape& shape) const override {
     if (table_.target_decoder == nullptr) return std::nullopt;
     return table_.target_decoder(Of(shape));
+  }
+
+  std::optional<MixtureShape> Mixture(const ModelShape& shape) const override {
+    const MixtureShape mixture = table_.mixture ? table_.mixture(Of(shape)) : MixtureShape();
+    return mixture.layers > 0 ? std::optional(mixture) : std::nullopt;
   }
 
   void SetTargetLength(ModelShape& shape, int64_t tokens) const override {

@@ -283,6 +283,15 @@ std::vector<HfFeature> Features() {
   return features;
 }
 
+MixtureShape Mixtures(const Config& c) {
+  return {.experts = c.num_experts,
+          .experts_per_token = c.num_experts_per_tok,
+          .layers = c.num_hidden_layers - std::ssize(c.dense_layers),
+          .softmax = c.scoring_func == RouterScores::kSoftmax,
+          .has_bias = c.score_correction_bias,
+          .hf_aux_loss = c.hf_balance.aux_loss};
+}
+
 FamilyTable<Config> Table() {
   return {.name = "moe",
           .rows = Rows(),
@@ -294,6 +303,7 @@ FamilyTable<Config> Table() {
           .validate = &Validate,
           .shrink = &Shrink,
           .decoder = &Decoder,
+          .mixture = &Mixtures,
           .head = {"", {"lm_head.weight"}},
           .hf = MoeRelatives(),
           .hf_names = Names(),

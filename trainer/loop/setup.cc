@@ -262,6 +262,11 @@ SessionOptions SessionOptionsFor(const Recipe& recipe, const HostPlacement& host
   e.recompute = recipe.train.activation_checkpointing;
   e.activation_offload = recipe.train.activation_offload;
   e.batch_norm_sync = recipe.train.batch_norm == TrainRecipe::BatchNorm::kSync;
+  const RouterRecipe& router = recipe.train.router;
+  e.balance = {.aux_loss = router.aux_loss.value_or(0),
+               .z_loss = router.z_loss,
+               .scope = router.aux_scope,
+               .bias_rate = router.bias_rate.value_or(0)};
   e.micro_batch_size = recipe.train.micro_batch_size;
   e.sample_length = recipe.data.seq_len;
   e.documents = recipe.data.SeparatesDocuments();

@@ -314,6 +314,29 @@ void AddOtherConflicts(const Recipe& recipe, const ModelShape& shape, bool build
   }
 }
 
+// Keys of train.router that the model has no use for.
+void AddRouterConflicts(const Recipe& recipe, const ModelShape& shape,
+                        std::vector<ShapeConflict>& conflicts) {
+  const RouterRecipe& router = recipe.train.router;
+  const std::optional<MixtureShape> mixture = shape.family().Mixture(shape);
+  const auto refuse = [&](bool is_set, const char* key, const std::string& why) {
+    if (!is_set) return;
+    conflicts.push_back(
+        {{std::string("train.router.") + key, "model.family", "model.preset", "model.init_from"},
+         why + ": leave it out"});
+  };
+  if (!mixture) {
+    const std::string none = "this model has no experts";
+    refuse(router.aux_loss.value_or(0) > 0, "aux_loss", none);
+    refuse(router.aux_scope != BalanceScope::kSequence, "aux_scope", none);
+    refuse(router.z_loss > 0, "z_loss", none);
+    refuse(router.bias_rate.value_or(0) > 0, "bias_rate", none);
+    return;
+  }
+  refuse(router.bias_rate.value_or(0) > 0 && !mixture->has_bias, "bias_rate",
+         "this model's routers have no bias (score_correction_bias)");
+}
+
 }  // namespace
 
 ModelShape ShapeOf(const ModelRecipe& model) {
@@ -344,6 +367,13 @@ Recipe WithShape(const Recipe& recipe, const ModelShape& shape) {
   for (const Field& field : shape.family().fields()) {
     with.model.fields[field.name] = *shape.Find(field.name);
   }
+  if (const std::optional<MixtureShape> mixture = shape.family().Mixture(shape)) {
+    RouterRecipe& router = with.train.router;
+    const bool from_files = recipe.model.init_from.has_value();
+    const double from_scratch = mixture->softmax ? 0.01 : 0;
+    if (!router.aux_loss) router.aux_loss = from_files ? mixture->hf_aux_loss : from_scratch;
+    if (!router.bias_rate) router.bias_rate = mixture->has_bias && !from_files ? 0.001 : 0;
+  }
   return with;
 }
 
@@ -360,6 +390,7 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
     conflicts.push_back({std::move(keys), mistake.message});
   }
   const bool builds = conflicts.empty();
+  if (builds) AddRouterConflicts(recipe, shape, conflicts);
   const std::string_view classes = shape.family().head().field;
   if (!classes.empty() && std::get<int64_t>(*shape.Find(classes)) == 1) {
     conflicts.push_back({{"model." + std::string(classes), "model.preset", "model.init_from"},

@@ -21,6 +21,7 @@
 
 #include "models/field.h"
 #include "trainer/autograd/activation_options.h"
+#include "trainer/autograd/balance_options.h"
 #include "trainer/core/dtype.h"
 #include "trainer/data/pairs/span_corruption.h"
 #include "trainer/data/samples/packing.h"
@@ -182,6 +183,15 @@ struct EmaRecipe {
   bool operator==(const EmaRecipe&) const = default;
 };
 
+struct RouterRecipe {
+  std::optional<double> aux_loss;  // null: WithShape() decides, as of bias_rate.
+  BalanceScope aux_scope = BalanceScope::kSequence;
+  double z_loss = 0;
+  std::optional<double> bias_rate;
+
+  bool operator==(const RouterRecipe&) const = default;
+};
+
 struct TrainRecipe {
   enum class Attention { kFlash, kMath };
   enum class BatchNorm { kLocal, kSync };
@@ -193,6 +203,7 @@ struct TrainRecipe {
   double grad_clip = 1.0;          // 0: off.
   Attention attention = Attention::kFlash;
   BatchNorm batch_norm = BatchNorm::kLocal;
+  RouterRecipe router;
   Recompute activation_checkpointing = Recompute::kNone;
   ActivationOffload activation_offload = ActivationOffload::kNone;
   std::optional<EmaRecipe> ema;
@@ -288,6 +299,7 @@ struct CheckpointRecipe {
 struct LogRecipe {
   int64_t every = 1;  // Steps.
   bool tensorboard = true;
+  int64_t expert_loads_every = 100;  // Steps.
   std::vector<int64_t> trace_steps;
   double spike_z = 6.0;  // Standard deviations; 0: off.
 
@@ -345,6 +357,7 @@ constexpr auto NamesOf(TooLong) { return std::array{"error", "cut", "drop"}; }
 constexpr auto NamesOf(ActivationOffload) { return std::array{"none", "host", "spill"}; }
 constexpr auto NamesOf(TrainRecipe::Attention) { return std::array{"flash", "math"}; }
 constexpr auto NamesOf(TrainRecipe::BatchNorm) { return std::array{"local", "sync"}; }
+constexpr auto NamesOf(BalanceScope) { return std::array{"sequence", "step"}; }
 constexpr auto NamesOf(Recompute) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }

@@ -57,6 +57,25 @@ Type<TrainRecipe> TrainType() {
       Key("decay", &EmaRecipe::decay, Number({.at_least = 0, .below = 1}),
           "The share of the average that a step keeps."),
   });
+  Later of_parts({"micro_batch", "batch"});
+  of_parts.why =
+      "a balance loss of a micro-batch would depend on the number of ranks and on how a batch is "
+      "accumulated";
+  const auto router = Map<RouterRecipe>({
+      Key("aux_loss", &RouterRecipe::aux_loss, Nullable(Number({.at_least = 0})),
+          "Coefficient of the loss that keeps experts' loads even: the mean over layers of N "
+          "sum_e f_e P_e, with f the share of tokens that chose an expert (all sum to k) and P its "
+          "mean probability. null: what config.json of model.init_from asks for; from scratch "
+          "0.01 with softmax scores, and 0 with sigmoids."),
+      Key("aux_scope", &RouterRecipe::aux_scope, OneOf<BalanceScope>(of_parts),
+          "Where f comes from. sequence: from each sample. step: from all samples of the step "
+          "before, over all ranks; the first step has none."),
+      Key("z_loss", &RouterRecipe::z_loss, Number({.at_least = 0}),
+          "Coefficient of the mean over layers and tokens of logsumexp(router logits)^2."),
+      Key("bias_rate", &RouterRecipe::bias_rate, Nullable(Number({.at_least = 0, .fp32 = true})),
+          "By how much a step moves each correction bias, up where the expert had fewer tokens "
+          "than the mean, down where it had more. null: 0.001 from scratch, 0 with init_from."),
+  });
   return Map<R>({
       Key("steps", &R::steps, StepsOrNull(),
           "Optimizer steps of the whole run. null: as many as train.epochs takes."),
@@ -80,6 +99,7 @@ Type<TrainRecipe> TrainType() {
           "local: the rank's micro-batch, so results depend on the number of ranks. sync: the "
           "micro-batches of all ranks, which costs each norm one sum over the ranks in forward "
           "and one in backward."),
+      Key("router", &R::router, router, "How a mixture of experts keeps its loads even."),
       Key("activation_checkpointing", &R::activation_checkpointing, OneOf<Recompute>(),
           "Which activations backward recomputes instead of keeping them. selective: norms, "
           "activation functions and attention. full: everything except the blocks' inputs."),
@@ -328,6 +348,9 @@ Type<LogRecipe> LogType() {
       Key("tensorboard", &R::tensorboard, Boolean(),
           "true: write the records as TensorBoard event files as well, with samples and the "
           "recipe as text."),
+      Key("expert_loads_every", &R::expert_loads_every, Integer(1),
+          "Steps between records of the tokens that each expert of a mixture got. The last step "
+          "has one, too."),
       Key("trace_steps", &R::trace_steps, ListOf(Integer(1)),
           "Steps for which a Chrome trace is written."),
       Key("spike_z", &R::spike_z, Number({.at_least = 0}),

@@ -296,9 +296,8 @@ struct Names {
       const auto found = std::find(names.begin(), names.end(), node.text);
       if (found != names.end()) return found - names.begin();
       if (std::count(later.names.begin(), later.names.end(), node.text) > 0) {
-        reader.Mistake(
-            node.place, key,
-            Quoted(node.text) + ": " + std::string(kNotInThisVersion) + " (want " + want + ")");
+        reader.Mistake(node.place, key,
+                       Quoted(node.text) + ": " + later.why + " (want " + want + ")");
         return std::nullopt;
       }
     }

@@ -95,13 +95,14 @@ Type<bool> Boolean();
 Type<std::string> Text();  // Not empty.
 Type<std::string> Path();  // Text() in which `~` is a home directory (core/paths.h).
 
-// Names that another version knows and this one does not.
+// Names that another version knows and this one does not, or that are refused because of `why`.
 struct Later {
   Later() = default;
   Later(std::initializer_list<const char*> list);
   explicit Later(std::vector<std::string> list);
 
   std::vector<std::string> names;
+  std::string why = "not in this version";
 };
 
 Type<std::string> OneOfTexts(std::vector<std::string> names, const Later& later = Later());
