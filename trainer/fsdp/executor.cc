@@ -297,18 +297,15 @@ StepScalars Executor::Result(int64_t index) {
   return scalars;
 }
 
-std::span<const float> Executor::Tallies(int64_t index) {
-  Result(index);
-  if (device_.type() == DeviceType::kSim) return {};
-  const auto n = static_cast<size_t>(memory_.buffers.tallies());
-  return {memory_.reports[index % 2].As<float>(), n};
-}
-
 StepAccount Executor::Account(int64_t index) {
   FSDP_CHECK(index < steps_ && index >= 0 && index + 2 >= steps_) << index << " of " << steps_;
   ends_[index % 2]->Synchronize();
-  return {clocks_[index % 2].Read(), tables_ ? tables_->rounds_of(index) : 0,
-          traffic_[index % 2].Read(), peaks_[index % 2]};
+  StepAccount account{clocks_[index % 2].Read(), tables_ ? tables_->rounds_of(index) : 0,
+                      traffic_[index % 2].Read(), peaks_[index % 2]};
+  if (device_.type() != DeviceType::kSim) {
+    account.tallies = memory_.buffers.TalliesIn(memory_.reports[index % 2]);
+  }
+  return account;
 }
 
 void Executor::Synchronize() {

@@ -95,8 +95,7 @@ class Executor final : public SegmentHooks {
   int64_t steps() const { return steps_; }  // Enqueued so far.
   // Scalars of step `index`, from 0, one of the last two. Blocks until done; throws its error.
   StepScalars Result(int64_t index);
-  std::span<const float> Tallies(int64_t index);  // Its ModelBuffers::tallies(); empty on the sim.
-  StepAccount Account(int64_t index);             // The account of such a step.
+  StepAccount Account(int64_t index);  // The account of such a step.
   TrafficBytes Given(int64_t index) const { return traffic_[index % 2].Read(); }  // Its, so far.
   void Synchronize();  // Blocks until everything enqueued is done.
   // The operations that the streams are in, or failed in: "step 12, backward of unit 5

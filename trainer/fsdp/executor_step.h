@@ -62,6 +62,9 @@ struct StepAccount {
   // Peaks of a caching allocator from the step's first action to its last, which the host enqueues
   // at most two steps ahead of the device. Empty: memory is planned.
   std::optional<CachingStatistics> memory;
+  // The tallies of the model's buffers (nn/buffer.h), sums over ranks; valid until the step after
+  // the next is enqueued.
+  std::vector<std::span<const float>> tallies = {};
 };
 
 }  // namespace fsdp

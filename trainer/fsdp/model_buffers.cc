@@ -59,15 +59,15 @@ ModelBuffers::ModelBuffers(const Model& model) : buffers_(NamedBuffers(model)) {
 int64_t ModelBuffers::statistics() const { return Elements(buffers_, Kind::kStatistic); }
 int64_t ModelBuffers::tallies() const { return Elements(buffers_, Kind::kTally); }
 
-std::vector<int64_t> ModelBuffers::TallyBegins() const {
-  std::vector<int64_t> begins;
-  int64_t at = 0;
+std::vector<std::span<const float>> ModelBuffers::TalliesIn(const View& on_host) const {
+  std::vector<std::span<const float>> tallies;
+  const float* at = on_host.As<float>();
   for (const ModelBuffer* buffer : buffers_) {
     if (buffer->kind() != Kind::kTally) continue;
-    begins.push_back(at);
+    tallies.emplace_back(at, static_cast<size_t>(buffer->shape().NumElements()));
     at += Room(*buffer);
   }
-  return begins;
+  return tallies;
 }
 
 View ModelBuffers::Place(PhasedAllocator& allocator, int64_t scalars) {

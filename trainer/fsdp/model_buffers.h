@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "trainer/fsdp/executor_callbacks.h"
@@ -33,8 +34,8 @@ class ModelBuffers {
   // fp32 values that a training step's sum of scalars over ranks has before them, statistics first.
   int64_t summed() const { return statistics() + tallies(); }
   int64_t tallies() const;
-  // Where each tally begins among tallies(), in the order of buffers().
-  std::vector<int64_t> TallyBegins() const;
+  // Each tally in host memory that WithTallies() was copied to, in the order of buffers().
+  std::vector<std::span<const float>> TalliesIn(const View& on_host) const;
 
   // In the order of the model's segments. Each value has its buffer's shape.
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }

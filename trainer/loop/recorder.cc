@@ -335,6 +335,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
     loss_targets_ += targets;
   }
   const int64_t steps = recipe_.train.steps, left = steps - step;
+  const std::optional<ExpertLoads> experts = LoadsOf(account.tallies);
   if (step % recipe_.log.every == 0 || left == 0) {
     const ThroughputMeter::Rates rates =
         meter_->Take(step - logged_step_, work.targets - logged_targets_, account.times.end);
@@ -365,6 +366,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
     record.mfu = rates.mfu;
     if (account.table_rounds > 0) record.table_rounds = account.table_rounds;
     if (result.loss_scale > 0) record.loss_scale = result.loss_scale;
+    record.experts = experts;
     record.memory = TakeMemory();
     const TrafficBytes& traffic = account.traffic;
     record.communication = {
@@ -372,6 +374,9 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
         traffic.of(Collective::kAllReduce), traffic.of(Collective::kAllToAll), traffic.network};
     Write(record);
     console_.Step(record, steps, meter_->TimeLeft(left));
+  }
+  if (experts && (step % recipe_.log.expert_loads_every == 0 || left == 0)) {
+    Write(ExpertsRecord{step, experts->loads});
   }
   NoteSpike(step, "loss", losses_, result.loss, /*worth_saying=*/0);
   NoteSpike(step, "grad_norm", norms_, result.grad_norm, /*worth_saying=*/4);

@@ -88,6 +88,27 @@ JsonObject Object(const StepRecord& r) {
                           .Add("communication", communication);
   if (r.table_rounds) object.Add("table_rounds", *r.table_rounds);
   if (r.loss_scale) object.Add("loss_scale", r.loss_scale);
+  if (r.experts) {
+    object.Add("experts", JsonObject()
+                              .Add("rows", r.experts->rows)
+                              .Add("max_load", r.experts->max_load)
+                              .Add("unused", r.experts->unused)
+                              .Add("entropy", r.experts->entropy)
+                              .Add("aux_loss", r.experts->aux_loss)
+                              .Add("z_loss", r.experts->z_loss));
+  }
+  return object;
+}
+
+JsonObject Object(const ExpertsRecord& r) {
+  std::vector<std::string> layers;
+  for (const std::vector<int64_t>& loads : r.loads) {
+    std::vector<std::string> numbers;
+    for (const int64_t load : loads) numbers.push_back(std::to_string(load));
+    layers.push_back(JsonArray(numbers));
+  }
+  JsonObject object;
+  object.Add("kind", "experts").Add("step", r.step).AddRaw("loads", JsonArray(layers));
   return object;
 }
 

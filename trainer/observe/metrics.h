@@ -15,6 +15,7 @@
 #include "trainer/core/append_file.h"
 #include "trainer/core/file_prefix.h"
 #include "trainer/nn/eval_metric.h"
+#include "trainer/observe/expert_loads.h"
 
 namespace fsdp {
 
@@ -102,7 +103,8 @@ struct StepRecord {
   TimeParts time{};                    // Mean of the steps since the last record, as step_time_s.
   CommunicationBytes communication{};  // That step's alone.
   std::optional<int64_t> table_rounds{};  // Rounds of exchanges of rows; left out without tables.
-  std::optional<double> loss_scale{};     // That step's; left out where none is in use.
+  std::optional<double> loss_scale{};     // That step's; left out where none is in use, as this:
+  std::optional<ExpertLoads> experts{};
 };
 // People hear of samples where a sample has one target: then that is no token.
 inline bool IsOfSamples(const StepRecord& record) {
@@ -142,9 +144,8 @@ struct SkippedRecord {  // The optimizer left the parameters alone.
 };
 struct SpikeRecord {
   int64_t step = 0;
-  std::string what{};  // "loss" or "grad_norm".
-  double value = 0;
-  double z = 0;  // Standard deviations above the steps before it.
+  std::string what{};       // "loss" or "grad_norm".
+  double value = 0, z = 0;  // z: standard deviations above the steps before it.
 };
 struct EndRecord {
   std::string reason{};
@@ -153,7 +154,7 @@ struct EndRecord {
 
 using MetricsRecord =
     std::variant<RunRecord, ResumeRecord, StepRecord, EvalRecord, SampleRecord, CheckpointRecord,
-                 PauseRecord, SkippedRecord, SpikeRecord, EndRecord>;
+                 PauseRecord, SkippedRecord, SpikeRecord, ExpertsRecord, EndRecord>;
 
 std::string ToJson(const MetricsRecord& record);  // Without the line's end.
 
@@ -178,8 +179,7 @@ class MetricsWriter {
   // meanwhile loses nothing. Without a file it makes one (a run resumed from another's checkpoint).
   static MetricsWriter Resume(const std::string& path, int64_t step, MetricsKept* kept = nullptr);
 
-  // Handed to the kernel whole when it returns, or not at all: a line cut off by a full disk is
-  // taken back.
+  // Handed to the kernel whole, or not at all: a line cut off by a full disk is taken back.
   void Write(const MetricsRecord& record);
 
   // Blocks until all lines are on the disk: before a checkpoint that follows them counts. Returns

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -273,6 +274,12 @@ void Add(Summary& summary, const StepRecord& r) {
   summary.Scalar("communication/all_reduce_bytes", static_cast<double>(sent.all_reduce));
   summary.Scalar("communication/all_to_all_bytes", static_cast<double>(sent.all_to_all));
   summary.Scalar("communication/network_bytes", static_cast<double>(sent.network));
+  if (!r.experts) return;
+  summary.Scalar("experts/max_load", r.experts->max_load);
+  summary.Scalar("experts/unused", static_cast<double>(r.experts->unused));
+  summary.Scalar("experts/entropy", r.experts->entropy);
+  if (std::isfinite(r.experts->aux_loss)) summary.Scalar("experts/aux_loss", r.experts->aux_loss);
+  if (std::isfinite(r.experts->z_loss)) summary.Scalar("experts/z_loss", r.experts->z_loss);
 }
 void Add(Summary& summary, const EvalRecord& r) {
   const std::string set = r.name.empty() ? "eval/" : "eval/" + r.name + "/";
