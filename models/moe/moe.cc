@@ -31,11 +31,17 @@ void Moe::AddMixture(const std::string& prefix, Layer& layer) {
     down.push_back({expert + names.down, hidden});
   }
   const std::string router = moe + names.router.substr(0, names.router.rfind(".weight"));
-  Mixture& m = layer.mixture;
+  ExpertLayer& m = layer.mixture;
   Parameter* const weight = NewMatrix(router, {{router, moe_.num_experts}}, hidden);
+  weight->StayPlain();
   m.router = weight;
-  m.gate_up = NewMatrix(moe + "experts.gate_up_proj", gate_up, hidden);
-  m.down = NewMatrix(moe + "experts.down_proj", down, inner);
+  const auto experts = [&](const char* name, const std::vector<Rows>& slices, int64_t in) {
+    Parameter* const all = NewMatrix(moe + name, slices, in);
+    all->HoldsExperts(moe_.num_experts);
+    return all;
+  };
+  m.gate_up = experts("experts.gate_up_proj", gate_up, hidden);
+  m.down = experts("experts.down_proj", down, inner);
   m.options = {.experts_per_token = moe_.num_experts_per_tok,
                .scores = moe_.scoring_func,
                .normalize = moe_.norm_topk_prob,
@@ -57,7 +63,9 @@ void Moe::AddMixture(const std::string& prefix, Layer& layer) {
   layer.shared = NewMlp(moe + names.shared, moe_.shared_expert_intermediate_size);
   if (!moe_.shared_expert_gate) return;
   const std::string gate = moe + names.shared_gate.substr(0, names.shared_gate.rfind(".weight"));
-  layer.shared_gate = NewMatrix(gate, {{gate, 1}}, hidden);
+  Parameter* const row = NewMatrix(gate, {{gate, 1}}, hidden);
+  row->StayPlain();
+  layer.shared_gate = row;
 }
 
 std::any Moe::BeginPass(Tape& tape, const TokenBatch& batch, float scale) const {
@@ -71,8 +79,8 @@ Var Moe::RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
   if (l.dense) return RunMlp(tape, *l.dense, normed, x);
   Var base = x;
   if (l.shared_gate != nullptr) {
-    base = GatedSharedExpert(tape, normed, x,
-                             {l.shared_gate, l.shared->gate_up_w, l.shared->down_w});
+    base =
+        GatedSharedExpert(tape, normed, x, {l.shared_gate, l.shared->gate_up_w, l.shared->down_w});
   } else if (l.shared) {
     base = RunMlp(tape, *l.shared, normed, x);
   }

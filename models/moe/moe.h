@@ -30,7 +30,7 @@ class Moe final : public Decoder {
   struct Layer {
     std::optional<Mlp> dense, shared;
     const Parameter* shared_gate = nullptr;
-    Mixture mixture;  // Without `dense`.
+    ExpertLayer mixture;  // Without `dense`.
   };
 
   void AddMlp(int64_t layer, const std::string& prefix) override;

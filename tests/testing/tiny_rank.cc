@@ -331,6 +331,8 @@ class TinyRank {
     if (run_.positions && sample < run_.options.global_batch_size) {
       run_.positions(step, sample, {batch.positions.As<int32_t>() + row * seq_, size_t(seq_)});
     }
+    const int64_t tokens_there = run_.length ? run_.length(step, sample) : seq_;
+    SetLength(batch, row, sample < run_.options.global_batch_size ? tokens_there : 0);
     int32_t* key = batch.sample_keys.As<int32_t>() + 2 * row;
     key[0] = static_cast<int32_t>(step);
     key[1] = static_cast<int32_t>(sample);

@@ -43,6 +43,20 @@ LlamaConfig TinyRun::TinyLlama() {
   return config;
 }
 
+MoeConfig TinyRun::TinyMoe() {
+  MoeConfig config;
+  static_cast<LlamaConfig&>(config) = TinyLlama();
+  config.num_hidden_layers = 3;
+  config.attention_bias = config.attention_output_bias = config.mlp_bias = config.qk_norm = false;
+  config.qk_norm_all_heads = true;
+  config.num_experts = 5;
+  config.moe_intermediate_size = 14;
+  config.shared_expert_intermediate_size = 18;
+  config.shared_expert_gate = true;
+  config.dense_layers = {0};
+  return config;
+}
+
 SessionOptions TinyRun::TinyOptions() {
   SessionOptions options;
   options.global_batch_size = 6;

@@ -16,6 +16,7 @@
 #include "models/family.h"
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
+#include "models/moe/config.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/comm/traffic.h"
 #include "trainer/data/row_source.h"
@@ -33,6 +34,7 @@ namespace fsdp::testing {
 struct TinyRun {
   Gpt2Config config = TinyConfig();
   std::optional<LlamaConfig> llama = {};  // In place of `config`.
+  std::optional<MoeConfig> moe = {};      // The same.
   std::optional<LoraOptions> lora = {};
   // Instead of both: another model, and the rows that it is fed, every one of which counts.
   std::function<std::shared_ptr<Model>()> model = nullptr;
@@ -63,6 +65,8 @@ struct TinyRun {
   using Sample = std::function<void(int64_t step, int64_t sample, std::span<int32_t> tokens,
                                     std::span<float> weights)>;
   Sample sample;
+  // Tokens of a sample, padding excepted, where the model asks. Null: all.
+  std::function<int64_t(int64_t step, int64_t sample)> length = nullptr;
   // Where the documents of a sample begin: positions [seq_len]. Null: one document a row.
   using Positions = std::function<void(int64_t step, int64_t sample, std::span<int32_t> positions)>;
   Positions positions = nullptr;
@@ -81,10 +85,15 @@ struct TinyRun {
   // (Sample of step 1, column) of the logits to return, computed before the first step.
   std::vector<std::pair<int64_t, int64_t>> logits = {};
 
-  ModelShape shape() const { return llama ? ModelShape(*llama) : ModelShape(config); }
+  ModelShape shape() const {
+    if (moe) return *moe;
+    return llama ? ModelShape(*llama) : ModelShape(config);
+  }
 
-  static Gpt2Config TinyConfig();       // 3 blocks, odd sizes.
-  static LlamaConfig TinyLlama();       // 2 blocks, 6 heads for 3, norms of q and k, biases, yarn.
+  static Gpt2Config TinyConfig();  // 3 blocks, odd sizes.
+  static LlamaConfig TinyLlama();  // 2 blocks, 6 heads for 3, norms of q and k, biases, yarn.
+  // 3 blocks, the first dense; 5 experts, 2 a token, a shared one with a gate; all heads normed.
+  static MoeConfig TinyMoe();
   static SessionOptions TinyOptions();  // SGD, a global batch of 6 x 11 tokens.
 };
 

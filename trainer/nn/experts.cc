@@ -29,7 +29,7 @@ struct Route {
 };
 
 // The share of tokens that chose each expert in the step before; zeros in the first step.
-TensorPtr SharesBefore(Tape& tape, const Mixture& m, int64_t experts) {
+TensorPtr SharesBefore(Tape& tape, const ExpertLayer& m, int64_t experts) {
   TensorPtr shares = tape.New(Shape{experts}, DType::kFloat32);
   const ConstView sums = m.tally->Before();
   MeanOf(tape.stream(), sums.Slice(experts, experts), sums.Slice(2 * experts, 1), shares->view());
@@ -37,7 +37,7 @@ TensorPtr SharesBefore(Tape& tape, const Mixture& m, int64_t experts) {
 }
 
 // A segment that is run again has the choices, shares and tally of its forward.
-Route RouteTokens(Tape& tape, const View& x, const Mixture& m, const MixtureBatch& batch) {
+Route RouteTokens(Tape& tape, const View& x, const ExpertLayer& m, const MixtureBatch& batch) {
   Stream& stream = tape.stream();
   const int64_t tokens = x.shape[0], experts = m.router->shape()[0];
   const int64_t k = m.options.experts_per_token, samples = batch.lengths.shape[0];
@@ -76,7 +76,7 @@ Route RouteTokens(Tape& tape, const View& x, const Mixture& m, const MixtureBatc
 }
 
 // Overwrites dx, which may be left out, with the router's part, and adds to its weight's gradient.
-void RouterGradients(Tape& tape, const View& x, const Mixture& m, const MixtureBatch& batch,
+void RouterGradients(Tape& tape, const View& x, const ExpertLayer& m, const MixtureBatch& batch,
                      const Route& route, const View& of_weights, const std::optional<View>& dx) {
   const std::optional<View> dw = GradOf(*m.router);
   if (!dx && !dw) return;
@@ -128,8 +128,7 @@ void Backward(Tape& tape, const GroupedLayer& layer, const std::vector<TensorPtr
   for (size_t i = 0; i < inner.size(); ++i) {
     const Adapter& adapter = layer.weight.adapters()[i];
     const View u = inner[i]->view();
-    const GroupedOptions of_y{.column = adapter.column,
-                              .scale = static_cast<float>(adapter.scale)};
+    const GroupedOptions of_y{.column = adapter.column, .scale = static_cast<float>(adapter.scale)};
     const TensorPtr v = tape.New(u.shape, u.dtype);
     GroupedDx(stream, dy, layer.y, adapter.b->value(), offsets, v->view(), of_y);
     GroupedDw(stream, v->view(), std::nullopt, x, layer.x, offsets, adapter.a->grad());
@@ -140,10 +139,10 @@ void Backward(Tape& tape, const GroupedLayer& layer, const std::vector<TensorPtr
   }
 }
 
-GroupedLayer UpLayer(const Mixture& m, const Route& route) {
+GroupedLayer UpLayer(const ExpertLayer& m, const Route& route) {
   return {.weight = *m.gate_up, .offsets = route.offsets->view(), .x = route.tokens->view()};
 }
-GroupedLayer DownLayer(const Mixture& m, const Route& route, bool dy_is_of_tokens) {
+GroupedLayer DownLayer(const ExpertLayer& m, const Route& route, bool dy_is_of_tokens) {
   GroupedLayer layer{.weight = *m.down, .offsets = route.offsets->view()};
   if (dy_is_of_tokens) layer.y = route.tokens->view();
   return layer;
@@ -155,7 +154,7 @@ struct KeptRows {
   std::vector<TensorPtr> of_up = {}, of_down = {};
 };
 
-void ExpertsBackward(Tape& tape, const Var& x, const Mixture& m, const MixtureBatch& batch,
+void ExpertsBackward(Tape& tape, const Var& x, const ExpertLayer& m, const MixtureBatch& batch,
                      const Route& route, KeptRows kept, const View& dy) {
   Stream& stream = tape.stream();
   const View u = kept.u->Get();
@@ -192,7 +191,7 @@ MixtureBatch BatchOfMixtures(Tape& tape, const TokenBatch& batch, float scale, i
   return made;
 }
 
-Var Experts(Tape& tape, const Var& x, const Var& base, const Mixture& m,
+Var Experts(Tape& tape, const Var& x, const Var& base, const ExpertLayer& m,
             const MixtureBatch& batch) {
   const Route route = RouteTokens(tape, x.view(), m, batch);
   const int64_t rows = route.tokens->view().NumElements(), inner = m.down->shape()[1];

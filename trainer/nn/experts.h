@@ -1,11 +1,13 @@
 // A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends each token to k of N
 // gated MLPs, and adds up what they make of it.
-//   y[t] = base[t] + sum_j p_j W_down,e(silu(g) u),   e = choices[t, j],   (g, u) = W_gate_up,e x[t]
+//   y[t] = base[t] + sum_j p_j W_down,e(silu(g) u),   e = choices[t, j],   (g, u) = W_gate_up,e
+//   x[t]
 // The weight p_j of a choice multiplies before the down product, so that no [T k, hidden] waits for
 // the weight's gradient. Logits, scores and weights are fp32 whatever the activations are.
 //
 // While it trains, the loss has two more terms, whose gradients the layer adds (the loss itself
-// stays what Model::Loss() says). Per sample s of T_s tokens, c the coefficients of Tape::balance():
+// stays what Model::Loss() says). Per sample s of T_s tokens, c the coefficients of
+// Tape::balance():
 //   c_aux aux_s / L + c_z z_s / L,   aux_s = N sum_e f_e P_e,   z_s = mean_t (log sum_e exp l_te)^2
 // with f_e the share of the sample's tokens that chose expert e (all sum to k), or that of the step
 // before (BalanceScope::kStep); P_e their mean probability; L the model's mixtures. Samples are
@@ -35,7 +37,7 @@ constexpr int64_t TallyElements(int64_t experts) { return 2 * experts + 3; }
 
 // The handles of a layer. gate_up: [N 2 i, hidden], an expert's gate and then its value; down:
 // [N hidden, i].
-struct Mixture {
+struct ExpertLayer {
   const Parameter *router, *gate_up, *down;  // router: [N, hidden].
   ModelBuffer* tally = nullptr;              // [TallyElements(N)].
   const ModelBuffer* bias = nullptr;         // [N], added to scores for the choice; null: none.
@@ -44,17 +46,17 @@ struct Mixture {
 
 // What all mixtures of a micro-batch share.
 struct MixtureBatch {
-  View lengths;                          // TokenBatch::lengths.
-  TensorPtr sample_weights = nullptr;    // fp32 [rows]: sums of a sample's weights. On tapes that
-                                         // train.
-  float scale = 0;                       // Model::Loss's.
-  int64_t mixtures = 1;                  // L.
+  View lengths;                        // TokenBatch::lengths.
+  TensorPtr sample_weights = nullptr;  // fp32 [rows]: sums of a sample's weights. On tapes that
+                                       // train.
+  float scale = 0;                     // Model::Loss's.
+  int64_t mixtures = 1;                // L.
 };
 // `scale`: as above. Enqueues the sums where the tape trains.
 MixtureBatch BatchOfMixtures(Tape& tape, const TokenBatch& batch, float scale, int64_t mixtures);
 
 // x, base: [T, hidden], of one dtype. Returns y.
-Var Experts(Tape& tape, const Var& x, const Var& base, const Mixture& mixture,
+Var Experts(Tape& tape, const Var& x, const Var& base, const ExpertLayer& mixture,
             const MixtureBatch& batch);
 
 // base + sigmoid(x w_gate) MLP(x): the MLP that every token passes, with a gate of one row

@@ -32,7 +32,7 @@ bool IsAnyOf(const std::string& name, const std::vector<std::string>& entries) {
 // Weights of linear layers, by their names; a matrix that mixes heads is not one.
 std::vector<ParameterSlice> LinearSlices(const ModelSegment& segment, const Parameter& parameter) {
   std::vector<ParameterSlice> linear;
-  if (!segment.is_block || parameter.shape().rank() != 2) return linear;
+  if (!segment.is_block || parameter.shape().rank() != 2 || parameter.is_plain()) return linear;
   for (const ParameterSlice& slice : parameter.slices()) {
     if (slice.name.ends_with(kSuffix)) linear.push_back(slice);
   }

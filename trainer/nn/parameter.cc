@@ -44,6 +44,11 @@ void Parameter::HoldsSideBySide(int layers) {
   }
 }
 
+void Parameter::HoldsExperts(int64_t experts) {
+  FSDP_CHECK(experts >= 1 && std::ssize(slices_) % experts == 0) << name_ << " of " << experts;
+  experts_ = experts;
+}
+
 void Parameter::Encode(WeightCode code) {
   FSDP_CHECK(!trainable_ && shape_.rank() == 2) << name_ << " is not a frozen weight";
   code_ = code;

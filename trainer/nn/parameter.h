@@ -66,6 +66,15 @@ class Parameter {
   // divide its width.
   void HoldsSideBySide(int layers);
 
+  // Says that the weight is read by itself, not by a linear layer: no adapter is put beside it, and
+  // it is never kept as records. A router's.
+  void StayPlain() { is_plain_ = true; }
+  bool is_plain() const { return is_plain_; }
+  // Says that the weight is that of so many linear layers, experts, one behind the other, with
+  // equally many slices each.
+  void HoldsExperts(int64_t experts);
+  int64_t experts() const { return experts_; }
+
   // For the weight of a linear layer; a and b are in the same segment.
   void AddAdapter(const Adapter& adapter);
   const std::vector<Adapter>& adapters() const { return adapters_; }
@@ -98,7 +107,8 @@ class Parameter {
   Shape shape_;
   std::vector<ParameterSlice> slices_;
   std::vector<Adapter> adapters_;
-  bool is_adapter_ = false;
+  bool is_adapter_ = false, is_plain_ = false;
+  int64_t experts_ = 1;
   bool trainable_ = true;
   WeightCode code_ = WeightCode::kNone;
   View value_, grad_;
