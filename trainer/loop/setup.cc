@@ -59,6 +59,10 @@ std::vector<ShapeConflict> AdaptAndFreeze(const Recipe& recipe, std::shared_ptr<
       mistakes.push_back({{key + "[" + std::to_string(mistake.entry) + "]", key}, mistake.message});
       options.full.clear();
     }
+    if (const std::string why = ExpertMistake(*model, options); !why.empty()) {
+      mistakes.push_back({{"model.lora.dropout", "model.lora.targets", "model.lora"}, why});
+      return mistakes;
+    }
     if (options.targets.empty()) return mistakes;  // Nothing trains, which is no mistake of groups.
     auto adapted = std::make_unique<LoraModel>(std::move(model), options);
     if (!adapted->has_adapters()) {

@@ -50,6 +50,21 @@ std::string OneMatrix(const ParameterSlice& in, const std::vector<ParameterSlice
   return in.name + " is one matrix with " + out + ": name all of it, or none";
 }
 
+bool IsAnyTarget(const ParameterSlice& slice, const LoraOptions& options) {
+  return std::ranges::any_of(
+      options.targets, [&](const std::string& target) { return IsTarget(slice.name, target); });
+}
+
+// Slices that have one adapter: each its own, or those of all experts at one place in an expert.
+std::vector<std::vector<ParameterSlice>> AdaptedTogether(const ModelSegment& segment,
+                                                         const Parameter& parameter) {
+  const std::vector<ParameterSlice> linear = LinearSlices(segment, parameter);
+  const size_t places = linear.size() / static_cast<size_t>(parameter.experts());
+  std::vector<std::vector<ParameterSlice>> together(places);
+  for (size_t i = 0; i < linear.size(); ++i) together[i % places].push_back(linear[i]);
+  return together;
+}
+
 }  // namespace
 
 std::string ModuleOf(const std::string& weight) {
@@ -150,6 +165,30 @@ std::vector<BaseMistake> EncodeFrozen(const Model& model, const LoraOptions& opt
   return mistakes;
 }
 
+std::string ExpertMistake(const Model& base, const LoraOptions& options) {
+  for (const ModelSegment& segment : base.segments()) {
+    for (const Parameter* parameter : segment.parameters) {
+      if (parameter->experts() == 1 || IsAnyOf(parameter->slices()[0].name, options.full)) continue;
+      for (const std::vector<ParameterSlice>& slices : AdaptedTogether(segment, *parameter)) {
+        const ParameterSlice *in = nullptr, *out = nullptr;
+        for (const ParameterSlice& slice : slices) {
+          (IsAnyTarget(slice, options) ? in : out) = &slice;
+        }
+        if (in == nullptr) continue;
+        if (out != nullptr) {
+          return in->name + " would have an adapter and " + out->name +
+                 " none: a layer's experts are adapted together, or not at all";
+        }
+        if (options.dropout > 0) {
+          return "dropout is not for adapters of experts, such as that of " + in->name +
+                 ", as in PEFT: set it to 0, or leave experts out of targets";
+        }
+      }
+    }
+  }
+  return "";
+}
+
 LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
     : base_(std::move(base)), segments_(base_->segments()) {
   if (options.rank < 1) throw std::invalid_argument("[LoraModel] rank, want >= 1");
@@ -160,15 +199,15 @@ LoraModel::LoraModel(std::shared_ptr<Model> base, const LoraOptions& options)
   for (const FullMistake& mistake : FullMistakes(*base_, options.full)) {
     throw std::invalid_argument("[LoraModel] " + mistake.message);
   }
+  if (const std::string why = ExpertMistake(*base_, options); !why.empty()) {
+    throw std::invalid_argument("[LoraModel] " + why);
+  }
   for (ModelSegment& segment : segments_) {
     for (Parameter* parameter : std::vector<Parameter*>(segment.parameters)) {
       if (IsAnyOf(parameter->slices()[0].name, options.full)) continue;
       parameter->Freeze();
-      for (const ParameterSlice& slice : LinearSlices(segment, *parameter)) {
-        const bool adapted =
-            std::any_of(options.targets.begin(), options.targets.end(),
-                        [&](const std::string& target) { return IsTarget(slice.name, target); });
-        if (adapted) Adapt(*parameter, slice, options, segment);
+      for (const std::vector<ParameterSlice>& slices : AdaptedTogether(segment, *parameter)) {
+        if (IsAnyTarget(slices[0], options)) Adapt(*parameter, slices, options, segment);
       }
     }
   }
@@ -179,22 +218,27 @@ void LoraModel::Loss(Tape& tape, const Batch& batch, float scale, View loss) con
   base_->Loss(tape, batch, scale, loss);
 }
 
-void LoraModel::Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,
-                      ModelSegment& segment) {
+void LoraModel::Adapt(Parameter& weight, const std::vector<ParameterSlice>& slices,
+                      const LoraOptions& options, ModelSegment& segment) {
   // The rows of [out, in] are columns of the output; [in, out] has one slice, the whole.
   const bool rows_are_outputs = linear_layout() == WeightLayout::kOutIn;
   const int64_t in = weight.shape()[rows_are_outputs ? 1 : 0];
-  const int64_t out = rows_are_outputs ? slice.rows : weight.shape()[1];
-  const int64_t column = rows_are_outputs ? slice.begin / in : 0;
+  const int64_t out = rows_are_outputs ? slices[0].rows : weight.shape()[1];
+  const int64_t column = rows_are_outputs ? slices[0].begin / in : 0;
   const Init noise{0, 1 / std::sqrt(3.0f * static_cast<float>(in))};
-  const auto add = [&](char part, const Shape& shape, const Init& init) {
-    adapters_.push_back(std::make_unique<Parameter>(LoraName(slice.name, part), shape, init,
-                                                    /*decay=*/true));
+  const auto add = [&](char part, int64_t rows, int64_t cols, const Init& init) {
+    std::vector<ParameterSlice> parts;
+    for (const ParameterSlice& slice : slices) {
+      parts.push_back({LoraName(slice.name, part), rows, init, /*decay=*/true});
+    }
+    const Shape shape{rows * std::ssize(slices), cols};
+    const std::string name = LoraName(slices[0].name, part);
+    adapters_.push_back(std::make_unique<Parameter>(name, shape, std::move(parts)));
     segment.parameters.push_back(adapters_.back().get());
     return adapters_.back().get();
   };
-  Parameter* const a = add('A', Shape{options.rank, in}, noise);
-  Parameter* const b = add('B', Shape{out, options.rank}, {});
+  Parameter* const a = add('A', options.rank, in, noise);
+  Parameter* const b = add('B', out, options.rank, {});
   constexpr uint32_t kFirstSite = uint32_t{1} << 28;  // Models count theirs from 0.
   weight.AddAdapter({.a = a,
                      .b = b,

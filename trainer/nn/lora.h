@@ -51,11 +51,16 @@ struct BaseMistake {
 // entry that matches no frozen weight, or not all of a matrix; nothing that is left to encode.
 std::vector<BaseMistake> EncodeFrozen(const Model& model, const LoraOptions& options);
 
+// Why adapters cannot be put beside experts as the options ask; empty: they can. Experts of a layer
+// are adapted together, and their adapters drop nothing, as in PEFT: a row is an expert's, and no
+// sample's.
+std::string ExpertMistake(const Model& base, const LoraOptions& options);
+
 class LoraModel final : public Model {
  public:
   // Freezes all parameters of `base` but those of options.full. Throws std::invalid_argument for a
-  // rank < 1, for a target that matches no weight and for FullMistakes(); the message names the
-  // entry.
+  // rank < 1, for a target that matches no weight, for FullMistakes() and for ExpertMistake(); the
+  // message names the entry.
   LoraModel(std::shared_ptr<Model> base, const LoraOptions& options);
 
   const std::vector<ModelSegment>& segments() const override { return segments_; }
@@ -74,8 +79,9 @@ class LoraModel final : public Model {
   bool has_adapters() const { return !adapters_.empty(); }
 
  private:
-  void Adapt(Parameter& weight, const ParameterSlice& slice, const LoraOptions& options,
-             ModelSegment& segment);
+  // `slices`: one, or that of each expert.
+  void Adapt(Parameter& weight, const std::vector<ParameterSlice>& slices,
+             const LoraOptions& options, ModelSegment& segment);
 
   std::shared_ptr<Model> base_;
   std::vector<std::unique_ptr<Parameter>> adapters_;

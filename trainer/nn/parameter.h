@@ -38,10 +38,11 @@ struct ParameterSlice {
 
 class Parameter;
 
-// An adapter of a linear layer (ops/lora.h). It adds to the columns [column, column + b's rows) of
-// the layer's output.
+// An adapter of a linear layer (ops/lora.h). It adds to the columns [column, column + out) of the
+// layer's output. Beside the weight of experts a and b hold a slice for each, and `column` is of an
+// expert's output.
 struct Adapter {
-  Parameter *a, *b;
+  Parameter *a, *b;  // [experts x rank, in], [experts x out, rank].
   double scale;
   int64_t column;
   double dropout = 0;  // The share of x that A does not see, drawn at a site of its own.

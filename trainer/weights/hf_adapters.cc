@@ -37,12 +37,12 @@ struct Adapters {
   int64_t rank = 0;
 };
 
-// An adapter is of the slice that begins at its column of the output.
-const ParameterSlice& SliceOf(const Parameter& weight, const Adapter& adapter) {
+// The slice of `weight` that this one of an adapter's A is beside.
+const ParameterSlice& SliceOf(const Parameter& weight, const ParameterSlice& a) {
   for (const ParameterSlice& slice : weight.slices()) {
-    if (LoraName(slice.name, 'A') == adapter.a->name()) return slice;
+    if (LoraName(slice.name, 'A') == a.name) return slice;
   }
-  FSDP_CHECK(false) << adapter.a->name() << " is of no slice of " << weight.name();
+  FSDP_CHECK(false) << a.name << " is of no slice of " << weight.name();
 }
 
 // Parameters that train whole.
@@ -66,10 +66,14 @@ Adapters AdaptersOf(const Model& model) {
         found.all.push_back(ModuleOf(slice.name));
       }
       for (const Adapter& adapter : parameter->adapters()) {
-        found.adapted.push_back(ModuleOf(SliceOf(*parameter, adapter).name));
-        found.rank = adapter.a->shape()[0];
-        for (const Parameter* factor : {adapter.a, adapter.b}) {
-          found.tensors.push_back({factor, &factor->slices()[0]});
+        found.rank = adapter.b->shape()[1];
+        for (const ParameterSlice& a : adapter.a->slices()) {
+          found.adapted.push_back(ModuleOf(SliceOf(*parameter, a).name));
+        }
+        for (size_t e = 0; e < adapter.a->slices().size(); ++e) {
+          for (const Parameter* factor : {adapter.a, adapter.b}) {
+            found.tensors.push_back({factor, &factor->slices()[e]});
+          }
         }
       }
     }

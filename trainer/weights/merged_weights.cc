@@ -189,17 +189,22 @@ void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::sp
 void MergedWeights::LoadAdapters(const Parameter& parameter) {
   if (std::exchange(loaded_, &parameter) == &parameter) return;
   factors_.clear();
+  const int64_t rows = parameter.shape()[0] / parameter.experts();  // Of an expert.
   for (const Adapter& adapter : parameter.adapters()) {
-    LoraFactors& f = factors_.emplace_back();
-    f.rank = adapter.a->shape()[0];
-    f.column = adapter.column;
-    f.columns = adapter.b->shape()[0];
-    f.scale = adapter.scale;
-    f.layout = layout_;
-    f.a.resize(static_cast<size_t>(adapter.a->shape().NumElements()));
-    f.b.resize(static_cast<size_t>(adapter.b->shape().NumElements()));
-    ReadPlain(*adapter.a, 0, f.a);
-    ReadPlain(*adapter.b, 0, f.b);
+    for (int64_t e = 0; e < parameter.experts(); ++e) {
+      const ParameterSlice& a = adapter.a->slices()[static_cast<size_t>(e)];
+      const ParameterSlice& b = adapter.b->slices()[static_cast<size_t>(e)];
+      LoraFactors& f = factors_.emplace_back();
+      f.rank = a.rows;
+      f.column = e * rows + adapter.column;
+      f.columns = b.rows;
+      f.scale = adapter.scale;
+      f.layout = layout_;
+      f.a.resize(static_cast<size_t>(a.shape.NumElements()));
+      f.b.resize(static_cast<size_t>(b.shape.NumElements()));
+      ReadPlain(*adapter.a, a.begin, f.a);
+      ReadPlain(*adapter.b, b.begin, f.b);
+    }
   }
 }
 

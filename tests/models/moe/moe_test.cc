@@ -38,9 +38,9 @@ MoeConfig TinyDots() {
 
 TinyRun Padded(TinyRun run) {
   run.length = [](int64_t step, int64_t sample) { return 4 + (3 * step + sample) % 8; };
-  run.sample = [sample = SampleOf(run), length = run.length](
-                   int64_t step, int64_t index, std::span<int32_t> tokens,
-                   std::span<float> weights) {
+  run.sample = [sample = SampleOf(run), length = run.length](int64_t step, int64_t index,
+                                                             std::span<int32_t> tokens,
+                                                             std::span<float> weights) {
     sample(step, index, tokens, weights);
     const auto n = static_cast<size_t>(length(step, index));
     std::fill(tokens.begin() + n, tokens.end(), 0);
