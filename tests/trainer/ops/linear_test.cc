@@ -110,6 +110,24 @@ TEST_P(LinearTest, ForwardMatchesOracle) {
   }
 }
 
+TEST_P(LinearTest, GradientsOfLogitsMayBeFp32) {
+  for (const WeightLayout layout : kLayouts) {
+    const Case c{37, 65, 21, layout};
+    const Values dy = Random(11, kF32).Vector(c.rows * c.out);
+    Random random(12, dtype());
+    const Values x = random.Vector(c.rows * c.in), w = random.Vector(c.in * c.out);
+    const View vx = Input({c.rows, c.in}, x), vw = Input(c.WeightShape(), w);
+    const View vdy = Input({c.rows, c.out}, dy, kF32), dx = Output(vx.shape);
+    const View dw = Accumulated(vw.shape, 0, kF32), db = Accumulated({c.out}, 0, kF32);
+    Run([&](Stream& s) { LinearBackward(s, vx, vw, layout, vdy, dx, dw, db); });
+    const Gradients want = OracleBackward(c, x, w, dy);
+    EXPECT_TRUE(AllNear(Get(dx), want.dx, Tolerance(dtype(), c.out)));
+    EXPECT_TRUE(AllNear(Get(dw), want.dw, Tolerance(kF32, c.rows)));
+    EXPECT_TRUE(AllNear(Get(db), want.db, Tolerance(kF32, c.rows)));
+    Clear();
+  }
+}
+
 TEST_P(LinearTest, LogitsInFp32AreNotRounded) {
   const Case c{3, 600, 70, WeightLayout::kOutIn};
   Random random(9, dtype());

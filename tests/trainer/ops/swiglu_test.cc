@@ -218,5 +218,70 @@ TEST_P(SwigluTest, BitsDoNotDependOnThreads) {
   }
 }
 
+// Rows behind the offsets' last, which hold NaN, are left alone.
+TEST_P(SwigluTest, WeightsMultiplyRows) {
+  for (const auto& [rows, inner] : {Case{1, 1}, {3, 7}, {5, 64}, {2, 201}, {4, 1100}}) {
+    for (const bool has_offsets : {false, true}) {
+      Random random(inner + 2, dtype());
+      const int64_t used = has_offsets ? rows - 1 : rows;
+      const Values values = random.Vector(rows * 2 * inner, -4, 4);
+      const Values dout = random.Vector(rows * inner);
+      const Values scales = Random(inner, kF32).Vector(rows);
+      const View x = Input({rows, 2 * inner}, values), y = Output({rows, inner});
+      const View dy = Input(y.shape, dout), dx = Output(x.shape), w = Input({rows}, scales, kF32);
+      const View dw = Output({rows}, kF32), plain_dx = Output(x.shape, kF32);
+      std::optional<ConstView> offsets;
+      if (has_offsets) offsets = Input({3}, {0, 0, static_cast<double>(used)}, DType::kInt32);
+      Run([&](Stream& s) { WeightedSwigluForward(s, x, w, offsets, y); });
+      Values want = Oracle(kUnits[0], {used, inner}, values), want_dw(used), scaled(rows * inner);
+      for (int64_t i = 0; i < used * inner; ++i) {
+        want_dw[i / inner] += want[i] * dout[i];
+        want[i] *= scales[i / inner];
+        scaled[i] = dout[i] * scales[i / inner];
+      }
+      const auto used_of = [&](const View& view) {
+        Values got = Get(view);
+        for (size_t i = got.size() * used / rows; i < got.size(); ++i) {
+          EXPECT_TRUE(std::isnan(got[i])) << "element " << i;
+        }
+        got.resize(got.size() * used / rows);
+        return got;
+      };
+      EXPECT_TRUE(AllNear(used_of(y), want, Tolerance(dtype(), 1, 4)));
+      EXPECT_EQ(cost().flops, 21.0 * static_cast<double>(rows * inner));
+
+      // dx is that of a unit whose dy has the weight, in fp32.
+      const View x32 = Input(x.shape, values, kF32), dy32 = Input(y.shape, scaled, kF32);
+      Run([&](Stream& s) {
+        WeightedSwigluBackward(s, x, w, offsets, dy, dx, dw);
+        SwigluBackward(s, x32, dy32, plain_dx);
+      });
+      Values want_dx = Get(plain_dx);
+      want_dx.resize(used * 2 * inner);
+      EXPECT_TRUE(AllNear(used_of(dx), want_dx, Tolerance(dtype(), 1, 16)));
+      EXPECT_TRUE(AllNear(used_of(dw), want_dw, Tolerance(kF32, inner, 16)));
+      if (has_offsets) continue;
+      Run([&](Stream& s) { WeightedSwigluBackward(s, x, w, offsets, dy, x, dw); });
+      EXPECT_EQ(Get(x), Get(dx)) << "in place";
+      ExpectSameBits([&](Stream& s) { WeightedSwigluBackward(s, dx, w, offsets, dy, x, dw); },
+                     {x, dw});
+    }
+    Clear();
+  }
+}
+
+TEST_P(SwigluTest, RefusesWrongWeights) {
+  const View x = Output({2, 6}), y = Output({2, 3}), w = Output({2}, kF32), dw = Output({2}, kF32);
+  ExpectRefused([&](Stream& s) { WeightedSwigluForward(s, x, Output({3}, kF32), {}, y); },
+                "[weighted_swiglu_forward] weights is");
+  ExpectRefused([&](Stream& s) { WeightedSwigluForward(s, x, w, w, y); }, "offsets is fp32");
+  ExpectRefused([&](Stream& s) { WeightedSwigluBackward(s, x, w, {}, y, x, w); },
+                "dweights and weights overlap");
+  ExpectRefused([&](Stream& s) { WeightedSwigluBackward(s, x, w, {}, y, y, dw); },
+                "[weighted_swiglu_backward] dx is");
+  ExpectRefused([&](Stream& s) { WeightedSwigluBackward(s, x, w, {}, y, x, Output({3}, kF32)); },
+                "[weighted_swiglu_backward] dweights is");
+}
+
 }  // namespace
 }  // namespace fsdp
