@@ -46,6 +46,13 @@ struct RowsOf {
     return std::max(kBorder, kGatheredBytes / (Stride() * SizeOf(view.dtype)) / kBorder * kBorder);
   }
 
+  // Rows from `first` on, to be collected by the product.
+  GemmOperand Rows(int64_t first) const {
+    GemmOperand operand = Factor(view, column, width());
+    operand.rows = sources->As<int32_t>() + first;
+    return operand;
+  }
+
   // Rows [first, first + count), gathered where they are sources.
   GemmOperand Operand(int64_t first, int64_t count, bool transposed) const {
     if (!sources) return Factor(view, first * width() + column, width(), transposed);
@@ -60,7 +67,8 @@ struct RowsOf {
                   view.data + (source[r] * width() + column) * size,
                   static_cast<size_t>(cols * size));
     }
-    return {gathered.data(), Stride(), transposed, view.dtype};
+    return {
+        .data = gathered.data(), .stride = Stride(), .transposed = transposed, .dtype = view.dtype};
   }
 };
 
@@ -107,17 +115,19 @@ void MultiplyRows(ThreadPool& pool, const GroupedShape& s, const RowsOf& a, cons
   const int32_t* const offset = offsets.As<int32_t>();
   const int64_t n = b_transposed ? s.out : s.in, k = b_transposed ? s.in : s.out;
   const double cost = static_cast<double>(n) * static_cast<double>(k);
+  const bool rows = a.sources && GemmReadsRows(a.view.dtype, w.dtype);
   ForEachPart(
       pool, s.experts, [&](int64_t e) -> int64_t { return offset[e + 1] - offset[e]; },
       [&](int64_t) { return cost; },
       [&](int64_t e, int64_t begin, int64_t end) {
         const auto multiply = [&](int64_t first, int64_t count) {
-          GemmOnOneThread(count, n, k, a.Operand(first, count, false),
+          GemmOnOneThread(count, n, k, rows ? a.Rows(first) : a.Operand(first, count, false),
                           Factor(w, s.WeightAt(e), s.in, b_transposed),
                           Result(c, first * c.shape[1] + column, c.shape[1]),
                           {.alpha = options.scale, .beta = options.add ? 1.0f : 0.0f});
         };
-        ForEachPiece(offset[e] + begin, offset[e] + end, a.AtATime(end - begin), multiply);
+        ForEachPiece(offset[e] + begin, offset[e] + end,
+                     rows ? end - begin : a.AtATime(end - begin), multiply);
       });
 }
 
