@@ -451,8 +451,9 @@ Product ProductOf(int64_t k, const GemmOperand& a, const GemmOperand& b, const G
                         : MultiplyPairs() ? GemmForm::kPairs
                                           : GemmForm::kSwappedFloats;
   const GemmTileKernels* const tiles = bf16 && k > 0 ? TileKernels() : nullptr;
-  return {tiles, form,   form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k,
-          c,     options};
+  return {tiles,     form,      form == GemmForm::kPairs ? kGemmBf16 : Kernels(),
+          Matrix(a), Matrix(b), k,
+          c,         options,   a.rows};
 }
 
 }  // namespace
