@@ -99,6 +99,8 @@ class GroupedLinearTest : public OpTest {
             w};
   }
 
+  void ExpectLayersOfTheirOwn(const Case& c);
+
   // A result of `cols` columns: what it holds where nothing is written. NaN where nothing is read.
   View Result(const Case& c, int64_t cols) {
     return c.add ? Accumulated({c.rows(), cols}, kBefore) : Output({c.rows(), cols});
@@ -203,7 +205,21 @@ TEST_P(GroupedLinearTest, DwMatchesOracle) {
 
 // The same bits as a layer of the expert's own.
 TEST_P(GroupedLinearTest, AnExpertIsALayerOfItsOwn) {
-  const Case c{"four", {30, 0, 129, 65}, 96, 80};
+  std::vector<Case> cases{{"four", {30, 0, 129, 65}, 96, 80}};
+  if (kernel_type() != DeviceType::kCpu) {
+    // Large tiles: of y, of dx and of dw.
+    cases.insert(cases.end(), {{"wide", {100, 60}, 3, 8192},
+                               {"deep", {60, 100}, 8192, 3},
+                               {"square", {3, 2}, 1024, 1024}});
+  }
+  for (const Case& c : cases) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    ExpectLayersOfTheirOwn(c);
+    Clear();
+  }
+}
+
+void GroupedLinearTest::ExpectLayersOfTheirOwn(const Case& c) {
   const Tensors t = Make(c, 4);
   const View y = Output({c.rows(), c.out}), dx = Output({c.rows(), c.in});
   const View dw = Accumulated(t.w.shape, kBefore);

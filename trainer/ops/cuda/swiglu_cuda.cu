@@ -1,6 +1,9 @@
+#include "trainer/ops/cuda/block_sum.h"
+#include "trainer/ops/cuda/elements.h"
 #include "trainer/ops/cuda/gelu_element.h"
 #include "trainer/ops/cuda/pieces_ahead.h"
 #include "trainer/ops/element_backends.h"
+#include "trainer/ops/expert_backends.h"
 
 namespace fsdp {
 namespace {
@@ -141,6 +144,80 @@ __global__ void GatedBackwardPacks(const T* x, const T* dy, int rows, int pieces
   });
 }
 
+// A warp a row, of those that belong to an expert: `last`, where not null, has their number.
+constexpr int kRowWarps = 8;
+
+template <typename T, typename Body>
+__device__ inline void ForEachPieceOfWarp(int64_t inner, const Body& body) {
+  constexpr int kPiece = kPack<T>;
+  const int64_t lane = threadIdx.x % kWarp;
+  for (int64_t first = lane * kPiece; first < inner; first += kWarp * kPiece) {
+    body(first, inner - first);
+  }
+}
+__device__ inline int64_t RowOfWarp() {
+  return int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
+}
+
+template <typename T>
+__global__ void WeightedForward(const T* x, const float* weights, const int32_t* last, int64_t rows,
+                                int64_t inner, bool packs, T* y) {
+  constexpr int kPiece = kPack<T>;
+  const int64_t row = RowOfWarp();
+  if (row >= (last == nullptr ? rows : *last)) return;
+  const float weight = weights[row];
+  ForEachPieceOfWarp<T>(inner, [&](int64_t first, int64_t count) {
+    Elements<T, kPiece> gate, up, out;
+    gate.Read(x + row * 2 * inner + first, count, packs);
+    up.Read(x + row * 2 * inner + inner + first, count, packs);
+    float values[kPiece];
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) values[j] = weight * Silu::Of(gate[j], up[j]);
+    out.Set(values);
+    out.Write(y + row * inner + first, count, packs);
+  });
+}
+
+// dx may be x.
+template <typename T>
+__global__ void WeightedBackward(const T* x, const float* weights, const int32_t* last, const T* dy,
+                                 int64_t rows, int64_t inner, bool packs, T* dx, float* dweights) {
+  constexpr int kPiece = kPack<T>;
+  const int64_t row = RowOfWarp();
+  if (row >= (last == nullptr ? rows : *last)) return;
+  const float weight = weights[row];
+  float sum = 0;
+  ForEachPieceOfWarp<T>(inner, [&](int64_t first, int64_t count) {
+    const int64_t at = row * 2 * inner + first;
+    Elements<T, kPiece> gate, up, d, dgate, dup;
+    gate.Read(x + at, count, packs);
+    up.Read(x + at + inner, count, packs);
+    d.Read(dy + row * inner + first, count, packs);
+    float gates[kPiece], ups[kPiece];
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) {
+      const Gradients of = Silu::Backward(gate[j], up[j], weight * d[j]);
+      sum += d[j] * Silu::Of(gate[j], up[j]);
+      gates[j] = of.gate;
+      ups[j] = of.up;
+    }
+    dgate.Set(gates);
+    dup.Set(ups);
+    dgate.Write(dx + at, count, packs);
+    dup.Write(dx + at + inner, count, packs);
+  });
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarp == 0) dweights[row] = sum;
+}
+
+const int32_t* LastOf(const std::optional<ConstView>& offsets) {
+  return offsets ? offsets->As<int32_t>() + offsets->NumElements() - 1 : nullptr;
+}
+
+dim3 GridOfWarps(const ConstView& y) {
+  return dim3(static_cast<unsigned>(y.NumElements() == 0 ? 0 : CeilDiv(y.shape[0], kRowWarps)));
+}
+
 template <typename Gate>
 void LaunchForward(CudaStreamHandle stream, const ConstView& x, const View& y) {
   ForFloat(x.dtype, [&](auto is) {
@@ -193,6 +270,32 @@ void GatedGeluForwardCuda(CudaStreamHandle stream, const ConstView& x, const Vie
 void GatedGeluBackwardCuda(CudaStreamHandle stream, const ConstView& x, const ConstView& dy,
                            const View& dx) {
   LaunchBackward<Gelu>(stream, x, dy, dx);
+}
+
+void WeightedSwigluForwardCuda(CudaStreamHandle stream, const ConstView& x,
+                               const ConstView& weights, const std::optional<ConstView>& offsets,
+                               const View& y) {
+  ForFloat(x.dtype, [&](auto is) {
+    using T = typename decltype(is)::type;
+    const int64_t rows = y.shape[0], inner = y.shape[1];
+    const bool packs = InPacks(x.As<T>(), inner) && InPacks(y.As<T>(), inner);
+    Launch<WeightedForward<T>>(stream, GridOfWarps(y), dim3(kRowWarps * kWarp), 0, x.As<T>(),
+                               weights.As<float>(), LastOf(offsets), rows, inner, packs, y.As<T>());
+  });
+}
+
+void WeightedSwigluBackwardCuda(CudaStreamHandle stream, const ConstView& x,
+                                const ConstView& weights, const std::optional<ConstView>& offsets,
+                                const ConstView& dy, const View& dx, const View& dweights) {
+  ForFloat(x.dtype, [&](auto is) {
+    using T = typename decltype(is)::type;
+    const int64_t rows = dy.shape[0], inner = dy.shape[1];
+    const bool packs =
+        InPacks(x.As<T>(), inner) && InPacks(dy.As<T>(), inner) && InPacks(dx.As<T>(), inner);
+    Launch<WeightedBackward<T>>(stream, GridOfWarps(dy), dim3(kRowWarps * kWarp), 0, x.As<T>(),
+                                weights.As<float>(), LastOf(offsets), dy.As<T>(), rows, inner,
+                                packs, dx.As<T>(), dweights.As<float>());
+  });
 }
 
 }  // namespace fsdp

@@ -18,6 +18,7 @@ struct GemmTensor {
   DType dtype;
   bool transposed;
   bool packs;
+  const int32_t* rows;  // Where not null, stored row i is row rows[i]: for kernels that collect.
 };
 
 struct GemmArgs {
@@ -27,6 +28,21 @@ struct GemmArgs {
   GemmTensor added, gelu, gelu_of;
   float scale;
 };
+
+// `pack`: elements that a kernel reads or writes at once, 16 bytes at most.
+inline GemmTensor GemmMatrix(const void* data, int64_t stride, DType dtype, int pack,
+                             bool transposed = false) {
+  const int64_t bytes = std::min<int64_t>(16, pack * SizeOf(dtype));
+  const bool packs =
+      reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride * SizeOf(dtype) % bytes == 0;
+  return {const_cast<void*>(data), stride, dtype, transposed, packs, nullptr};
+}
+
+// The place of a stored row.
+template <bool kCollects>
+__device__ inline int64_t StoredRow(const GemmTensor& x, int64_t row) {
+  return kCollects && x.rows != nullptr ? x.rows[row] : row;
+}
 
 // The corner of a block's tile, kTile x kTile, in C.
 struct GemmCorner {
