@@ -10,8 +10,9 @@ constexpr int kColumns = 4;  // Per thread.
 
 // Block e finds expert e's rows; a last one, the rows of nobody. Each warp has choices side by
 // side, so that rows are in the order of choices. Every block counts the choices of lower experts.
-__global__ void GroupByExpert(const int32_t* choices, int count, int per_token, int experts,
-                              int32_t* offsets, int32_t* tokens, int32_t* places) {
+__global__ void __launch_bounds__(kThreads)
+    GroupByExpert(const int32_t* choices, int count, int per_token, int experts, int32_t* offsets,
+                  int32_t* tokens, int32_t* places) {
   __shared__ int of_warps[2][kWarps];
   const int expert = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -217,9 +217,9 @@ __global__ void SumRows(const float* weights, int64_t rows, int64_t length, floa
 constexpr int kTallyWarps = 16, kTallyThreads = kTallyWarps * kWarp;
 
 template <int kEach>
-__global__ void TallySample(const float* logits, const int32_t* choices, Samples samples,
-                            const float* shares, Router router, float* sample_shares,
-                            float* sample_losses) {
+__global__ void __launch_bounds__(kTallyThreads)
+    TallySample(const float* logits, const int32_t* choices, Samples samples, const float* shares,
+                Router router, float* sample_shares, float* sample_losses) {
   constexpr int kMost = kEach * kWarp;
   __shared__ double mean[kMost], of_warps[kTallyWarps], z_sum;
   __shared__ int counts[kMost];
