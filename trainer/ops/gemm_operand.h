@@ -16,7 +16,6 @@ struct GemmOperand {
   int64_t stride = 0;  // Elements, >= the length of a stored row.
   bool transposed = false;
   DType dtype = DType::kFloat32;  // Or bf16, fp16.
-  const int32_t* rows = nullptr;  // Row i is stored as row rows[i]: cpu/gemm/gemm.h says for whom.
 };
 struct GemmResult {
   void* data = nullptr;
@@ -27,10 +26,7 @@ struct GemmResult {
 // A factor that begins at element `begin` of x, with stored rows `stride` elements apart.
 inline GemmOperand Factor(const ConstView& x, int64_t begin, int64_t stride,
                           bool transposed = false) {
-  return {.data = x.data + begin * SizeOf(x.dtype),
-          .stride = stride,
-          .transposed = transposed,
-          .dtype = x.dtype};
+  return {x.data + begin * SizeOf(x.dtype), stride, transposed, x.dtype};
 }
 inline GemmOperand Transposed(const ConstView& x, int64_t begin, int64_t stride) {
   return Factor(x, begin, stride, true);

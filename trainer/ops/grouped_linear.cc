@@ -15,13 +15,15 @@ namespace fsdp {
 namespace {
 
 // The parts of kGroupedBytesPerThread: gathered rows of two operands, and sums.
-constexpr int64_t kGatheredBytes = int64_t{1} << 20, kSums = int64_t{1} << 18;
+constexpr int64_t kGatheredBytes = int64_t{2} << 20, kSums = int64_t{1} << 18;
 static_assert(2 * kGatheredBytes + kSums * sizeof(float) == kGroupedBytesPerThread);
 
 // Multiplications that are worth another thread (gemm.cc).
 constexpr double kMinProductsPerThread = 5e5;
 // A group is divided among threads at multiples of this many rows of the result.
 constexpr int64_t kBorder = 32;
+constexpr int64_t kLine = 64;  // Bytes of a cache's.
+constexpr int64_t kAhead = 2;  // Rows that are fetched before they are gathered.
 
 struct GroupedShape {
   int64_t rows, in, out, width;  // width: of y or dy.
@@ -39,18 +41,11 @@ struct RowsOf {
   int64_t width() const { return view.shape[1]; }
   // Elements from a gathered row to the next: a cache line more than a row, or the rows of a strip
   // would fall into one set of the cache.
-  int64_t Stride() const { return cols + 64 / SizeOf(view.dtype); }
+  int64_t Stride() const { return cols + kLine / SizeOf(view.dtype); }
   // Rows that are gathered at a time, so that they fit a thread's memory whatever the group.
   int64_t AtATime(int64_t all) const {
     if (!sources) return std::max<int64_t>(1, all);
     return std::max(kBorder, kGatheredBytes / (Stride() * SizeOf(view.dtype)) / kBorder * kBorder);
-  }
-
-  // Rows from `first` on, to be collected by the product.
-  GemmOperand Rows(int64_t first) const {
-    GemmOperand operand = Factor(view, column, width());
-    operand.rows = sources->As<int32_t>() + first;
-    return operand;
   }
 
   // Rows [first, first + count), gathered where they are sources.
@@ -63,9 +58,12 @@ struct RowsOf {
     if (gathered.size() < needed) gathered.resize(needed);
     const int32_t* const source = sources->As<int32_t>() + first;
     for (int64_t r = 0; r < count; ++r) {
-      std::memcpy(gathered.data() + r * row_bytes,
-                  view.data + (source[r] * width() + column) * size,
-                  static_cast<size_t>(cols * size));
+      const auto row = [&](int64_t of) {
+        return view.data + (source[of] * width() + column) * size;
+      };
+      const std::byte* const soon = row(std::min(r + kAhead, count - 1));
+      for (int64_t i = 0; i < cols * size; i += kLine) __builtin_prefetch(soon + i);
+      std::memcpy(gathered.data() + r * row_bytes, row(r), static_cast<size_t>(cols * size));
     }
     return {
         .data = gathered.data(), .stride = Stride(), .transposed = transposed, .dtype = view.dtype};
@@ -115,19 +113,17 @@ void MultiplyRows(ThreadPool& pool, const GroupedShape& s, const RowsOf& a, cons
   const int32_t* const offset = offsets.As<int32_t>();
   const int64_t n = b_transposed ? s.out : s.in, k = b_transposed ? s.in : s.out;
   const double cost = static_cast<double>(n) * static_cast<double>(k);
-  const bool rows = a.sources && GemmReadsRows(a.view.dtype, w.dtype);
   ForEachPart(
       pool, s.experts, [&](int64_t e) -> int64_t { return offset[e + 1] - offset[e]; },
       [&](int64_t) { return cost; },
       [&](int64_t e, int64_t begin, int64_t end) {
         const auto multiply = [&](int64_t first, int64_t count) {
-          GemmOnOneThread(count, n, k, rows ? a.Rows(first) : a.Operand(first, count, false),
+          GemmOnOneThread(count, n, k, a.Operand(first, count, false),
                           Factor(w, s.WeightAt(e), s.in, b_transposed),
                           Result(c, first * c.shape[1] + column, c.shape[1]),
                           {.alpha = options.scale, .beta = options.add ? 1.0f : 0.0f});
         };
-        ForEachPiece(offset[e] + begin, offset[e] + end,
-                     rows ? end - begin : a.AtATime(end - begin), multiply);
+        ForEachPiece(offset[e] + begin, offset[e] + end, a.AtATime(end - begin), multiply);
       });
 }
 

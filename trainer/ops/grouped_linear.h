@@ -30,7 +30,7 @@ struct GroupedOptions {
 };
 
 // The most bytes in which a thread of the CPU gathers rows and sums; it keeps them until it ends.
-inline constexpr int64_t kGroupedBytesPerThread = int64_t{3} << 20;
+inline constexpr int64_t kGroupedBytesPerThread = int64_t{5} << 20;
 
 // y[r, column + o] = scale sum_i x[source r, i] w_e[o, i]
 // x [any, in], y [rows, width], of which other columns stay.

@@ -94,20 +94,16 @@ struct Product {
   int64_t k;
   GemmResult c;
   const GemmOptions& options;
-  const int32_t* rows = nullptr;  // A's, where they do not lie one behind the other.
 
   // Kernels read the factor where it lies, if its k is contiguous (A) or its columns are (B).
   bool MayReadInPlace(const GemmMatrix& x) const {
     return form == GemmForm::kPairs ? k % 2 == 0
                                     : form == GemmForm::kFloats && x.dtype == DType::kFloat32;
   }
-  bool ReadsA() const { return rows == nullptr && MayReadInPlace(a) && a.RowsAreContiguous(); }
-  // Each strip of A is widened to rows of floats, or collected, before it is multiplied: its rows
-  // stay in a first-level cache, and nothing is turned.
-  bool WidensA() const {
-    if (rows != nullptr) return true;
-    return !ReadsA() && form != GemmForm::kPairs && a.RowsAreContiguous();
-  }
+  bool ReadsA() const { return MayReadInPlace(a) && a.RowsAreContiguous(); }
+  // Each strip of A is widened to rows of floats before it is multiplied: they stay in a
+  // first-level cache, and nothing is turned.
+  bool WidensA() const { return !ReadsA() && form != GemmForm::kPairs && a.RowsAreContiguous(); }
   // Sums are kept in C itself.
   bool SumsInC() const { return c.dtype == DType::kFloat32; }
   char* C(int64_t row, int64_t col) const { return static_cast<char*>(c.data) + At(row, col); }
@@ -149,23 +145,10 @@ struct Product {
     const int64_t next_row = GemmTileSteps(s->k, 1);
     GemmMatrix part = a;
     part.data = a.At(row, BlockBegin(block));
-    if (rows == nullptr) {
-      GemmWiden(form, part, s->rows, BlockLength(block), scratch.a(), next_row);
-    }
-    for (int64_t r = 0; rows != nullptr && r < s->rows; ++r) {
-      part.data = a.At(rows[row + r], BlockBegin(block));
-      CollectRow(part, BlockLength(block), scratch.a() + r * next_row);
-    }
+    GemmWiden(form, part, s->rows, BlockLength(block), scratch.a(), next_row);
     s->a = reinterpret_cast<const char*>(scratch.a());
     s->a_row = next_row * kStep;
     s->a_k = kStep;
-  }
-
-  // A row's k in a block.
-  void CollectRow(const GemmMatrix& row, int64_t length, float* to) const {
-    if (form != GemmForm::kPairs) return GemmWiden(form, row, 1, length, to, length);
-    to[GemmSteps(form, length) - 1] = 0;  // An odd k goes on with a zero.
-    std::memcpy(to, row.data, static_cast<size_t>(length * SizeOf(row.dtype)));
   }
 
   // The strips' A: rows [row, row + rows), packed. Bytes from a strip to the next.
@@ -225,7 +208,7 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
                       : scratch.c() + (p.Blocks() > 1 ? i * s.c_row : 0) + tile.col - summed.col;
     s.next_rows = std::min(height, tile.rows - i - s.rows);
     if (widens) p.WidenA(block, tile.row + i, &s);
-    s.next = s.next_rows == 0 || p.rows != nullptr ? nullptr
+    s.next = s.next_rows == 0 ? nullptr
              : widens         ? p.a.At(tile.row + i + s.rows, p.BlockBegin(block))
              : s.a_k == kStep ? s.a + a_strip
                               : nullptr;
@@ -419,14 +402,11 @@ void Multiply(const Product& p, const GemmTile& tile) {
   GemmMatrix a = p.a, b = p.b;
   a.data = p.a.At(tile.row, 0);
   b.data = p.b.At(0, tile.col);
-  if (p.rows == nullptr) Announce(a, tile.rows, p.k);
-  for (int64_t i = 0; p.rows != nullptr && i < tile.rows; ++i) {
-    AnnounceRow(p.a.At(p.rows[tile.row + i], 0), p.k * SizeOf(p.a.dtype), false);
-  }
+  Announce(a, tile.rows, p.k);
   Announce(b, p.k, tile.cols);
   if (p.tiles != nullptr) return ProductOnTiles(p, tile);
   if (p.MayReadInPlace(b) && Turned(b).RowsAreContiguous() && !b.RowsAreContiguous() &&
-      tile.rows <= kFewRows && p.rows == nullptr) {
+      tile.rows <= kFewRows) {
     return ProductTurned(p, tile);
   }
   if (p.ReadsA() || p.WidensA() || !p.SumsInC()) return ProductByColumns(p, tile);
@@ -451,9 +431,8 @@ Product ProductOf(int64_t k, const GemmOperand& a, const GemmOperand& b, const G
                         : MultiplyPairs() ? GemmForm::kPairs
                                           : GemmForm::kSwappedFloats;
   const GemmTileKernels* const tiles = bf16 && k > 0 ? TileKernels() : nullptr;
-  return {tiles,     form,      form == GemmForm::kPairs ? kGemmBf16 : Kernels(),
-          Matrix(a), Matrix(b), k,
-          c,         options,   a.rows};
+  return {tiles, form,   form == GemmForm::kPairs ? kGemmBf16 : Kernels(), Matrix(a), Matrix(b), k,
+          c,     options};
 }
 
 }  // namespace
@@ -473,11 +452,6 @@ void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& 
     const GemmTile tile = GemmPart(m, n, k, grain, pack_a, pool.size(), t);
     if (tile.rows > 0 && tile.cols > 0) Multiply(product, tile);
   });
-}
-
-bool GemmReadsRows(DType a, DType b) {
-  const bool bf16 = a == DType::kBFloat16 && b == DType::kBFloat16;
-  return !bf16 || TileKernels() == nullptr;
 }
 
 void GemmOnOneThread(int64_t m, int64_t n, int64_t k, const GemmOperand& a, const GemmOperand& b,

@@ -66,13 +66,9 @@ inline constexpr int64_t kGemmBytesPerThread = int64_t{10} << 20;
 void Gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const GemmOperand& a,
           const GemmOperand& b, const GemmResult& c, const GemmOptions& options = {});
 
-// The same, on the calling thread alone: for ops that divide many products among threads. A may
-// have `rows` where GemmReadsRows() says so: rows of an A that is not transposed are collected
-// while they are multiplied, and have the bits of rows that lie one behind the other.
+// The same, on the calling thread alone: for ops that divide many products among threads.
 void GemmOnOneThread(int64_t m, int64_t n, int64_t k, const GemmOperand& a, const GemmOperand& b,
                      const GemmResult& c, const GemmOptions& options = {});
-
-bool GemmReadsRows(DType a, DType b);
 
 // Rows and columns that a kernel computes together, and the products that are worth a thread.
 struct GemmGrain {

@@ -137,11 +137,12 @@ void LaunchTiles(CudaStreamHandle stream, GroupedArgs args, bool mma) {
 // Large tiles where groups fill them, and where there are enough for a large GPU.
 constexpr int64_t kManyTiles = 128, kManyRows = 64;
 
-// A product of all groups' rows.
+// A product of all groups' rows, and the factors' sources.
 struct GroupedProduct {
   int64_t m, n, k;
-  GemmOperand a, b;  // Their `rows`: sources.
+  GemmOperand a, b;
   GemmResult c;
+  std::optional<ConstView> a_sources, b_sources;
 };
 
 template <GroupedForm kForm>
@@ -152,17 +153,17 @@ void LaunchGroups(CudaStreamHandle stream, const GroupedProduct& p, const ConstV
   if (p.m == 0 || p.n == 0) return;
   const bool mma = p.a.dtype == p.b.dtype && p.a.dtype != DType::kFloat32;
   const int pack = mma ? 8 : kFour;
-  const auto factor = [&](const GemmOperand& x) {
+  const auto factor = [&](const GemmOperand& x, const std::optional<ConstView>& sources) {
     GemmTensor tensor = GemmMatrix(x.data, x.stride, x.dtype, pack, x.transposed);
-    tensor.rows = x.rows;
+    tensor.rows = DataOrNull<int32_t>(sources);
     return tensor;
   };
   const GemmTensor c = GemmMatrix(p.c.data, p.c.stride, p.c.dtype, pack);
   const GemmArgs product{.m = p.m,
                          .n = p.n,
                          .k = p.k,
-                         .a = factor(p.a),
-                         .b = factor(p.b),
+                         .a = factor(p.a, p.a_sources),
+                         .b = factor(p.b, p.b_sources),
                          .c = c,
                          .bias = {},
                          .added = adds ? c : GemmTensor{},
@@ -175,32 +176,36 @@ void LaunchGroups(CudaStreamHandle stream, const GroupedProduct& p, const ConstV
   large ? LaunchTiles<128, kForm>(stream, args, mma) : LaunchTiles<64, kForm>(stream, args, mma);
 }
 
-GemmOperand WithRows(GemmOperand operand, const std::optional<ConstView>& sources) {
-  operand.rows = DataOrNull<int32_t>(sources);
-  return operand;
-}
-
 }  // namespace
 
 void GroupedForwardCuda(CudaStreamHandle stream, const ConstView& x,
                         const std::optional<ConstView>& sources, const ConstView& w,
                         const ConstView& offsets, const View& y, const GroupedOptions& options) {
   const int64_t in = x.shape[1], out = w.shape[0] / (offsets.NumElements() - 1);
-  LaunchGroups<GroupedForm::kForward>(stream,
-                                      {y.shape[0], out, in, WithRows(Factor(x, 0, in), sources),
-                                       Transposed(w, 0, in), Result(y, options.column, y.shape[1])},
-                                      offsets, out, options.add, options.scale);
+  const GroupedProduct product{.m = y.shape[0],
+                               .n = out,
+                               .k = in,
+                               .a = Factor(x, 0, in),
+                               .b = Transposed(w, 0, in),
+                               .c = Result(y, options.column, y.shape[1]),
+                               .a_sources = sources,
+                               .b_sources = {}};
+  LaunchGroups<GroupedForm::kForward>(stream, product, offsets, out, options.add, options.scale);
 }
 
 void GroupedDxCuda(CudaStreamHandle stream, const ConstView& dy,
                    const std::optional<ConstView>& sources, const ConstView& w,
                    const ConstView& offsets, const View& dx, const GroupedOptions& options) {
   const int64_t in = dx.shape[1], out = w.shape[0] / (offsets.NumElements() - 1);
-  LaunchGroups<GroupedForm::kDx>(
-      stream,
-      {dx.shape[0], in, out, WithRows(Factor(dy, options.column, dy.shape[1]), sources),
-       Factor(w, 0, in), Result(dx, 0, in)},
-      offsets, out, options.add, options.scale);
+  const GroupedProduct product{.m = dx.shape[0],
+                               .n = in,
+                               .k = out,
+                               .a = Factor(dy, options.column, dy.shape[1]),
+                               .b = Factor(w, 0, in),
+                               .c = Result(dx, 0, in),
+                               .a_sources = sources,
+                               .b_sources = {}};
+  LaunchGroups<GroupedForm::kDx>(stream, product, offsets, out, options.add, options.scale);
 }
 
 void GroupedDwCuda(CudaStreamHandle stream, const ConstView& dy,
@@ -208,11 +213,15 @@ void GroupedDwCuda(CudaStreamHandle stream, const ConstView& dy,
                    const std::optional<ConstView>& x_sources, const ConstView& offsets,
                    const View& dw, const GroupedOptions& options) {
   const int64_t in = x.shape[1], out = dw.shape[0] / (offsets.NumElements() - 1);
-  LaunchGroups<GroupedForm::kDw>(
-      stream,
-      {out, in, 0, WithRows(Transposed(dy, options.column, dy.shape[1]), dy_sources),
-       WithRows(Factor(x, 0, in), x_sources), Result(dw, 0, in)},
-      offsets, out, true, options.scale);
+  const GroupedProduct product{.m = out,
+                               .n = in,
+                               .k = 0,
+                               .a = Transposed(dy, options.column, dy.shape[1]),
+                               .b = Factor(x, 0, in),
+                               .c = Result(dw, 0, in),
+                               .a_sources = dy_sources,
+                               .b_sources = x_sources};
+  LaunchGroups<GroupedForm::kDw>(stream, product, offsets, out, true, options.scale);
 }
 
 }  // namespace fsdp
