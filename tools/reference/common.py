@@ -109,6 +109,10 @@ class Causal:
         """The name of a parameter's tensor in the model's files."""
         return name
 
+    def tensors(self, name: str, tensor: torch.Tensor):
+        """The tensors of the model's files that a parameter, or its gradient, is: names and values."""
+        yield self.file_name(name), tensor
+
 
 FEED = Causal()
 
@@ -137,7 +141,8 @@ def batch_results(model, tokens, weights, positions, rows) -> dict[str, np.ndarr
         "batch/grad_norm": torch.tensor([total_norm(model)], dtype=torch.float64),
     }
     for name, p in model.named_parameters():
-        results["grad/" + FEED.file_name(name)] = p.grad
+        for tensor, values in FEED.tensors(name, p.grad):
+            results["grad/" + tensor] = values
     return {k: v.double().numpy().copy() for k, v in results.items()}
 
 
@@ -284,7 +289,8 @@ def compare(case, want_folder: pathlib.Path, got_folder: pathlib.Path) -> list[s
     return problems
 
 
-def main(description: str, cases, build_model, in_double, fixtures: pathlib.Path) -> int:
+def main(description: str, cases, build_model, in_double, fixtures: pathlib.Path,
+         compute=compute) -> int:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
     parser.add_argument("--out", type=pathlib.Path, default=fixtures, help="default: %(default)s")

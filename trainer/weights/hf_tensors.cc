@@ -26,7 +26,7 @@ HfTensors::HfTensors(const Model& model) : linear_layout_(model.linear_layout())
       }
     }
     for (const ModelBuffer* buffer : segment.buffers) {
-      tensors_.push_back({.buffer = buffer});
+      if (buffer->kind() != ModelBuffer::Kind::kTally) tensors_.push_back({.buffer = buffer});
     }
   }
   for (const EmbeddingTable& table : model.tables()) {

@@ -327,6 +327,10 @@ void HfWeights::ReadRecords(const std::string& tensor, int64_t first_record,
 }
 
 void HfWeights::FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const {
+  if (buffer.kind() == ModelBuffer::Kind::kTally) {  // No file has it.
+    std::fill_n(out.As<float>(), out.NumElements(), 0.0f);
+    return;
+  }
   const Tensor& tensor = Find(buffer.name(), buffer.shape());
   const SafetensorsReader* const file = tensor.file;
   const std::string& name = tensor.name;

@@ -55,7 +55,8 @@ class HfWeights final : public HfFiles {
             std::span<float> out) const;
   // Fills `out` with elements of a parameter, slice by slice.
   void FillParameter(const Parameter& parameter, int64_t begin, std::span<float> out) const;
-  // Fills `out` with elements of a buffer, in its own dtype: a count is I64 in the file.
+  // Fills `out` with elements of a buffer, in its own dtype: a count is I64 in the file, and a
+  // tally is in none: it is 0.
   void FillBuffer(const ModelBuffer& buffer, int64_t begin, const View& out) const;
 
   bool HoldsCoded() const;  // Any tensor.

@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -51,7 +52,8 @@ MoeConfig With(const std::function<void(MoeConfig&)>& change) {
 // Every name with its shape, buffers, too.
 std::map<std::string, std::string> Tensors(const ModelShape& shape) {
   std::map<std::string, std::string> all;
-  for (const ModelSegment& segment : MakeModel(shape)->segments()) {
+  const std::shared_ptr<Model> model = MakeModel(shape);
+  for (const ModelSegment& segment : model->segments()) {
     for (const Parameter* parameter : segment.parameters) {
       for (const ParameterSlice& slice : parameter->slices()) {
         all[slice.name] = slice.shape.ToString();

@@ -1,20 +1,30 @@
 // config.json and weights of mixtures of experts, as transformers 4 and 5 write them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/moe/config.h"
 #include "models/shape.h"
 #include "tests/testing/error_of.h"
+#include "tests/testing/fresh_directory.h"
+#include "trainer/checkpoint/safetensors.h"
 #include "trainer/weights/hf_config.h"
+#include "trainer/weights/hf_tensors.h"
+#include "trainer/weights/hf_weights.h"
 
 namespace fsdp {
 namespace {
 
 using Json = nlohmann::json;
 using testing::ErrorOf;
+using testing::FreshDirectory;
 
 HfConfig Parse(const std::string& text) { return ParseHfConfig(text, "dir/config.json"); }
 const MoeConfig& Moe(const HfConfig& config) { return *config.shape.As<MoeConfig>(); }
@@ -219,6 +229,146 @@ TEST(HfExperts, RefusesToExportWhatNobodyHas) {
             want("sigmoid scores without score_correction_bias"));
   EXPECT_EQ(error("dots.llm1", [](MoeConfig& c) { c.shared_expert_intermediate_size = 9; }),
             want("sigmoid scores, and a shared expert that is not some experts wide"));
+}
+
+// Written by transformers 5.23: tools/reference/moe.py.
+std::string Fixture(const std::string& name) { return "tests/fixtures/moe/" + name; }
+
+TEST(HfExperts, ReadsTheFixtures) {
+  for (const char* name : {"mixtral_5_2", "mixtral_3_3", "qwen2_6_4", "qwen2_4_1", "qwen3_7_2",
+                           "qwen3_4_1", "olmoe_6_3", "olmoe_8_2", "dots_8_3", "dots_5_2"}) {
+    const HfConfig config = ReadHfConfig(Fixture(name));
+    EXPECT_EQ(config.ignored, std::vector<std::string>()) << name;
+    EXPECT_EQ(Parse(HfConfigToJson(config.shape, "float32")).shape, config.shape) << name;
+    const auto model = MakeModel(config.shape);
+    EXPECT_EQ(ErrorOf([&] { HfWeights(Fixture(name)).RequireAll(HfTensors(*model)); }), "") << name;
+  }
+  const MoeConfig dots = Moe(ReadHfConfig(Fixture("dots_8_3")));
+  EXPECT_EQ(dots.n_group, 4);
+  EXPECT_EQ(dots.topk_group, 2);
+  EXPECT_EQ(dots.routed_scaling_factor, 2.5);
+  EXPECT_EQ(dots.dense_layers, std::vector<int64_t>{0});
+  EXPECT_EQ(dots.shared_expert_intermediate_size, 6);
+  EXPECT_EQ(Moe(ReadHfConfig(Fixture("qwen2_6_4"))).dense_layers, std::vector<int64_t>{1});
+  EXPECT_EQ(Moe(ReadHfConfig(Fixture("mixtral_5_2"))).head_dim, 4);
+}
+
+// The same weights, saved by transformers in both ways.
+TEST(HfExperts, TensorsOfAllExpertsAreTheirParts) {
+  for (const char* name : {"mixtral_5_2", "dots_8_3"}) {
+    const std::string dir = FreshDirectory(name);
+    std::filesystem::copy(Fixture(name) + "/fused.safetensors", dir + "/model.safetensors");
+    const auto model = MakeModel(ReadHfConfig(Fixture(name)).shape);
+    const HfTensors tensors(*model);
+    const HfWeights fused(dir), whole(Fixture(name));
+    EXPECT_EQ(ErrorOf([&] { fused.RequireAll(tensors); }), "") << name;
+    for (const HfTensors::Tensor& t : tensors.tensors()) {
+      if (t.buffer != nullptr) continue;
+      const auto n = static_cast<size_t>(t.shape().NumElements());
+      std::vector<float> want(n), got(n), end(3);
+      whole.Fill(t.name(), t.shape(), 0, want);
+      fused.Fill(t.name(), t.shape(), 0, got);
+      EXPECT_EQ(got, want) << t.name();
+      fused.Fill(t.name(), t.shape(), static_cast<int64_t>(n) - 3, end);
+      EXPECT_EQ(end, std::vector<float>(want.end() - 3, want.end())) << t.name();
+      EXPECT_THROW(fused.Fill(t.name(), t.shape(), static_cast<int64_t>(n) - 2, end),
+                   std::invalid_argument);
+    }
+    for (const HfTensors::Tensor& t : tensors.tensors()) {
+      if (t.buffer == nullptr) continue;
+      std::vector<float> values(8);
+      fused.FillBuffer(
+          *t.buffer, 0,
+          View(std::as_writable_bytes(std::span(values)).data(), DType::kFloat32, Shape{8}));
+      EXPECT_NE(values, std::vector<float>(8)) << t.name();
+    }
+  }
+}
+
+using Entries = std::vector<SafetensorsEntry>;
+
+// A directory with these tensors, all zero.
+std::string Write(const Entries& entries) {
+  const std::string dir = FreshDirectory("experts");
+  SafetensorsWriter writer(dir + "/model.safetensors", entries);
+  for (const SafetensorsEntry& entry : entries) {
+    const int64_t bytes = writer.Info(entry.name).bytes();
+    writer.WriteBytes(entry.name, 0, std::vector<std::byte>(static_cast<size_t>(bytes)));
+  }
+  writer.Finish();
+  return dir;
+}
+
+// What is wrong with a directory of mixtral_5_2 whose tensors `change` has changed.
+std::string Mistake(const std::string& file, const std::function<void(Entries&)>& change) {
+  const SafetensorsReader reader(Fixture("mixtral_5_2") + "/" + file);
+  Entries entries;
+  for (const std::string& name : reader.Names()) {
+    entries.push_back({name, reader.Info(name).type, reader.Info(name).shape});
+  }
+  change(entries);
+  const std::string dir = Write(entries);
+  const auto model = MakeModel(ReadHfConfig(Fixture("mixtral_5_2")).shape);
+  std::string error = ErrorOf([&] { HfWeights(dir).RequireAll(HfTensors(*model)); });
+  if (const size_t at = error.find(dir); at != std::string::npos) error.erase(at, dir.size());
+  return error;
+}
+
+SafetensorsEntry& Named(Entries& all, const std::string& name) {
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const auto& entry) { return entry.name == name; });
+}
+
+TEST(HfExperts, NamesTheExpertThatADirectoryLacks) {
+  const std::string layer = "model.layers.1.";
+  EXPECT_EQ(Mistake("model.safetensors", [](Entries&) {}), "");
+  EXPECT_EQ(Mistake("model.safetensors",
+                    [&](Entries& all) {
+                      const std::string gone = layer + "block_sparse_moe.experts.4.w2.weight";
+                      std::erase_if(all, [&](const auto& entry) { return entry.name == gone; });
+                    }),
+            ": has no parameter 'model.layers.1.block_sparse_moe.experts.4.w2.weight'");
+  EXPECT_EQ(Mistake("model.safetensors",
+                    [&](Entries& all) {
+                      all.push_back({layer + "block_sparse_moe.experts.5.w2.weight",
+                                     SafetensorsType::kF32,
+                                     {9, 5}});
+                    }),
+            ": holds 'model.layers.1.block_sparse_moe.experts.5.w2.weight', which the model of its "
+            "config.json does not have");
+}
+
+TEST(HfExperts, RefusesTensorsOfAllExpertsOfAnotherShape) {
+  const std::string up = "model.layers.1.mlp.experts.gate_up_proj",
+                    down = "model.layers.0.mlp.experts.down_proj";
+  const auto reshaped = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    return Mistake("fused.safetensors", [&](Entries& all) { Named(all, name).shape = shape; });
+  };
+  const auto want = [](const std::string& name, const std::string& has, const std::string& wants) {
+    return "/model.safetensors: '" + name + "' has shape [" + has + "], want [" + wants + "]";
+  };
+  EXPECT_EQ(reshaped(up, {5, 10, 9}), "");
+  EXPECT_EQ(reshaped(up, {4, 10, 9}), want(up, "4, 10, 9", "5, 10, 9"));
+  EXPECT_EQ(reshaped(up, {6, 10, 9}), want(up, "6, 10, 9", "5, 10, 9"));
+  EXPECT_EQ(reshaped(up, {5, 9, 10}), want(up, "5, 9, 10", "5, 10, 9"));
+  EXPECT_EQ(reshaped(up, {50, 9}), want(up, "50, 9", "5, 10, 9"));
+  EXPECT_EQ(reshaped(down, {5, 5, 9}), want(down, "5, 5, 9", "5, 9, 5"));
+  // Twice, once in parts.
+  EXPECT_NE(Mistake("fused.safetensors",
+                    [&](Entries& all) {
+                      all.push_back({"model.layers.0.block_sparse_moe.experts.0.w1.weight",
+                                     SafetensorsType::kF32,
+                                     {5, 9}});
+                    })
+                .find("two tensors are called layers.0.mlp.experts.0.gate_proj.weight"),
+            std::string::npos);
+  // Biases of experts, which this version does not have.
+  EXPECT_EQ(Mistake("fused.safetensors",
+                    [&](Entries& all) {
+                      all.push_back({up + "_bias", SafetensorsType::kF32, {5}});
+                    }),
+            ": holds 'model.layers.1.mlp.experts.gate_up_proj_bias', which the model of its "
+            "config.json does not have");
 }
 
 }  // namespace
