@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tests/testing/everything.h"
+#include "trainer/nn/buffer.h"
 
 namespace fsdp::testing {
 namespace {
@@ -92,6 +93,16 @@ TinyRun Reference::Run(int64_t global_batch_size, const std::string& positions) 
       const SafetensorsReader& file = FileOf(name, weights_);
       Require(file.Info(name).NumElements() == piece.slice->shape.NumElements(), name);
       file.ReadFloat(name, piece.begin, values.subspan(piece.at, piece.count));
+    }
+  };
+  run.initial_buffers = [this](const ModelBuffer& buffer, int64_t begin, const View& values) {
+    const auto n = static_cast<size_t>(values.NumElements());
+    if (buffer.kind() == ModelBuffer::Kind::kBias) {
+      weights_.ReadFloat(buffer.name(), begin, {values.As<float>(), n});
+    } else if (values.dtype == DType::kInt64) {
+      std::fill_n(values.As<int64_t>(), n, static_cast<int64_t>(buffer.initial()));
+    } else {
+      std::fill_n(values.As<float>(), n, static_cast<float>(buffer.initial()));
     }
   };
   if (Has(positions)) {

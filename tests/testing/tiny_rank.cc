@@ -205,7 +205,7 @@ class TinyRank {
     const auto initial = [this](const Parameter& p, int64_t begin, std::span<float> values) {
       run_.initial(p, begin, values);
     };
-    executor.Initialize(initial, nullptr, run_.initial_rows);
+    executor.Initialize(initial, run_.initial_buffers, run_.initial_rows);
     executor.Synchronize();
     const uint64_t coded = executor.InitializeRecords(
         RecordsOf(initial), [this](const std::string& name, const auto& work) {

@@ -60,7 +60,8 @@ struct TinyRun {
   // The numbers that the run starts from and is fed; random where null. Called on several threads.
   using Initial = std::function<void(const Parameter&, int64_t begin, std::span<float> values)>;
   Initial initial;
-  FillRows initial_rows;  // The same of embedding tables; random where null.
+  FillRows initial_rows;                 // The same of embedding tables; random where null.
+  FillBuffer initial_buffers = nullptr;  // The same of buffers; their own where null.
   // Sequence `sample` of step `step` (from 1): tokens [seq_len + 1], weights [seq_len] of targets.
   using Sample = std::function<void(int64_t step, int64_t sample, std::span<int32_t> tokens,
                                     std::span<float> weights)>;

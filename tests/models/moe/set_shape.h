@@ -1,0 +1,17 @@
+// config.json of mixtures of experts, as transformers 5 writes it, of the fixtures.
+#ifndef FSDP_TRAIN_TESTS_MODELS_MOE_SET_SHAPE_H_
+#define FSDP_TRAIN_TESTS_MODELS_MOE_SET_SHAPE_H_
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "models/moe/config.h"
+#include "tests/testing/tiny_run.h"
+
+namespace fsdp::testing {
+
+MoeConfig MoeConfigOf(const nlohmann::json& config);
+void SetMoeShape(const nlohmann::json& config, TinyRun& run);
+
+}  // namespace fsdp::testing
+
+#endif  // FSDP_TRAIN_TESTS_MODELS_MOE_SET_SHAPE_H_
