@@ -243,9 +243,10 @@ bool CanHaveCodes(const Parameter& parameter) {
 }
 
 bool KeptInFp32(const std::vector<std::string>& globs, const Parameter& parameter) {
-  return std::any_of(
-      parameter.slices().begin(), parameter.slices().end(),
-      [&](const ParameterSlice& slice) { return GlobOf(globs, slice.name).has_value(); });
+  return parameter.is_plain() || std::any_of(parameter.slices().begin(), parameter.slices().end(),
+                                             [&](const ParameterSlice& slice) {
+                                               return GlobOf(globs, slice.name).has_value();
+                                             });
 }
 
 std::vector<KeepMistake> KeepMistakes(const std::vector<std::string>& globs, const Model& model) {

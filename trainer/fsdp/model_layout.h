@@ -51,7 +51,7 @@ bool CanHaveCodes(const Parameter& parameter);
 //
 // Globs match the names of slices (those of the Hugging Face file): `*` stands for any run of
 // characters, `?` for one, `[...]` for one of a set. A parameter is kept if a glob matches one of
-// its slices.
+// its slices; a router's weight always is (Parameter::StayPlain()).
 bool KeptInFp32(const std::vector<std::string>& globs, const Parameter& parameter);
 
 // The fault of globs[glob]: it matches no parameter, or it matches slices of a matrix that has

@@ -68,7 +68,7 @@ class Parameter {
   void HoldsSideBySide(int layers);
 
   // Says that the weight is read by itself, not by a linear layer: no adapter is put beside it, and
-  // it is never kept as records. A router's.
+  // it is never kept as records; it is fp32 in every run (KeptInFp32()). A router's.
   void StayPlain() { is_plain_ = true; }
   bool is_plain() const { return is_plain_; }
   // Says that the weight is that of so many linear layers, experts, one behind the other, with

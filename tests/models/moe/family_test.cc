@@ -10,6 +10,8 @@
 #include "models/moe/config.h"
 #include "models/moe/names.h"
 #include "models/shape.h"
+#include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/lora.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp {
@@ -202,6 +204,30 @@ TEST(MoeFamily, NamesAreThoseOfTheRelative) {
   EXPECT_EQ(all.at(layer + "self_attn.q_norm.weight"), "[8]");
   EXPECT_EQ(all.at("model.layers.1.mlp.up_proj.weight"), "[10, 6]");
   EXPECT_FALSE(all.contains("model.layers.1.mlp.gate.weight"));
+}
+
+// Whatever a recipe lists in keep_fp32, and whatever codes the base has.
+TEST(MoeFamily, RoutersAreFp32AndNeverCoded) {
+  MoeConfig c = With([](MoeConfig& m) { m.num_hidden_layers = 1, m.num_experts = 3; });
+  c.shared_expert_gate = true;
+  c.shared_expert_intermediate_size = 4;
+  const std::shared_ptr<Model> model = MakeModel(c);
+  std::string kept, coded;
+  for (const ModelSegment& segment : model->segments()) {
+    for (Parameter* p : segment.parameters) {
+      if (KeptInFp32({}, *p)) kept += p->name() + " ";
+      p->Freeze();
+    }
+  }
+  EXPECT_EQ(kept, "model.layers.0.mlp.gate.weight model.layers.0.mlp.shared_expert_gate.weight ");
+  EXPECT_TRUE(EncodeFrozen(*model, {.base = LoraBase::kNf4}).empty());
+  for (const Parameter* p : model->segments()[1].parameters) {
+    if (p->code() != WeightCode::kNone) coded += p->name().substr(15) + " ";
+  }
+  EXPECT_EQ(coded,
+            "self_attn.qkv_proj.weight self_attn.o_proj.weight mlp.experts.gate_up_proj.weight "
+            "mlp.experts.down_proj.weight mlp.shared_expert.gate_up_proj.weight "
+            "mlp.shared_expert.down_proj.weight ");
 }
 
 // What config.json asks for is no part of the shape.
