@@ -5,7 +5,7 @@
     $(tools/bench/setup) tools/bench/step.py --model gpt2_124m [--world 2] [--bf16] [--priority]
 
 Models: gpt2_124m, llama_100m, llama_10m; t5_small, vit_base, regnet_y_400mf, regnet_y_16gf, dhen_5m
-(torch_families.py). All begin with the same weights and read the same samples, and the first losses and
+(torch_families.py); moe_59m (torch_moe.py). All begin with the same weights and read the same samples, and the first losses and
 gradient norms must agree, or the run fails: only then is it the same work. One works at a time
 (turns.py); the first step of a turn warms caches up and does not count.
 
@@ -15,6 +15,8 @@ Participants, besides ours:
   fsdp2            fully_shard of each block and of the root, over Gloo; fsdp2-compile: with compiled
                    blocks
   ddp              DistributedDataParallel over Gloo
+  grouped, grouped-...   a mixture of experts whose experts are one grouped_mm; the others run them in
+                   a loop
   autocast, autocast-compile   one process under torch.autocast in bf16, on fp32 parameters
   casts, casts-compile         the same with parameters cast to bf16 in every forward pass
   fsdp2-bf16, fsdp2-bf16-compile   fsdp2 with MixedPrecisionPolicy: bf16 parameters, fp32 reduction
@@ -53,6 +55,11 @@ CHECKED_STEPS = 3
 # Participant -> options of torch_step.py.
 PEERS = {"eager": [], "compile": ["--compile"],
          "eager-nhwc": ["--channels-last"], "compile-nhwc": ["--channels-last", "--compile"],
+         **{f"grouped{name}": ["--experts", "grouped_mm", *options] for name, options in {
+             "": [], "-compile": ["--compile"], "-autocast": ["--bf16", "autocast"],
+             "-autocast-compile": ["--bf16", "autocast", "--compile"],
+             "-fsdp2": ["--wrapper", "fsdp2"],
+             "-fsdp2-bf16": ["--wrapper", "fsdp2", "--bf16", "policy"]}.items()},
          "fsdp2": ["--wrapper", "fsdp2"],
          "fsdp2-compile": ["--wrapper", "fsdp2", "--compile"], "ddp": ["--wrapper", "ddp"],
          "autocast": ["--bf16", "autocast"], "autocast-compile": ["--bf16", "autocast", "--compile"],

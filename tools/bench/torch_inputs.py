@@ -38,7 +38,18 @@ def main():
         if args.recipe:
             model.write_data(shape, json.loads(args.recipe.read_text()), directory)
         return
-    weights = {}
+    if hasattr(model, "save_initial"):
+        model.save_initial(directory)
+    else:
+        save_weights(model, shape, args)
+    # Some words often and most of them seldom, as in a text.
+    random = np.random.default_rng(2)
+    tokens = shape["vocab_size"] * random.random(1 << 20) ** 3
+    np.save(directory / "tokens.npy", tokens.astype(np.uint32))
+
+
+def save_weights(model, shape, args):
+    weights, directory = {}, args.directory
     for name, value in torch_models.initial_weights(model, shape, seed=args.seed).items():
         turned = model.TRANSPOSED and name.endswith(model.TRANSPOSED)
         weights[model.file_name(name)] = (value.t().contiguous() if turned else value).to(
@@ -46,10 +57,6 @@ def main():
     directory.mkdir()
     safetensors.torch.save_file(weights, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(model.config(shape)))
-    # Some words often and most of them seldom, as in a text.
-    random = np.random.default_rng(2)
-    tokens = shape["vocab_size"] * random.random(1 << 20) ** 3
-    np.save(directory / "tokens.npy", tokens.astype(np.uint32))
 
 
 if __name__ == "__main__":

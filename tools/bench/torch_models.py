@@ -197,9 +197,12 @@ FAMILIES = {"gpt2": Gpt2, "llama": Llama}
 OF_LIBRARIES = ("t5", "vit", "regnet", "dhen")  # torch_families.py
 
 
-def make(shape):
+def make(shape, experts="eager"):
     """A model of the recipe's `model` section as `config print` resolves it. Weights are what
     PyTorch's layers begin with: load_state_dict() gives them their values."""
+    if shape["family"] == "moe":
+        import torch_moe  # Needs more than torch.
+        return torch_moe.Moe(shape, experts)
     if shape["family"] in OF_LIBRARIES:
         import torch_families  # Needs more than torch.
         return torch_families.FAMILIES[shape["family"]](shape)

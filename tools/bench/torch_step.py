@@ -37,6 +37,8 @@ def arguments():
     parser.add_argument("--channels-last", action="store_true", help="of images and convolutions")
     parser.add_argument("--bf16", choices=["autocast", "casts", "policy"],
                         help="compute in bf16 on fp32 parameters, which are updated")
+    parser.add_argument("--experts", choices=["eager", "grouped_mm"], default="eager",
+                        help="of a mixture: in a loop, or all in one call")
     parser.add_argument("--peft", help="LoRA over a base in this form (torch_lora.py)")
     return parser.parse_args()
 
@@ -90,7 +92,7 @@ def main():
         model = torch_lora.Lora(args.initial, args.peft, **recipe["model"]["lora"])
     else:
         with device:
-            model = torch_models.make(recipe["model"])
+            model = torch_models.make(recipe["model"], args.experts)
         load(model, args.initial)
     if args.channels_last:
         model.to(memory_format=torch.channels_last)
