@@ -66,6 +66,7 @@ void Run(const std::string& directory, const std::vector<int32_t>& tokens) {
       batch.weights.As<float>()[i] = 0;
       batch.positions.As<int32_t>()[i] = static_cast<int32_t>(i);
     }
+    SetLength(batch, 0, std::ssize(tokens));
   };
   for (int64_t column = 0; column < options.executor.sample_length; ++column) {
     const std::span<const float> row = session.Logits(column, load);

@@ -38,6 +38,9 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 50000.0, "factor": 4.0, "low_freq
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 16}
 
+EXPERTS = dict(moe_intermediate_size=24, num_experts_per_tok=3)
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "dots1")
+
 T5 = dict(d_model=48, d_kv=12, d_ff=88, num_layers=2, num_heads=3,
           vocab_size=251, relative_attention_num_buckets=12, relative_attention_max_distance=20,
           dropout_rate=0.0, decoder_start_token_id=0)
@@ -56,6 +59,16 @@ FAMILIES = {
     "qwen2": lambda: transformers.Qwen2Config(**SMALL, tie_word_embeddings=True),
     "qwen2-yarn": lambda: transformers.Qwen2Config(**SMALL, rope_parameters=YARN),
     "qwen3": lambda: transformers.Qwen3Config(**SMALL, head_dim=12, tie_word_embeddings=True),
+    "mixtral": lambda: transformers.MixtralConfig(**SMALL, num_local_experts=5),
+    "qwen2_moe": lambda: transformers.Qwen2MoeConfig(
+        **SMALL, **EXPERTS, num_experts=6, shared_expert_intermediate_size=20, mlp_only_layers=[0]),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
+        **SMALL, **EXPERTS, num_experts=7, head_dim=12, norm_topk_prob=True, tie_word_embeddings=True),
+    "olmoe": lambda: transformers.OlmoeConfig(
+        **SMALL, num_experts=4, num_experts_per_tok=3, pad_token_id=None, eos_token_id=None),
+    "dots1": lambda: transformers.Dots1Config(
+        **SMALL, **EXPERTS, n_routed_experts=8, n_shared_experts=2, n_group=4, topk_group=2,
+        first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True, sliding_window=None),
     "t5": lambda: transformers.T5Config(**T5),
     "t5-v1.1": lambda: transformers.T5Config(
         **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -82,7 +95,8 @@ def make(family, dtype):
     else:
         model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for parameter in model.parameters():  # No bias is 0 and no norm 1.
+        buffers = [b for n, b in model.named_buffers() if n.endswith("correction_bias")]
+        for parameter in [*model.parameters(), *buffers]:  # No bias is 0 and no norm 1.
             parameter += 0.1 * torch.randn_like(parameter)
     return model.to(dtype).eval()
 
@@ -91,7 +105,9 @@ def load(directory, dtype):
     config = transformers.AutoConfig.from_pretrained(directory)
     kind = (transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder
             else transformers.AutoModelForCausalLM)
-    return kind.from_pretrained(directory, dtype=dtype).eval()
+    # Grouped products are not there in float64.
+    more = dict(experts_implementation="eager") if config.model_type in MIXTURES else {}
+    return kind.from_pretrained(directory, dtype=dtype, **more).eval()
 
 
 def tokens():
@@ -120,7 +136,9 @@ def check_bits(family, work):
     for name, dtype in DTYPES.items():
         for size in ("5GB", "20KB"):
             theirs, ours, back = work / "theirs", work / "ours", work / "back"
-            make(family, dtype).save_pretrained(theirs, max_shard_size=size)
+            # Files of several sizes have the experts of a layer in one tensor.
+            more = dict(save_original_format=False) if family in MIXTURES and size != "5GB" else {}
+            make(family, dtype).save_pretrained(theirs, max_shard_size=size, **more)
             model = load(theirs, dtype)
             files = len(list(theirs.glob("*.safetensors")))
             run(BINARY, "checkpoint", "import", theirs, "--out", ours)
@@ -151,6 +169,7 @@ def check_trained(family, work):
     make(family, torch.float32).save_pretrained(theirs)
     recipe = work / "recipe.yaml"
     kind = next((k for k in ("gpt2", "t5") if family.startswith(k)), "llama")
+    kind = "moe" if family in MIXTURES else kind
     recipe.write_text(f"""
 run: {{dir: {run_dir}, threads: 1}}
 model: {{family: {kind}, init_from: {theirs}}}
