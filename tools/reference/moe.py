@@ -251,7 +251,8 @@ def balance_results(model, case: Case, tokens, weights) -> dict[str, np.ndarray]
     aux, z = balance(case, weights)
     (loss + AUX * aux + Z * z).backward()
     results = {"batch/loss": loss.detach().reshape(1), "batch/aux": aux.detach().reshape(1),
-               "batch/z": z.detach().reshape(1)}
+               "batch/z": z.detach().reshape(1),
+               "batch/grad_norm": torch.tensor([common.total_norm(model)], dtype=torch.float64)}
     for name, p in model.named_parameters():
         for tensor, value in common.FEED.tensors(name, p.grad):
             results["grad/" + tensor] = value
@@ -295,7 +296,8 @@ def compute(case: Case, build, double, folder: pathlib.Path) -> float:
     assert error < 1e-4, f"the formula is another one than transformers': {error}"
     if case.balanced:
         settings["balance"] = dict(aux=AUX, z=Z)
-        safetensors.numpy.save_file(balance_file(case, tokens, weights), folder / "balance.safetensors")
+        safetensors.numpy.save_file(balance_file(case, tokens, weights), folder / "balance.safetensors",
+                                    metadata={"settings": json.dumps(settings)})
     safetensors.numpy.save_file(tensors, path, metadata={"settings": json.dumps(settings)})
     if case.fused:
         with tempfile.TemporaryDirectory() as other:

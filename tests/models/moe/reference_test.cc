@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "tests/models/moe/set_shape.h"
 
 namespace fsdp::testing {
@@ -21,6 +25,56 @@ constexpr const char* kModels[] = {"mixtral_5_2", "mixtral_3_3", "qwen2_6_4", "q
 
 FSDP_REFERENCE_TESTS(MoeReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2},
                      .with_every_strategy = 3);
+
+// The batch once more, with 0.3 aux + 0.02 z.
+class MoeBalanceTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+// Mean over mixtures of the mean over samples that the tallies say: `which` 0 is aux, 1 is z.
+double FromTallies(const TinyResult& ours, size_t which) {
+  double sum = 0;
+  int mixtures = 0;
+  for (const auto& [name, tally] : ours.buffers) {
+    if (!name.ends_with("tally")) continue;
+    const float* const sums = tally.data() + tally.size() - 3;
+    sum += static_cast<double>(sums[1 + which]) / sums[0];
+    ++mixtures;
+  }
+  return sum / mixtures;
+}
+
+// Of each mixture in order.
+std::vector<int32_t> LoadsFromTallies(const TinyResult& ours) {
+  std::vector<int32_t> loads;
+  for (const auto& [name, tally] : ours.buffers) {
+    if (!name.ends_with("tally")) continue;
+    for (size_t e = 0; e < (tally.size() - 3) / 2; ++e) {
+      loads.push_back(static_cast<int32_t>(tally[e]));
+    }
+  }
+  return loads;
+}
+
+TEST_P(MoeBalanceTest, GradientsHaveTheBalanceLosses) {
+  const auto& [name, world] = GetParam();
+  const std::string folder = std::string("tests/fixtures/moe/") + name;
+  const Reference reference(folder, SetMoeShape, nullptr, folder + "/balance.safetensors");
+  Judge judge(reference);
+  TinyRun run = reference.BatchRun();
+  run.world = world;
+  run.options.executor.balance = {.aux_loss = 0.3, .z_loss = 0.02};
+  const TinyResult ours = Train(run);
+  judge.Batch(ours);
+  EXPECT_EQ(LoadsFromTallies(ours), reference.Ints("batch/loads"));
+  for (const size_t which : {0, 1}) {
+    const double want = reference.Doubles(which == 0 ? "batch/aux" : "batch/z")[0];
+    EXPECT_NEAR(FromTallies(ours, which), want, 2e-6 * want);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, MoeBalanceTest,
+                         ::testing::Combine(::testing::Values("mixtral_5_2", "qwen2_6_4",
+                                                              "dots_8_3"),
+                                            ::testing::Values(1, 2, 3, 4)));
 
 }  // namespace
 }  // namespace fsdp::testing
