@@ -17,6 +17,8 @@ import pathlib
 import tempfile
 
 import common  # Before transformers: it keeps it off the network.
+import moe
+import numpy as np
 import peft
 import safetensors.torch
 import torch
@@ -47,10 +49,54 @@ CASES = {
             dict(r=1, lora_alpha=2.5, target_modules=["classifier"])),
 }
 
+# The adapters of experts lie expert by expert, as PEFT wrote them with transformers 4: it puts them
+# together for the experts of transformers 5, which are one parameter.
+EXPERTS = {
+    "experts": ("moe/qwen3_7_2", dict(r=2, lora_alpha=3,
+                                      target_modules=["down_proj", "gate_proj", "q_proj", "up_proj"])),
+    "mixtral": ("moe/mixtral_5_2", dict(r=1, lora_alpha=2.5, target_modules=["w1", "w2", "w3"])),
+}
+
 SEEDS = ["ends", "patterns", "plain", "rslora", "t5", "vit"]
 
 
+def write_experts(name, out):
+    base, arguments = EXPERTS[name]
+    path = FIXTURES / base
+    rng = np.random.default_rng(sorted(EXPERTS).index(name))
+    tensors = {}
+    for weight, values in safetensors.torch.load_file(path / "model.safetensors").items():
+        module = weight.removesuffix(".weight")
+        if module.rpartition(".")[2] not in arguments["target_modules"]:
+            continue
+        for part, shape in (("A", (arguments["r"], values.shape[1])), ("B", (values.shape[0], arguments["r"]))):
+            drawn = 0.5 * rng.standard_normal(shape)
+            tensors[f"base_model.model.{module}.lora_{part}.weight"] = torch.from_numpy(drawn).float()
+    safetensors.torch.save_file(tensors, out / "adapter_model.safetensors")
+    peft.LoraConfig(**arguments, task_type="CAUSAL_LM").save_pretrained(out)
+    saved = json.loads((out / "adapter_config.json").read_text())
+    saved["base_model_name_or_path"] = str(path.relative_to(ROOT))
+    saved["target_modules"].sort()  # It was a set.
+    (out / "adapter_config.json").write_text(json.dumps(saved, indent=2) + "\n")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    merged = peft.PeftModel.from_pretrained(load(path, dtype=torch.float64), out)
+    for parameter in merged.parameters():
+        parameter.data = parameter.data.double()
+    before, feed = load(path, dtype=torch.float64).state_dict(), moe.Experts()
+    feed.mixtral = name == "mixtral"
+    changed = {}
+    for whole, values in merged.merge_and_unload().state_dict().items():
+        if not torch.equal(values, before[whole]):
+            changed |= {n: t.float().contiguous().clone() for n, t in feed.tensors(whole, values)}
+    assert len(changed) == len(tensors) / 2, name
+    safetensors.torch.save_file(changed, out / "merged.safetensors")
+    for file in out.iterdir():
+        file.chmod(0o644)
+
+
 def write(name, out):
+    if name in EXPERTS:
+        return write_experts(name, out)
     base, kind, arguments = CASES[name]
     path = FIXTURES / base
     torch.manual_seed(SEEDS.index(name) if name in SEEDS else 100 + sorted(CASES).index(name))
@@ -86,7 +132,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
     check = parser.parse_args().check
     wrong = []
-    for name in CASES:
+    for name in [*CASES, *EXPERTS]:
         with tempfile.TemporaryDirectory() as temporary:
             out = pathlib.Path(temporary) if check else FIXTURES / "peft" / name
             out.mkdir(parents=True, exist_ok=True)

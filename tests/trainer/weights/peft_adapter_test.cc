@@ -97,7 +97,7 @@ TEST_P(PeftFixture, IsMergedAsPeftDoes) {
 
 INSTANTIATE_TEST_SUITE_P(All, PeftFixture,
                          ::testing::Values("plain", "patterns", "rslora", "ends", "whole", "biases",
-                                           "t5", "vit"),
+                                           "t5", "vit", "experts", "mixtral"),
                          [](const auto& info) { return std::string(info.param); });
 
 // transformers applies an adapter that lies beside weights, whatever base it names.
