@@ -47,6 +47,12 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
+std::vector<int64_t> Forty() {
+  std::vector<int64_t> counts;
+  for (int64_t e = 0; e < 40; ++e) counts.push_back(e * 7 % 5);
+  return counts;
+}
+
 std::vector<Case> Cases(DeviceType device) {
   std::vector<Case> cases{
       {"one row", {0, 1, 0}, 3, 2},
@@ -54,6 +60,7 @@ std::vector<Case> Cases(DeviceType device) {
       {"no rows", {0, 0}, 5, 3, 2},
       {"six", {5, 1, 0, 9, 16, 4}, 65, 7, 5, 3, 2, -0.5f},
       {"zipf", {96, 48, 32, 24, 19, 16, 13, 12, 0, 9, 8, 8, 7, 7, 6, 0}, 40, 48, 1},
+      {"forty", Forty(), 6, 5},
       {"added", {40, 3, 66}, 32, 24, 0, 8, 0, 0.25f, true},
   };
   if (device == DeviceType::kCpu) {
