@@ -15,8 +15,8 @@ Participants, besides ours:
   fsdp2            fully_shard of each block and of the root, over Gloo; fsdp2-compile: with compiled
                    blocks
   ddp              DistributedDataParallel over Gloo
-  grouped, grouped-...   a mixture of experts whose experts are one grouped_mm; the others run them in
-                   a loop
+  grouped, ...-grouped...   a mixture of experts whose experts are one grouped_mm; the others run them
+                   in a loop
   autocast, autocast-compile   one process under torch.autocast in bf16, on fp32 parameters
   casts, casts-compile         the same with parameters cast to bf16 in every forward pass
   fsdp2-bf16, fsdp2-bf16-compile   fsdp2 with MixedPrecisionPolicy: bf16 parameters, fp32 reduction
@@ -55,11 +55,11 @@ CHECKED_STEPS = 3
 # Participant -> options of torch_step.py.
 PEERS = {"eager": [], "compile": ["--compile"],
          "eager-nhwc": ["--channels-last"], "compile-nhwc": ["--channels-last", "--compile"],
-         **{f"grouped{name}": ["--experts", "grouped_mm", *options] for name, options in {
-             "": [], "-compile": ["--compile"], "-autocast": ["--bf16", "autocast"],
-             "-autocast-compile": ["--bf16", "autocast", "--compile"],
-             "-fsdp2": ["--wrapper", "fsdp2"],
-             "-fsdp2-bf16": ["--wrapper", "fsdp2", "--bf16", "policy"]}.items()},
+         **{name: ["--experts", "grouped_mm", *options] for name, options in {
+             "grouped": [], "grouped-compile": ["--compile"], "grouped-autocast": ["--bf16", "autocast"],
+             "grouped-autocast-compile": ["--bf16", "autocast", "--compile"],
+             "fsdp2-grouped": ["--wrapper", "fsdp2"],
+             "fsdp2-grouped-bf16": ["--wrapper", "fsdp2", "--bf16", "policy"]}.items()},
          "fsdp2": ["--wrapper", "fsdp2"],
          "fsdp2-compile": ["--wrapper", "fsdp2", "--compile"], "ddp": ["--wrapper", "ddp"],
          "autocast": ["--bf16", "autocast"], "autocast-compile": ["--bf16", "autocast", "--compile"],
