@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "trainer/bench/expert_cases.h"
 #include "trainer/core/argsort.h"
 #include "trainer/ops/activations.h"
 #include "trainer/ops/attention.h"
@@ -465,10 +466,6 @@ void AddFlat(std::vector<OpCase>& cases, int64_t rows, int64_t hidden, int64_t n
 
 }  // namespace
 
-AttentionDims DimsOf(const OpShapes& shapes) {
-  return {shapes.batch, shapes.seq, shapes.heads, shapes.heads, shapes.hidden / shapes.heads};
-}
-
 std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention,
                             const ConvolutionBackend& convolution) {
   if (shapes.heads < 1 || shapes.hidden % shapes.heads != 0 ||
@@ -490,6 +487,7 @@ std::vector<OpCase> OpCases(const OpShapes& shapes, AttentionBackend attention,
   if (shapes.heads <= kMaxMixedHeads) AddMathAttention(cases, shapes, /*mixes=*/true);
   AddNorms(cases, rows, hidden);
   AddActivations(cases, rows, inner);
+  AddExperts(cases, shapes);
   AddVectors(cases, rows, hidden / shapes.heads, convolution);
   AddClassLosses(cases, rows, hidden);
   AddEnds(cases, shapes);

@@ -24,7 +24,9 @@ struct OpShapes {
   int64_t vocab = 50257;
 };
 
-AttentionDims DimsOf(const OpShapes& shapes);
+inline AttentionDims DimsOf(const OpShapes& shapes) {
+  return {shapes.batch, shapes.seq, shapes.heads, shapes.heads, shapes.hidden / shapes.heads};
+}
 
 struct OpCase {
   using Call = std::function<void(Stream& stream)>;

@@ -36,6 +36,11 @@ TEST(OpBench, CostsAreWhatTheOpsState) {
   EXPECT_EQ(flops("swiglu, forward"), 20 * rows * inner);
   EXPECT_EQ(flops("geglu, backward"), 39 * rows * inner);
   EXPECT_EQ(flops("class loss"), 4 * rows * hidden);
+  const double expert = 2 * (4 * rows) * hidden * 3;  // Four experts a token, 28 / 8 wide.
+  EXPECT_EQ(flops("experts up, zipf, forward"), 2 * expert);
+  EXPECT_EQ(flops("experts down, dw"), expert);
+  EXPECT_EQ(flops("one expert up, backward"), 4 * expert);
+  EXPECT_EQ(flops("weighted swiglu, backward"), 29 * 4 * rows * 3);
   EXPECT_EQ(flops("binary loss"), 40 * rows);
   EXPECT_EQ(flops("head and loss"), 6 * rows * hidden * vocab + 4 * rows * vocab);
   const double block = 4 * hidden * hidden + 2 * hidden * inner;

@@ -214,10 +214,8 @@ TEST_P(GroupedLinearTest, DwMatchesOracle) {
 TEST_P(GroupedLinearTest, AnExpertIsALayerOfItsOwn) {
   std::vector<Case> cases{{"four", {30, 0, 129, 65}, 96, 80}};
   if (kernel_type() != DeviceType::kCpu) {
-    // Large tiles: of y, of dx and of dw.
-    cases.insert(cases.end(), {{"wide", {100, 60}, 3, 8192},
-                               {"deep", {60, 100}, 8192, 3},
-                               {"square", {3, 2}, 1024, 1024}});
+    // Large tiles: of y and dw, and of dx.
+    cases.insert(cases.end(), {{"wide", {100, 60}, 3, 8192}, {"deep", {60, 100}, 8192, 3}});
   }
   for (const Case& c : cases) {
     SCOPED_TRACE(::testing::PrintToString(c));
@@ -227,13 +225,14 @@ TEST_P(GroupedLinearTest, AnExpertIsALayerOfItsOwn) {
 }
 
 void GroupedLinearTest::ExpectLayersOfTheirOwn(const Case& c) {
+  const bool has_y = c.in < 1000, has_dx = c.out < 1000;  // Others take an emulator too long.
   const Tensors t = Make(c, 4);
   const View y = Output({c.rows(), c.out}), dx = Output({c.rows(), c.in});
   const View dw = Accumulated(t.w.shape, kBefore);
   Run([&](Stream& s) {
-    GroupedForward(s, t.x, {}, t.w, t.offsets, y);
-    GroupedDx(s, t.dy, {}, t.w, t.offsets, dx);
-    GroupedDw(s, t.dy, {}, t.x, {}, t.offsets, dw);
+    if (has_y) GroupedForward(s, t.x, {}, t.w, t.offsets, y);
+    if (has_dx) GroupedDx(s, t.dy, {}, t.w, t.offsets, dx);
+    if (has_y) GroupedDw(s, t.dy, {}, t.x, {}, t.offsets, dw);
   });
   const Values got_y = Get(y), got_dx = Get(dx), got_dw = Get(dw);
   const auto part = [](const Values& v, int64_t begin, int64_t count) {
@@ -247,12 +246,19 @@ void GroupedLinearTest::ExpectLayersOfTheirOwn(const Case& c) {
     const View own_y = Output({rows, c.out}), own_dx = Output({rows, c.in});
     const View own_dw = Accumulated(w.shape, kBefore);
     Run([&](Stream& s) {
-      LinearForward(s, x, w, WeightLayout::kOutIn, {}, own_y);
-      LinearBackward(s, x, w, WeightLayout::kOutIn, dy, own_dx, own_dw, {});
+      constexpr auto kLayout = WeightLayout::kOutIn;
+      if (has_y) LinearForward(s, x, w, kLayout, {}, own_y);
+      if (has_dx) LinearBackward(s, x, w, kLayout, dy, own_dx, {}, {});
+      if (has_y) LinearBackward(s, x, w, kLayout, dy, {}, own_dw, {});
     });
-    EXPECT_EQ(part(got_y, row * c.out, rows * c.out), Get(own_y));
-    EXPECT_EQ(part(got_dx, row * c.in, rows * c.in), Get(own_dx));
-    EXPECT_EQ(part(got_dw, e * weights, weights), Get(own_dw));
+    const auto expect_same = [](bool has, const Values& got, const Values& want) {
+      if (has) {
+        EXPECT_EQ(got, want);
+      }
+    };
+    expect_same(has_y, part(got_y, row * c.out, rows * c.out), Get(own_y));
+    expect_same(has_dx, part(got_dx, row * c.in, rows * c.in), Get(own_dx));
+    expect_same(has_y, part(got_dw, e * weights, weights), Get(own_dw));
   }
 }
 
