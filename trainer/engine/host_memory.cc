@@ -7,6 +7,7 @@
 #include "trainer/core/start_thread.h"
 #include "trainer/core/units.h"
 #include "trainer/ops/cpu/gemm/gemm.h"
+#include "trainer/ops/grouped_linear.h"
 
 namespace fsdp {
 namespace {
@@ -37,10 +38,11 @@ std::optional<MemoryRoom> AvailableMemory(const MemoryLimits& limits, int sharer
   return tightest;
 }
 
-OutsideMemory OutsideOf(int multiplying, int threads, const std::vector<GroupOnHost>& groups,
-                        const MemoryLimits& limits) {
+OutsideMemory OutsideOf(int multiplying, bool experts, int threads,
+                        const std::vector<GroupOnHost>& groups, const MemoryLimits& limits) {
   const int64_t all = threads + kOwnThreads;
-  OutsideMemory outside{limits.Resident() + multiplying * kGemmBytesPerThread + all * kPerThread,
+  const int64_t products = kGemmBytesPerThread + (experts ? kGroupedBytesPerThread : 0);
+  OutsideMemory outside{limits.Resident() + multiplying * products + all * kPerThread,
                         all * StackBytes() + kSpareAddresses};
   for (const GroupOnHost& group : groups) {
     const int64_t share = group.here < group.ranks ? HostsBytesPerRank(group.ranks, group.here)

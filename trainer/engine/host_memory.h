@@ -23,15 +23,16 @@ struct GroupOnHost {
 };
 
 // Memory of a rank outside its plan. `threads`: threads of its streams and of its disk's reads and
-// writes. `multiplying`: those that compute products. `groups`: the groups that it is in.
+// writes. `multiplying`: those that compute products; `experts`: grouped ones, too. `groups`: the
+// groups that it is in.
 struct OutsideMemory {
   // The program and its libraries as resident now, the packing buffers of matrix products, stacks,
   // and the rank's share of the communicators' shared memory.
   int64_t bytes = 0;
   int64_t addresses = 0;  // Reserved and not touched.
 };
-OutsideMemory OutsideOf(int multiplying, int threads, const std::vector<GroupOnHost>& groups,
-                        const MemoryLimits& limits);
+OutsideMemory OutsideOf(int multiplying, bool experts, int threads,
+                        const std::vector<GroupOnHost>& groups, const MemoryLimits& limits);
 
 }  // namespace fsdp
 

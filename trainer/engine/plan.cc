@@ -13,11 +13,19 @@
 #include "trainer/core/units.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/nn/model.h"
 #include "trainer/optim/update_rule.h"
 #include "trainer/runtime/spill/spill_memory.h"
 
 namespace fsdp {
 namespace {
+
+bool HasExperts(const Model& model) {
+  return std::ranges::any_of(model.segments(), [](const ModelSegment& segment) {
+    return std::ranges::any_of(segment.parameters,
+                               [](const Parameter* p) { return p->experts() > 1; });
+  });
+}
 
 // PlanRun(), which with a ceiling throws MemoryError instead of a plan above it.
 RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
@@ -65,7 +73,8 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
   if (plan.device_outside) *plan.device_outside += connected;
   int threads = plan.memory.threads + options.data_threads - 1;  // One is the data stream's.
   if (plan.memory.bytes(MemoryPlace::kDisk) > 0) threads += SpillMemory::kThreads;
-  const OutsideMemory outside = OutsideOf(plan.memory.multiplying, threads, groups, limits);
+  const OutsideMemory outside =
+      OutsideOf(plan.memory.multiplying, HasExperts(model), threads, groups, limits);
   plan.outside = outside.bytes + SpillMemory::HostBytes(plan.memory.bytes(MemoryPlace::kDisk));
   plan.available =
       target.other_host ? target.host : AvailableMemory(limits, local_world, outside.addresses);
