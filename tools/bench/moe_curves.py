@@ -20,10 +20,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "configs" / "models" / "moe-small.yaml"
-DENSE = ["model={family: llama, hidden_size: 128, intermediate_size: 384, num_hidden_layers: 4, "
-         "num_attention_heads: 4, vocab_size: 256, max_position_embeddings: 64}"]
+DENSE = {"family": "llama", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "vocab_size": 256, "max_position_embeddings": 64}
 FORMS = {"mixture": [], "mixture, f of the step before": ["train.router.aux_scope=step"],
-         "mixture, no balance": ["train.router.aux_loss=0"], "dense": DENSE}
+         "mixture, no balance": ["train.router.aux_loss=0"], "dense": []}
 
 
 def train(binary, folder, form, seed):
@@ -31,7 +31,12 @@ def train(binary, folder, form, seed):
     run = folder / f"{list(FORMS).index(form)}-{seed}"
     settings = [*FORMS[form], f"run.seed={seed}", f"run.dir={run}", "checkpoint.every=null", "eval.every=400",
                 "log.every=50"]
-    command = [binary, "--config", RECIPE]
+    recipe = RECIPE
+    if form == "dense":
+        import yaml
+        recipe = folder / "dense.yaml"
+        recipe.write_text(yaml.safe_dump({**yaml.safe_load(RECIPE.read_text()), "model": DENSE}))
+    command = [binary, "--config", recipe]
     for setting in settings:
         command += ["--set", setting]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
