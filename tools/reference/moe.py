@@ -29,6 +29,7 @@ import transformers
 # chooses as float64 does.
 LEAST_MARGIN = 1e-5
 AUX, Z = 0.3, 0.02  # Coefficients of the balance losses.
+BIAS_RATE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Case:
     normed: bool = False  # norm_topk_prob.
     more: dict = dataclasses.field(default_factory=dict)  # Further keys of config.json.
     fused: bool = False  # Its weights are there in the newer form, too.
-    balanced: bool = False  # The balance losses and their gradients are there, too.
+    balanced: str = ""  # "batch": the balance losses and their gradients are there, too. "runs": 20
+    # steps with them as well.
 
     @property
     def width(self) -> int:
@@ -73,12 +75,12 @@ MODELS = {
 CASES = [
     # An odd number of experts, heads wider than hidden / heads.
     Case("mixtral_5_2", "mixtral", 121, 31, 15, 9, 3, 1, 2, 5, 2, 5, head_dim=4, masked=True,
-         fused=True, balanced=True),
+         fused=True, balanced="runs"),
     # All experts, documents.
     Case("mixtral_3_3", "mixtral", 22, 29, 14, 8, 2, 2, 1, 3, 3, 7, tied=True,
          documents=[[9, 1, 4], [14], [3, 11]]),
     # A dense layer in the middle, a shared expert.
-    Case("qwen2_6_4", "qwen2_moe", 623, 23, 13, 8, 2, 2, 3, 6, 4, 3, masked=True, balanced=True,
+    Case("qwen2_6_4", "qwen2_moe", 623, 23, 13, 8, 2, 2, 3, 6, 4, 3, masked=True, balanced="batch",
          more=dict(mlp_only_layers=[1], shared_expert_intermediate_size=7, intermediate_size=9)),
     # One expert a token, each second layer dense.
     Case("qwen2_4_1", "qwen2_moe", 24, 37, 12, 8, 4, 2, 2, 4, 1, 5, epsilon=1e-3, tied=True,
@@ -94,7 +96,7 @@ CASES = [
     Case("olmoe_8_2", "olmoe", 228, 35, 11, 8, 2, 2, 1, 8, 2, 5, epsilon=1e-3, normed=True),
     # Groups and biases that change choices, the first layer dense, two shared experts.
     Case("dots_8_3", "dots1", 529, 25, 13, 8, 2, 1, 2, 8, 3, 3, head_dim=8, masked=True, normed=True,
-         balanced=True, fused=True, more=dict(n_group=4, topk_group=2, routed_scaling_factor=2.5,
+         balanced="runs", fused=True, more=dict(n_group=4, topk_group=2, routed_scaling_factor=2.5,
                                first_k_dense_replace=1, n_shared_experts=2, intermediate_size=9)),
     # One group, weights that are not normalised.
     Case("dots_5_2", "dots1", 30, 28, 12, 8, 2, 2, 2, 5, 2, 4, head_dim=8, tied=True,
@@ -259,7 +261,66 @@ def balance_results(model, case: Case, tokens, weights) -> dict[str, np.ndarray]
     return {k: v.double().numpy().copy() for k, v in results.items()}
 
 
-def balance_file(case: Case, tokens, weights) -> dict[str, np.ndarray]:
+def balanced_train(model, case: Case, tokens, recipe: dict) -> dict[str, np.ndarray]:
+    """As common.train(), with balance losses and, behind each step, biases that move."""
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == many] for many in (True, False))
+    groups = [dict(params=matrices, weight_decay=recipe["weight_decay"]),
+              dict(params=vectors, weight_decay=0.0)]
+    if recipe["name"] == "adamw":
+        optimizer = torch.optim.AdamW(groups, lr=1.0, betas=tuple(recipe["betas"]), eps=recipe["eps"],
+                                      foreach=False)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=recipe["momentum"], foreach=False)
+    weights, losses, norms, margins, all_loads = common.FEED.weights(tokens), [], [], [], []
+    for step in range(common.STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = common.learning_rate(step + 1, recipe["lr"])
+        optimizer.zero_grad()
+        ROUTED.clear()
+        _, loss = common.run_batch(model, tokens[step], weights[step], None)
+        aux, z = balance(case, weights[step])
+        (loss + AUX * aux + Z * z).backward()
+        losses.append(loss.item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), common.CLIP).item())
+        optimizer.step()
+        margins.append(min(m for *_, m in ROUTED))
+        all_loads.append(loads(case))
+        for router, load in zip(routers(model), torch.from_numpy(all_loads[-1])):
+            if hasattr(router, "e_score_correction_bias"):
+                router.e_score_correction_bias += BIAS_RATE * (load.double().mean() - load).sign()
+    with torch.no_grad():
+        _, final = common.run_batch(model, tokens[0], weights[0], None)
+    assert min(margins) >= LEAST_MARGIN / 5, f"choices are {min(margins):.1e} apart with balance losses"
+    return {"loss": np.array(losses), "grad_norm": np.array(norms), "final_loss": np.array([final.item()]),
+            "loads": np.stack(all_loads)}
+
+
+def balanced_runs(case: Case, train_tokens) -> dict[str, np.ndarray]:
+    def train(dtype, recipe, order):
+        model = build_model(case)
+        if dtype == torch.float64:
+            model = in_double(model, case)
+        else:
+            record(model, case)
+        return balanced_train(model, case, train_tokens[:, order], recipe)
+
+    rng, results = np.random.default_rng(case.seed), {}
+    rows = np.arange(common.GLOBAL_BATCH)
+    for run, recipe in common.RUNS.items():
+        exact = train(torch.float64, recipe, rows)
+        chosen = exact.pop("loads")
+        errors = {k: np.zeros_like(v) for k, v in exact.items()}
+        for order in range(common.ORDERS):
+            got = train(torch.float32, recipe, rng.permutation(rows) if order else rows)
+            assert np.array_equal(got.pop("loads"), chosen), "float32 chooses otherwise with balance losses"
+            errors = {k: np.maximum(e, abs(got[k] - exact[k])) for k, e in errors.items()}
+        results |= {f"{run}/{k}": v for k, v in exact.items()}
+        results |= {f"{run}/{k}.fp32_error": v for k, v in errors.items()}
+    return results
+
+
+def balance_file(case: Case, tokens, weights, train_tokens) -> dict[str, np.ndarray]:
+    runs = balanced_runs(case, train_tokens) if case.balanced == "runs" else {}
     exact = balance_results(in_double(build_model(case), case), case, tokens, weights)
     errors = {k: np.zeros(2) for k in exact}
     rng = np.random.default_rng(case.seed)
@@ -270,7 +331,7 @@ def balance_file(case: Case, tokens, weights) -> dict[str, np.ndarray]:
         for k, v in balance_results(model, case, tokens[shuffle], weights[shuffle]).items():
             difference = v - exact[k]
             errors[k] = np.maximum(errors[k], [np.linalg.norm(difference), abs(difference).max()])
-    return {**exact, **{k + ".fp32_error": v for k, v in errors.items()}}
+    return {**exact, **{k + ".fp32_error": v for k, v in errors.items()}, **runs}
 
 
 def compute(case: Case, build, double, folder: pathlib.Path) -> float:
@@ -295,9 +356,11 @@ def compute(case: Case, build, double, folder: pathlib.Path) -> float:
     error = tensors["batch/logits.fp32_error"][1]
     assert error < 1e-4, f"the formula is another one than transformers': {error}"
     if case.balanced:
-        settings["balance"] = dict(aux=AUX, z=Z)
-        safetensors.numpy.save_file(balance_file(case, tokens, weights), folder / "balance.safetensors",
-                                    metadata={"settings": json.dumps(settings)})
+        runs = settings["runs"] if case.balanced == "runs" else {}
+        own = {**settings, "runs": runs, "balance": dict(aux=AUX, z=Z, bias_rate=BIAS_RATE)}
+        safetensors.numpy.save_file(balance_file(case, tokens, weights, tensors["train/tokens"]),
+                                    folder / "balance.safetensors",
+                                    metadata={"settings": json.dumps(own)})
     safetensors.numpy.save_file(tensors, path, metadata={"settings": json.dumps(settings)})
     if case.fused:
         with tempfile.TemporaryDirectory() as other:

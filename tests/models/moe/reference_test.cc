@@ -26,7 +26,7 @@ constexpr const char* kModels[] = {"mixtral_5_2", "mixtral_3_3", "qwen2_6_4", "q
 FSDP_REFERENCE_TESTS(MoeReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2},
                      .with_every_strategy = 3);
 
-// The batch once more, with 0.3 aux + 0.02 z.
+// The batch and the runs once more, with 0.3 aux + 0.02 z and biases that move by 0.01 a step.
 class MoeBalanceTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 // Mean over mixtures of the mean over samples that the tallies say: `which` 0 is aux, 1 is z.
@@ -59,10 +59,13 @@ TEST_P(MoeBalanceTest, GradientsHaveTheBalanceLosses) {
   const std::string folder = std::string("tests/fixtures/moe/") + name;
   const Reference reference(folder, SetMoeShape, nullptr, folder + "/balance.safetensors");
   Judge judge(reference);
-  TinyRun run = reference.BatchRun();
-  run.world = world;
-  run.options.executor.balance = {.aux_loss = 0.3, .z_loss = 0.02};
-  const TinyResult ours = Train(run);
+  const auto train = [world = world](TinyRun run, double bias_rate) {
+    run.world = world;
+    run.options.executor.balance = {.aux_loss = 0.3, .z_loss = 0.02, .bias_rate = bias_rate};
+    return Train(run);
+  };
+  judge.Trainings([&](const TinyRun& run) { return train(run, 0.01); });
+  const TinyResult ours = train(reference.BatchRun(), 0);  // Its loss is measured behind the step.
   judge.Batch(ours);
   EXPECT_EQ(LoadsFromTallies(ours), reference.Ints("batch/loads"));
   for (const size_t which : {0, 1}) {
