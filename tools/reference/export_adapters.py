@@ -66,9 +66,14 @@ def logits_of(model):
         return model(torch.tensor([TOKENS])).logits[0].float().numpy()
 
 
+def loop_of(path):
+    """Grouped products want rows of whole 16 bytes, and the fixtures' are odd."""
+    return dict(experts_implementation="eager") if path.parent.name == "moe" else {}
+
+
 def load(path, targets, dtype=torch.float32):
     """The base as peft gets it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **loop_of(path)).eval()
     if "base: nf4" in targets:
         import qlora
 
@@ -142,7 +147,8 @@ def main():
                           f"most by {most} ulp{'' if good else ': WRONG'}")
                 # As a user types it, from the directory alone.
                 elif dtype == "fp32":
-                    auto = peft.AutoPeftModelForCausalLM.from_pretrained(out).eval()
+                    auto = peft.AutoPeftModelForCausalLM.from_pretrained(
+                        out, **loop_of(FIXTURES / fixture)).eval()
                     if np.abs(logits_of(auto) - theirs).max() > limit * largest:
                         print(f"{fixture} {targets}: AutoPeftModelForCausalLM differs: WRONG")
                         wrong += 1
