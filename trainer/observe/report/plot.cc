@@ -132,6 +132,12 @@ class Maker {
     StepTime();
     Compute();
     Memory();
+    Simple(
+        "max_load", "Busiest expert", "tokens over the mean, worst layer",
+        [](const RunHistory& r) { return &r.max_load; }, 1, true);
+    Simple(
+        "expert_entropy", "Evenness of experts", "entropy of loads over ln N",
+        [](const RunHistory& r) { return &r.expert_entropy; }, 1, false);
   }
 
   Plots Take() {

@@ -19,6 +19,7 @@
 #include "trainer/observe/build_info.h"
 #include "trainer/observe/provenance.h"
 #include "trainer/observe/report/page_files.h"
+#include "trainer/observe/report/expert_map.h"
 #include "trainer/observe/report/plot.h"
 #include "trainer/observe/report/run_history.h"
 #include "trainer/observe/report/traces.h"
@@ -414,6 +415,7 @@ std::string ReportPage(const std::vector<RunHistory>& runs, std::string_view mad
   };
   each("Operations of traced steps",
        [&](size_t r) { return runs[r].traced ? Traced(*runs[r].traced) : std::string(); });
+  each("Loads of experts", [&](size_t r) { return ExpertMap(runs[r].loads); });
   each("Samples", [&](size_t r) {
     const RunHistory& run = runs[r];
     if (run.samples.empty()) return std::string();

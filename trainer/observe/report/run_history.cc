@@ -144,6 +144,10 @@ void AddStep(RunHistory& run, const JsonValue& record) {
     run.step_seconds += rates[1] * steps;
     run.step_tokens += rates[1] * steps * rates[2];
   }
+  if (const auto experts = Part(record, "experts")) {
+    Add(run.max_load, x, Number(*experts, "max_load"));
+    Add(run.expert_entropy, x, Number(*experts, "entropy"));
+  }
   Add(run.seconds_so_far, x, run.WholeTime());
   run.has_parts |= time.has_value();
   for (size_t i = 0; i < kStepParts; ++i) AddSeconds(run, kRunParts[i], parts[i] * steps);
@@ -160,6 +164,21 @@ void AddEval(RunHistory& run, const JsonValue& record, size_t buckets) {
     at = run.evals.emplace(name, Series(buckets)).first;
   }
   if (at != run.evals.end()) Add(at->second, static_cast<double>(step), loss);
+}
+
+void AddLoads(RunHistory& run, const JsonValue& record) {
+  ExpertsRecord loads{.step = Count(record, "step")};
+  const auto layers = record.Find("loads");
+  if (!layers || !layers->IsList()) throw Broken();
+  for (const JsonValue& layer : layers->Elements()) {
+    if (!layer.IsList()) throw Broken();
+    std::vector<int64_t>& experts = loads.loads.emplace_back();
+    for (const JsonValue& load : layer.Elements()) {
+      if (!load.IsInteger()) throw Broken();
+      experts.push_back(load.Integer());
+    }
+  }
+  run.loads = std::move(loads);
 }
 
 void AddSpike(RunHistory& run, const JsonValue& record) {
@@ -209,6 +228,8 @@ void AddRecord(RunHistory& run, std::string_view line, size_t buckets) {
     AddSeconds(run, "checkpoint", checkpoint);
   } else if (kind == "skipped") {
     AddIncident(run, Count(record, "step"), "skipped: " + Text(record, "reason"));
+  } else if (kind == "experts") {
+    AddLoads(run, record);
   } else if (kind == "spike") {
     AddSpike(run, record);
   } else if (kind == "end") {
@@ -330,6 +351,8 @@ RunHistory::RunHistory(size_t buckets)
       allocated(buckets),
       active(buckets),
       reserved(buckets),
+      max_load(buckets),
+      expert_entropy(buckets),
       tokens_so_far(buckets),
       seconds_so_far(buckets),
       checkpoints(64),
