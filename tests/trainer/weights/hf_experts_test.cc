@@ -15,6 +15,8 @@
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/nn/lora.h"
+#include "trainer/weights/hf_adapters.h"
 #include "trainer/weights/hf_config.h"
 #include "trainer/weights/hf_tensors.h"
 #include "trainer/weights/hf_weights.h"
@@ -299,7 +301,7 @@ std::string Write(const Entries& entries) {
   return dir;
 }
 
-// What is wrong with a directory of mixtral_5_2 whose tensors `change` has changed.
+// The mistake that is found in a directory of mixtral_5_2 whose tensors `change` has changed.
 std::string Mistake(const std::string& file, const std::function<void(Entries&)>& change) {
   const SafetensorsReader reader(Fixture("mixtral_5_2") + "/" + file);
   Entries entries;
@@ -369,6 +371,26 @@ TEST(HfExperts, RefusesTensorsOfAllExpertsOfAnotherShape) {
                     }),
             ": holds 'model.layers.1.mlp.experts.gate_up_proj_bias', which the model of its "
             "config.json does not have");
+}
+
+// PEFT 0.21 takes gate_proj for experts' alone.
+TEST(HfExperts, AdaptersThatPeftLosesAreNamed) {
+  MoeConfig config;
+  config.hidden_size = config.intermediate_size = config.moe_intermediate_size = 8;
+  config.num_hidden_layers = config.num_attention_heads = config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  config.vocab_size = 16;
+  const auto lost = [&](std::vector<std::string> targets) {
+    return LostBesideExperts(LoraModel(MakeMoe(config), {.targets = std::move(targets)}));
+  };
+  EXPECT_EQ(lost({"*"}), "");
+  config.dense_layers = {0};
+  EXPECT_EQ(lost({"*"}), "model.layers.0.mlp.down_proj.weight");
+  EXPECT_EQ(lost({"*experts*", "q_proj"}), "");
+  EXPECT_EQ(lost({"*layers.0.*"}), "");
+  config.dense_layers = {};
+  config.shared_expert_intermediate_size = 8;
+  EXPECT_EQ(lost({"gate_proj"}), "model.layers.0.mlp.shared_expert.gate_proj.weight");
 }
 
 }  // namespace
