@@ -136,12 +136,15 @@ class MetricsPage : public ::testing::Test {
     const Outcome tables = Call({"--config", clicks, "--set", "run.dir=" + job_.RunDir("tables")});
     EXPECT_EQ(tables.code, 0) << tables.Text();
     runs_.insert("tables");
+    Strings experts = {
+        "model={family: moe, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+        "vocab_size: 32, num_experts: 3, num_experts_per_tok: 2, moe_intermediate_size: 8}",
+        "log.expert_loads_every=1"};
+    Run("experts", experts, 0);
     // The second step's scores are not finite.
-    Run("experts",
-        {"model={family: moe, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
-         "vocab_size: 32, num_experts: 3, num_experts_per_tok: 2, moe_intermediate_size: 8}",
-         "optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0"},
-        7);
+    experts.insert(experts.end(), {"optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0",
+                                   "train.router.aux_loss=1.0e+17"});
+    Run("routers", experts, 7);
     // Whatever is above the mean of the steps before it.
     Run("spikes",
         {"train.steps=60", "log.spike_z=1.0e-6", "optimizer.lr=0", "data.valid={source: synthetic}",
