@@ -30,7 +30,7 @@ TinyRun Coded(LoraBase base, BaseScales scales = BaseScales::k8Bit) {
 }
 
 bool IsCoded(const Parameter& parameter, const ParameterSlice& slice) {
-  return !parameter.is_adapter() && parameter.shape().rank() == 2 &&
+  return !parameter.is_adapter() && !parameter.is_plain() && parameter.shape().rank() == 2 &&
          slice.name.find("layers.") != std::string::npos;
 }
 
@@ -93,6 +93,17 @@ TEST(CodedWeights, AreFrozenWeightsWithTheValuesOfTheirCodes) {
       run.world = world;
       ExpectSame(Train(run), Train(Decoded(run)));
     }
+  }
+}
+
+// Each expert's matrices are slices of their own; routers and the shared expert's gate stay plain.
+TEST(CodedWeights, HoldExperts) {
+  TinyRun run = Coded(LoraBase::kNf4);
+  run.moe = TinyRun::TinyMoe();
+  run.moe->moe_intermediate_size = 700;
+  for (const int world : {1, 3}) {
+    run.world = world;
+    ExpectSame(Train(run), Train(Decoded(run)));
   }
 }
 
