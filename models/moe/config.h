@@ -31,7 +31,7 @@ struct MoeConfig : LlamaConfig {
   int64_t num_experts = 8;
   int64_t num_experts_per_tok = 2;  // Experts that a token is sent to.
   int64_t moe_intermediate_size = intermediate_size;
-  int64_t shared_expert_intermediate_size = 0;  // Of the MLP that every token passes; 0: none.
+  int64_t shared_expert_intermediate_size = 0;  // The MLP that every token passes; 0: none.
   bool shared_expert_gate = false;  // The shared MLP is multiplied by the sigmoid of a row.
   bool norm_topk_prob = false;      // A token's weights are divided by their sum.
   RouterScores scoring_func = RouterScores::kSoftmax;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a small mixture of experts learns beside a dense model of as much work, by seeds, and a plot.
+"""A small mixture of experts beside a dense model of as much work: what they learn, by seeds, and a plot.
 
     bazel build -c opt //cmd:fsdp-train
     $(tools/bench/setup) tools/bench/moe_curves.py [--plot docs/benchmarks/moe.png]

@@ -122,7 +122,7 @@ class Experts(common.Causal):
 
 
 common.FEED = Experts()
-ROUTED: list = []  # Of each router that was run: its number, logits, choices and margin.
+ROUTED: list = []  # A router that was run: its number, logits, choices and margin.
 
 
 def build_model(case: Case) -> torch.nn.Module:

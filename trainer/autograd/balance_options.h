@@ -1,12 +1,12 @@
-// How a mixture's router is kept from sending all tokens to a few experts. Recipes read it, so this
-// header includes nothing.
+// How a mixture's router is kept from using a few experts alone. Recipes read it, so this header
+// includes nothing.
 // Tests: tests/trainer/nn/experts_test.cc
 #ifndef FSDP_TRAIN_TRAINER_AUTOGRAD_BALANCE_OPTIONS_H_
 #define FSDP_TRAIN_TRAINER_AUTOGRAD_BALANCE_OPTIONS_H_
 
 namespace fsdp {
 
-// Where the share f of tokens that chose an expert comes from, in the balance loss (nn/experts.h).
+// Where the share f that an expert has of all choices comes from (nn/experts.h).
 enum class BalanceScope {
   kSequence,  // From each sample itself.
   kStep,      // From all samples of the step before; the first step has none.

@@ -97,7 +97,7 @@ void AddOne(std::vector<OpCase>& cases, const std::string& name, int64_t rows, i
                    }});
 }
 
-// What a router's ops need: choices that are the same for each token but for their begin.
+// Operands of a router's ops: choices that are the same for each token but for their begin.
 struct Routing {
   View logits, lengths, choices, places, weights;
 };

@@ -59,7 +59,7 @@ struct ExecutorOptions : FsdpOptions {
   int micro_batches = 1;                                // Per training step.
   float max_norm = 0;                                   // Clipping; 0 = off.
   bool batch_norm_sync = false;                         // Over all ranks' micro-batches.
-  BalanceOptions balance = {};                          // Of a mixture's routers.
+  BalanceOptions balance = {};                          // Routers of a mixture.
   int threads = 1;                                      // The compute stream's.
   std::optional<int64_t> memory_limit = {};             // Most bytes of device memory.
   int64_t spill_part = int64_t{1} << 19;                // Elements that go to a disk at once.

@@ -42,7 +42,7 @@ double FromTallies(const TinyResult& ours, size_t which) {
   return sum / mixtures;
 }
 
-// Of each mixture in order.
+// Mixture by mixture, in order.
 std::vector<int32_t> LoadsFromTallies(const TinyResult& ours) {
   std::vector<int32_t> loads;
   for (const auto& [name, tally] : ours.buffers) {

@@ -103,5 +103,15 @@ TEST(ModelLayout, TheScheduleKnowsWhatIsFrozen) {
   }
 }
 
+// Routing is fp32 whatever a recipe lists.
+TEST(ModelLayout, RoutersStayFp32) {
+  std::string kept;
+  const auto model = MakeModel(testing::TinyRun::TinyMoe());
+  for (const Parameter* p : model->segments()[2].parameters) {
+    if (KeptInFp32({}, *p)) kept += p->name() + " ";
+  }
+  EXPECT_EQ(kept, "model.layers.1.mlp.gate.weight model.layers.1.mlp.shared_expert_gate.weight ");
+}
+
 }  // namespace
 }  // namespace fsdp

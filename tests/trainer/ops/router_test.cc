@@ -99,7 +99,7 @@ Values Weights(const Case& c, const double* logits, const double* choices) {
   return weights;
 }
 
-// What the losses are made of, for one sample.
+// The terms of a sample's losses.
 struct Sample {
   Values counts, shares, mean;
   double z = 0;
