@@ -225,6 +225,21 @@ std::vector<GoldenRun> GoldenRuns() {
       {.name = "many_replicas",
        .settings = {kLlamaTied, kText, "train.ema={decay: 0.9}", "fsdp.sharding_strategy=no_shard"},
        .world = 3});
+  // Experts: groups, biases that move, a balance loss whose f is of the step before, a shared one.
+  const std::string experts =
+      "model={family: moe, hidden_size: 40, intermediate_size: 72, num_hidden_layers: 3, "
+      "num_attention_heads: 4, num_key_value_heads: 2, vocab_size: 259, "
+      "max_position_embeddings: 64, num_experts: 6, num_experts_per_tok: 2, "
+      "moe_intermediate_size: 21, shared_expert_intermediate_size: 42, dense_layers: [0], "
+      "scoring_func: sigmoid, score_correction_bias: true, n_group: 3, topk_group: 2, "
+      "norm_topk_prob: true, qk_norm: true}";
+  const std::string routers =
+      "train.router={aux_loss: 0.02, aux_scope: step, z_loss: 0.001, bias_rate: 0.01}";
+  runs.push_back({.name = "experts",
+                  .settings = {experts, routers, kText, "train.activation_checkpointing=full"},
+                  .world = 3,
+                  .resume_at = 2,
+                  .resume_world = 3});
   // Products of two bf16 on tiles: more than one block of k, edges, a head in chunks, LoRA.
   const std::string bf16 = "fsdp.mixed_precision={param_dtype: bf16}";
   runs.push_back({.name = "tiles_gpt2",
@@ -240,6 +255,10 @@ std::vector<GoldenRun> GoldenRuns() {
                                kText, bf16, "train.attention=math"},
                   .resume_at = 2,
                   .resume_world = 1,
+                  .isa = "amx_emulated_on_avx2"});
+  runs.push_back({.name = "tiles_experts",
+                  .settings = {experts, routers, kText, bf16},
+                  .world = 2,
                   .isa = "amx_emulated_on_avx2"});
   return runs;
 }
@@ -287,16 +306,27 @@ Quantities TensorsOf(const std::string& checkpoint) {
   CheckpointReader reader(checkpoint);
   std::map<std::string, Quantities> tensors;  // By parameter; as the files have them, by state.
   std::vector<float> values;
+  const auto add = [&](const std::string& tensor, const std::string& state) {
+    const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                                 values.size() * sizeof(float));
+    tensors[tensor].emplace_back("tensor " + tensor + " " + state, GoldenHash(bytes));
+  };
   for (const std::string& state : reader.manifest().StateNames()) {
+    const StateFormat* const own = reader.manifest().FindState(state);
+    for (const OwnTensor& tensor : own ? own->tensors : std::vector<OwnTensor>()) {
+      values.resize(static_cast<size_t>(tensor.shape.NumElements()));
+      reader.ReadTensor(
+          state, tensor, 0,
+          {reinterpret_cast<std::byte*>(values.data()), DType::kFloat32, tensor.shape});
+      add(tensor.name, state);
+    }
+    if (own != nullptr && !own->tensors.empty()) continue;
     for (const auto& flat : reader.manifest().flat_parameters) {
       if (!FlatHasState(flat, state)) continue;
       for (const auto& parameter : flat.parameters) {
         values.resize(parameter.size());
         reader.Read(state, parameter.name, parameter.shape, 0, values);
-        const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                                     values.size() * sizeof(float));
-        tensors[parameter.name].emplace_back("tensor " + parameter.name + " " + state,
-                                             GoldenHash(bytes));
+        add(parameter.name, state);
       }
     }
   }
