@@ -63,7 +63,8 @@ class Decoder : public Model, public Autoregressive {
   // Returns x + what these parameters make of `normed`, the second norm of x.
   virtual Var RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
                      int64_t layer) const = 0;
-  // Makes the things that all blocks of a micro-batch share; called in the first segment, on its tape.
+  // Makes the things that all blocks of a micro-batch share; called in the first segment, on its
+  // tape.
   virtual std::any BeginPass(Tape&, const TokenBatch&, float) const { return {}; }
 
   Mlp NewMlp(const std::string& prefix, int64_t inner);

@@ -39,7 +39,8 @@ HfAdaptersExported ExportHfAdapters(CheckpointReader& checkpoint, const Model& m
                                     const ByteProgress& progress);
 
 // A weight whose adapter PEFT 0.21 leaves out in silence: it takes the names of experts' modules,
-// such as gate_proj, for theirs alone, in shared experts and dense layers, too. Empty: there is none.
+// such as gate_proj, for theirs alone, in shared experts and dense layers, too. Empty: there is
+// none.
 std::string LostBesideExperts(const Model& model);
 
 struct AdaptersExported {

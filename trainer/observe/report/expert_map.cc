@@ -50,8 +50,8 @@ std::string ExpertMap(const ExpertsRecord& record) {
   for (int shade = 1; shade < kShades; ++shade) {
     const std::string& path = paths[static_cast<size_t>(shade)];
     if (path.empty()) continue;
-    html += "<path fill=\"currentColor\" fill-opacity=\"0." +
-            std::to_string(shade * 12) + "\" d=\"" + path + "\"/>";
+    html += "<path fill=\"currentColor\" fill-opacity=\"0." + std::to_string(shade * 12) +
+            "\" d=\"" + path + "\"/>";
   }
   return html + "</svg>\n";
 }

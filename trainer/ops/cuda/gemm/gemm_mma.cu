@@ -1,4 +1,3 @@
-// Tests: tests/trainer/ops/cuda_gemm_test.cc
 #include "trainer/ops/cuda/gemm/gemm_block.h"
 #include "trainer/ops/cuda/gemm/gemm_mma.h"
 
