@@ -1,5 +1,6 @@
 // The parts of the family's table that models with Llama's attention share: models/moe extends
-// them. Tests: tests/models/llama/family_test.cc
+// them.
+// Tests: tests/models/moe/family_test.cc
 #ifndef FSDP_TRAIN_MODELS_LLAMA_ROWS_H_
 #define FSDP_TRAIN_MODELS_LLAMA_ROWS_H_
 

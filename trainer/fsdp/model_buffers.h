@@ -61,7 +61,7 @@ class ModelBuffers {
   void WaitForCopies(Stream& stream);
 
  private:
-  static constexpr int kKinds = 4;  // Of ModelBuffer::Kind.
+  static constexpr int kKinds = 4;  // The number of ModelBuffer::Kind.
   // Buffers of one kind side by side, each at a multiple of 64 bytes.
   struct Values {
     std::array<View, kKinds> of;  // By kind. Without data: there are none.

@@ -44,7 +44,7 @@ class ModelBuffer {
   Kind kind() const { return kind_; }
   double initial() const { return initial_; }
 
-  // Of a bias: when a step ends, the bias moves by the run's rate towards equal loads
+  // For a bias. When a step ends, it moves by the run's rate towards equal loads
   // (MoveBias(), ops/running_statistics.h), as long as `router` trains. The loads are the first
   // elements of `tally`, as many as the bias has.
   void Follow(const ModelBuffer& tally, const Parameter& router) {

@@ -148,7 +148,7 @@ GroupedLayer DownLayer(const ExpertLayer& m, const Route& route, bool dy_is_of_t
   return layer;
 }
 
-// What forward keeps of the rows: u = W_gate_up x, a = weight silu(g) u, and the adapters' parts.
+// Forward keeps these of the rows: u = W_gate_up x, a = weight silu(g) u, and the adapters' parts.
 struct KeptRows {
   SavedPtr u, a;
   std::vector<TensorPtr> of_up = {}, of_down = {};

@@ -44,7 +44,7 @@ struct ExpertLayer {
   RouterOptions options = {};
 };
 
-// What all mixtures of a micro-batch share.
+// All mixtures of a micro-batch share it.
 struct MixtureBatch {
   View lengths;                        // TokenBatch::lengths.
   TensorPtr sample_weights = nullptr;  // fp32 [rows]: sums of a sample's weights. On tapes that

@@ -1,5 +1,5 @@
 // The matrix of a linear layer's weight, for products.
-// Tests: tests/trainer/nn/coded_weights_test.cc
+// Tests: tests/trainer/nn/experts_test.cc
 #ifndef FSDP_TRAIN_TRAINER_NN_MATRIX_OF_H_
 #define FSDP_TRAIN_TRAINER_NN_MATRIX_OF_H_
 

@@ -7,7 +7,8 @@
 namespace fsdp {
 namespace {
 
-// Of shares that sum to 1, over the largest that there is. A single expert has an even load.
+// The entropy of the loads' shares, over the largest that there is. A single expert has an even
+// load.
 double EntropyOf(const std::vector<int64_t>& loads, double sum) {
   if (loads.size() < 2) return 1;
   double entropy = 0;
@@ -39,7 +40,8 @@ std::optional<ExpertLoads> LoadsOf(const std::vector<std::span<const float>>& ta
       all.max_load = std::max(all.max_load, busiest * static_cast<double>(experts) / sum);
       all.entropy += EntropyOf(loads, sum) / layers;
     }
-    const std::span<const float> sums = tally.last(3);  // Of weights, weighted aux and z.
+    const std::span<const float> sums =
+        tally.last(3);  // Sums of weights, weighted aux and weighted z.
     if (sums[0] == 0) continue;
     all.aux_loss += static_cast<double>(sums[1]) / static_cast<double>(sums[0]) / layers;
     all.z_loss += static_cast<double>(sums[2]) / static_cast<double>(sums[0]) / layers;

@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Of all layers that have N experts.
+// All layers that have N experts, together.
 struct ExpertLoads {
   int64_t rows = 0;     // Choices of a layer: k times the step's tokens, padding excepted.
   double max_load = 0;  // The busiest expert's tokens over their mean, of the worst layer.

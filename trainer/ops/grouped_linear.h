@@ -25,7 +25,7 @@ namespace fsdp {
 
 struct GroupedOptions {
   int64_t column = 0;  // y and dy: columns [column, column + out) of a wider tensor.
-  float scale = 1;     // Of the product.
+  float scale = 1;     // The product's.
   bool add = false;    // Adds to y or dx, which is overwritten otherwise.
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kGrain = 16;  // Tokens.
 constexpr float kLeastSum = 1e-20f;
-constexpr double kScoreFlops = 20;  // Of one score.
+constexpr double kScoreFlops = 20;  // One score's.
 
 using Experts = float[kMaxExperts];
 
@@ -218,7 +218,7 @@ void AddWeightGradients(const RouterOptions& options, const float* p, const int3
   const int64_t k = options.experts_per_token;
   const auto scale = static_cast<float>(options.scale);
   const float divisor = DivisorOf(options, p, choice);
-  float mean = 0;  // Of the gradients, by weight.
+  float mean = 0;  // The gradients by weight.
   for (int64_t j = 0; options.normalize && j < k; ++j) {
     mean += row_gradients[place[j]] * (p[choice[j]] / divisor);
   }

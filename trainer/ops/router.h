@@ -27,9 +27,9 @@ namespace fsdp {
 
 inline constexpr int64_t kMaxExperts = 512;
 
-// Overwrites choices with the k experts of the largest p + bias, in descending order. Of equal ones
-// the lower expert comes first; a NaN is below all numbers. bias: fp32 [N]. With groups, a group
-// counts as the sum of its two largest p + bias; of equal groups the lower one is better.
+// Overwrites choices with the k experts of the largest p + bias, in descending order. Among equal
+// ones the lower expert comes first; a NaN is below all numbers. bias: fp32 [N]. With groups, a
+// group counts as the sum of its two largest p + bias; of equal groups the lower one is better.
 void ChooseExperts(Stream& stream, ConstView logits, std::optional<ConstView> bias,
                    ConstView lengths, const RouterOptions& options, View choices);
 
@@ -42,7 +42,7 @@ void RouterWeights(Stream& stream, ConstView logits, ConstView choices, ConstVie
 // sums fp32 [S] = each row's sum of weights fp32 [S, L], in float64, in order.
 void SampleWeights(Stream& stream, ConstView weights, View sums);
 
-// What a step's routing was, summed over samples with their weights w = sample_weights fp32 [S]:
+// The routing of a step, summed over samples with their weights w = sample_weights fp32 [S]:
 //   f_se   = the number of sample s's tokens that chose expert e / T_s (all e: k)
 //   P_se   = the mean over its tokens of p (sigmoid: of p / sum_e p)
 //   aux_s  = N sum_e f_se P_se, with `shares` fp32 [N] in place of f_s where given

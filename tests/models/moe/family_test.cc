@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "models/llama/rows.h"
 #include "models/moe/config.h"
 #include "models/moe/names.h"
 #include "models/shape.h"
@@ -235,6 +236,22 @@ TEST(MoeFamily, BalanceIsNoPartOfTheShape) {
   asks.hf_balance.aux_loss = 0.5;
   EXPECT_EQ(ModelShape(asks), ModelShape(Small()));
   EXPECT_EQ(ShapeFromJson(ShapeToJson(asks), "here"), ModelShape(Small()));
+}
+
+// Fields of both families are described once.
+TEST(MoeFamily, HasLlamasRows) {
+  const ModelFamily& family = FamilyOfConfig(MoeConfig());
+  int seen = 0;
+  for (const FieldRow<LlamaConfig>& row : LlamaRows()) {
+    const Field* const field = family.Find(row.field.name);
+    if (field == nullptr) {
+      EXPECT_TRUE(row.field.name == "mlp_bias" || row.field.name == "sliding_window");
+      continue;
+    }
+    EXPECT_EQ(field->text, row.field.text);
+    ++seen;
+  }
+  EXPECT_GT(seen, 15);
 }
 
 }  // namespace

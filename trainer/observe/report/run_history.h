@@ -58,8 +58,8 @@ struct RunHistory {
 
   Series loss, grad_norm, lr, step_time, tokens_per_s, tflops, mfu;  // By step.
   Series allocated, active, reserved;                                // Bytes.
-  Series max_load, expert_entropy;  // Of a mixture of experts (ExpertLoads).
-  ExpertsRecord loads;              // The last.
+  Series max_load, expert_entropy;                                   // A mixture's (ExpertLoads).
+  ExpertsRecord loads;                                               // The last.
   // By step: tokens and recorded seconds since the beginning. They never fall.
   Series tokens_so_far, seconds_so_far;
   std::map<std::string, Series> evals;  // By name; at most 32 names.

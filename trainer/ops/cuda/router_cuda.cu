@@ -306,7 +306,7 @@ __device__ inline void AddWeightGradients(const Router& router, const float (&p)
                                           const int32_t* choice, const int32_t* place,
                                           const float* row_gradients, float (&d)[kEach]) {
   const float divisor = DivisorOf(router, p, choice);
-  float mean = 0;  // Of the gradients, by weight.
+  float mean = 0;  // The gradients by weight.
   for (int j = 0; router.normalize && j < router.k; ++j) {
     mean += row_gradients[place[j]] * (ValueAt(p, choice[j]) / divisor);
   }

@@ -38,7 +38,7 @@ __device__ TileOfGroup FindTile(const int32_t* offsets, int experts, int number)
     const int e = first + lane;
     const int rows = e < experts ? offsets[e + 1] - offsets[e] : 0;
     const int tiles = (rows + kTile - 1) / kTile;
-    int end = tiles;  // Of this group's tiles, from the first lane's on.
+    int end = tiles;  // This group's tiles, from the first lane's on.
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) {
       const int before = __shfl_up_sync(kAllLanes, end, step);
@@ -58,7 +58,7 @@ __device__ TileOfGroup FindTile(const int32_t* offsets, int experts, int number)
 template <int kTile>
 __device__ bool OfRows(GroupedArgs& args, GemmCorner& corner) {
   GemmArgs& p = args.product;
-  corner = CornerOf<kTile>(static_cast<int>(blockIdx.x), p);  // Of all groups' tiles.
+  corner = CornerOf<kTile>(static_cast<int>(blockIdx.x), p);  // All groups' tiles.
   const TileOfGroup found =
       FindTile<kTile>(args.offsets, args.experts, static_cast<int>(corner.row / kTile));
   if (found.expert < 0) return false;
