@@ -17,7 +17,7 @@ struct RouterOptions {
   // The experts form this many equal groups of neighbours. A token chooses among the experts of its
   // best groups_kept.
   int64_t groups = 1, groups_kept = 1;
-  double scale = 1;  // Of all weights.
+  double scale = 1;  // All weights'.
 
   bool operator==(const RouterOptions&) const = default;
 };

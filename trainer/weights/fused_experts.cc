@@ -8,8 +8,8 @@ namespace {
 constexpr std::string_view kExperts = ".experts.";
 
 struct Kind {
-  std::string_view end;                    // Of the tensor's name, behind kExperts.
-  std::vector<std::string_view> matrices;  // Of an expert, in the order of their rows.
+  std::string_view end;                    // Ends the tensor's name, behind kExperts.
+  std::vector<std::string_view> matrices;  // An expert's, in the order of their rows.
 };
 
 const std::vector<Kind>& Kinds() {

@@ -69,7 +69,7 @@ class HfWeights final : public HfFiles {
  private:
   struct Tensor : BnbTensor::Part {
     std::shared_ptr<const BnbTensor> coded = nullptr;
-    int64_t begin = 0;               // Of a part: its first element in the file's tensor,
+    int64_t begin = 0;               // A part's first element in the file's tensor,
     std::vector<int64_t> part = {};  // and its shape. Empty: it is the whole tensor.
 
     const std::vector<int64_t>& shape() const;

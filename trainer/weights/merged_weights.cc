@@ -189,7 +189,7 @@ void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::sp
 void MergedWeights::LoadAdapters(const Parameter& parameter) {
   if (std::exchange(loaded_, &parameter) == &parameter) return;
   factors_.clear();
-  const int64_t rows = parameter.shape()[0] / parameter.experts();  // Of an expert.
+  const int64_t rows = parameter.shape()[0] / parameter.experts();  // An expert's.
   for (const Adapter& adapter : parameter.adapters()) {
     for (int64_t e = 0; e < parameter.experts(); ++e) {
       const ParameterSlice& a = adapter.a->slices()[static_cast<size_t>(e)];

@@ -76,10 +76,9 @@ TEST_F(ExpertsTest, AChoiceIsMadeOnce) {
     Tape tape(*stream_, allocator_, journal_, /*record=*/true, recompute);
     const MixtureBatch mixtures = BatchOfMixtures(tape, batch, 1, 1);
     Favour(0);
-    const Var y = tape.Segment(0, Positive("x"), /*recomputable=*/true,
-                               [&](Tape& t, const Var& in) {
-                                 return Experts(t, in, in, layer, mixtures);
-                               });
+    const Var y =
+        tape.Segment(0, Positive("x"), /*recomputable=*/true,
+                     [&](Tape& t, const Var& in) { return Experts(t, in, in, layer, mixtures); });
     stream_->Synchronize();
     Favour(2);
     *y.grad = Random({kTokens, kHidden}, "dy");
