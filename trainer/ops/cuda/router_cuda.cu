@@ -52,13 +52,17 @@ __device__ inline float SumOf(const float (&values)[kEach]) {
   return WarpSum(sum);
 }
 
-// The value of one expert, for all lanes.
+// The value of one expert, for all lanes. A choice among the lane's own values would become an
+// index into memory.
 template <int kEach>
 __device__ inline float ValueAt(const float (&values)[kEach], int expert) {
-  float value = values[0];
+  float value = 0;
 #pragma unroll
-  for (int i = 1; i < kEach; ++i) value = expert / kWarp == i ? values[i] : value;
-  return __shfl_sync(kAllLanes, value, expert % kWarp);
+  for (int i = 0; i < kEach; ++i) {
+    const float there = __shfl_sync(kAllLanes, values[i], expert % kWarp);
+    if (expert / kWarp == i) value = there;
+  }
+  return value;
 }
 
 // Returns log sum exp. p of experts that there are not is 0.
@@ -68,11 +72,11 @@ __device__ inline float Softmax(const float* logits, int n, float (&p)[kEach]) {
   ForEachExpert<kEach>(n, [&](int, int e) { most = fmaxf(most, logits[e]); });
   most = WarpMax(most);
 #pragma unroll
-  for (float& x : p) x = 0;
+  for (int i = 0; i < kEach; ++i) p[i] = 0;
   ForEachExpert<kEach>(n, [&](int i, int e) { p[i] = expf(logits[e] - most); });
   const float sum = SumOf(p);
 #pragma unroll
-  for (float& x : p) x /= sum;
+  for (int i = 0; i < kEach; ++i) p[i] /= sum;
   return most + logf(sum);
 }
 
@@ -83,7 +87,7 @@ __device__ inline void Scores(const Router& router, const float* logits, float (
     return;
   }
 #pragma unroll
-  for (float& x : p) x = 0;
+  for (int i = 0; i < kEach; ++i) p[i] = 0;
   ForEachExpert<kEach>(router.n, [&](int i, int e) {
     const float exponential = expf(-fabsf(logits[e])), r = 1.0f / (1.0f + exponential);
     p[i] = logits[e] < 0.0f ? exponential * r : r;
@@ -163,7 +167,7 @@ __global__ void Choose(const float* logits, const float* bias, Samples samples, 
   Key keys[kEach];
   Scores(router, logits + t * router.n, p);
 #pragma unroll
-  for (Key& key : keys) key = 0;
+  for (int i = 0; i < kEach; ++i) keys[i] = 0;
   ForEachExpert<kEach>(router.n, [&](int i, int e) {
     if (bias != nullptr) p[i] += bias[e];
     keys[i] = KeyOf(p[i], e);
