@@ -481,6 +481,8 @@ void Reconcile(Json& recipe) {
   if (offload["spill"].is_null() && recipe["train"]["activation_offload"] == "spill") {
     recipe["train"]["activation_offload"] = "host";
   }
+  recipe["train"]["router"].update(  // The model has no experts.
+      Json{{"aux_loss", 0}, {"aux_scope", "sequence"}, {"z_loss", 0}, {"bias_rate", nullptr}});
   if (fsdp["sharding_strategy"] == "no_shard") fsdp["shard_size"] = nullptr;
   if (fsdp["buffers"] == "caching") {
     fsdp["limiter"] = "host";
