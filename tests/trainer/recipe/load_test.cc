@@ -213,7 +213,8 @@ INSTANTIATE_TEST_SUITE_P(
          "r.yaml:3:7: fsdp: want a map as in `{sharding_strategy: full_shard}`, got a list of 2"},
         {"NothingNearAgain", "log: {nothing: 0, z: 0}\nstuff: 1",
          "r.yaml:3:7: log.nothing: unknown key; known here: every, tensorboard, "
-         "expert_loads_every, trace_steps and spike_z\nr.yaml:3:19: log.z: unknown key\nr.yaml:4:1: stuff: unknown key; known here: "
+         "expert_loads_every, trace_steps and spike_z\nr.yaml:3:19: log.z: unknown "
+         "key\nr.yaml:4:1: stuff: unknown key; known here: "
          "run, model, data, train, eval, optimizer, schedule, fsdp, checkpoint and log"},
         {"NameOfASectionInIt", "my_data_checkpoint: 1",
          "r.yaml:3:1: my_data_checkpoint: unknown key; known here: run, model, data, train, eval, "
