@@ -19,6 +19,7 @@ TEST(ExpertLoads, AreOfTheWorstAndOfAll) {
   ASSERT_TRUE(loads);
   EXPECT_EQ(loads->rows, 8);
   EXPECT_EQ(loads->max_load, 3);
+  EXPECT_EQ(LoadsOf({skewed, even})->max_load, 3);
   EXPECT_EQ(loads->unused, 2);
   const double two = -(0.75 * std::log(0.75) + 0.25 * std::log(0.25)) / std::log(4.0);
   EXPECT_NEAR(loads->entropy, (1 + two) / 2, 1e-12);
