@@ -5,7 +5,7 @@
     $(tools/bench/setup) tools/bench/step.py --model gpt2_124m [--world 2] [--bf16] [--priority]
 
 Models: gpt2_124m, llama_100m, llama_10m; t5_small, vit_base, regnet_y_400mf, regnet_y_16gf, dhen_5m
-(torch_families.py); moe_59m (torch_moe.py). All begin with the same weights and read the same samples, and the first losses and
+(torch_families.py); moe_71m (torch_moe.py). All begin with the same weights and read the same samples, and the first losses and
 gradient norms must agree, or the run fails: only then is it the same work. One works at a time
 (turns.py); the first step of a turn warms caches up and does not count.
 

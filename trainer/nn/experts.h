@@ -1,7 +1,6 @@
 // A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends each token to k of N
-// gated MLPs, and adds up what they make of it.
-//   y[t] = base[t] + sum_j p_j W_down,e(silu(g) u),   e = choices[t, j],   (g, u) = W_gate_up,e
-//   x[t]
+// gated MLPs, and adds up what they make of it. With e = choices[t, j] and (g, u) = W_gate_up,e x:
+//   y[t] = base[t] + sum_j p_j W_down,e (silu(g) u)
 // The weight p_j of a choice multiplies before the down product, so that no [T k, hidden] waits for
 // the weight's gradient. Logits, scores and weights are fp32 whatever the activations are.
 //
