@@ -17,7 +17,6 @@ namespace {
 
 using Config = MoeConfig;
 
-constexpr int64_t kMaxExperts = int64_t{1} << 10;
 // Widths of a layer's experts together. With the other bounds of a shape, 64 bits count all bytes.
 constexpr int64_t kMaxExpertsWidth = int64_t{1} << 26;
 

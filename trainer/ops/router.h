@@ -25,8 +25,6 @@
 
 namespace fsdp {
 
-inline constexpr int64_t kMaxExperts = 512;
-
 // Overwrites choices with the k experts of the largest p + bias, in descending order. Among equal
 // ones the lower expert comes first; a NaN is below all numbers. bias: fp32 [N]. With groups, a
 // group counts as the sum of its two largest p + bias; of equal groups the lower one is better.

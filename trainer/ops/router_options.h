@@ -7,6 +7,8 @@
 
 namespace fsdp {
 
+inline constexpr int64_t kMaxExperts = 512;  // A lane of a GPU's warp has 16 scores.
+
 // A token's scores p: the softmax of its logits, or the sigmoid of each logit.
 enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
 

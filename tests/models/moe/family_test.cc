@@ -127,7 +127,7 @@ TEST(MoeFamily, NamesEveryMistake) {
             "num_experts_per_tok: want how many experts each token is sent to, from 1 to "
             "num_experts = 8, got 9\n");
   EXPECT_EQ(mistake([](MoeConfig& c) { c.num_experts = 2000; }),
-            "num_experts: want an integer from 1 to 1024, got 2000\n");
+            "num_experts: want an integer from 1 to 512, got 2000\n");
   EXPECT_EQ(mistake([](MoeConfig& c) { c.n_group = 3; }),
             "n_group: 3 groups do not divide 8 experts\n");
   EXPECT_EQ(mistake([](MoeConfig& c) { c.n_group = 8, c.topk_group = 2; }),
@@ -156,8 +156,8 @@ TEST(MoeFamily, NamesEveryMistake) {
             "dense_layers: want ascending blocks, each once, got 1 behind 1\n");
   EXPECT_EQ(mistake([](MoeConfig& c) { c.dense_layers = {-1}; }),
             "dense_layers: want an integer from 0 to 1023, got -1\n");
-  EXPECT_EQ(mistake([](MoeConfig& c) { c.num_experts = 1024, c.moe_intermediate_size = 65537; }),
-            "moe_intermediate_size: all experts together are 65537 x 1024 wide, and the most is "
+  EXPECT_EQ(mistake([](MoeConfig& c) { c.num_experts = 512, c.moe_intermediate_size = 131073; }),
+            "moe_intermediate_size: all experts together are 131073 x 512 wide, and the most is "
             "67108864\n");
   EXPECT_EQ(mistake([](MoeConfig& c) { c.head_dim = 3; }),
             "head_dim: 3 cannot be rotated in pairs: it is odd\n");
