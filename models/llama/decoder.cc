@@ -131,8 +131,7 @@ Var Decoder::Hidden(Tape& tape, const TokenBatch& batch, float scale) const {
   const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
   // Lives as long as a block may need it. Dropout acts also where a block's own tape does not
   // record.
-  const auto pass =
-      std::make_shared<Pass>(Pass{.batch = batch, .scale = scale, .train = tape.recording()});
+  const auto pass = std::make_shared<Pass>(Pass{.batch = batch, .train = tape.recording()});
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);
     pass->rope_table = t.New(Shape{seq, 2, config_.head_dim / 2}, DType::kFloat32);

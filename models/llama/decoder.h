@@ -36,10 +36,9 @@ class Decoder : public Model, public Autoregressive {
   struct Mlp {
     Parameter *gate_up_w, *gate_up_b, *down_w, *down_b;
   };
-  // A forward pass. `scale`: Model::Loss's. `own`: BeginPass()'s.
+  // A forward pass. `own`: BeginPass()'s.
   struct Pass {
     const TokenBatch batch;
-    const float scale = 0;
     const bool train = false;  // Dropout acts.
     TensorPtr rope_table = nullptr;
     std::any own = {};
@@ -64,8 +63,8 @@ class Decoder : public Model, public Autoregressive {
   virtual Var RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
                      int64_t layer) const = 0;
   // Makes the things that all blocks of a micro-batch share; called in the first segment, on its
-  // tape.
-  virtual std::any BeginPass(Tape&, const TokenBatch&, float) const { return {}; }
+  // tape. `scale`: Model::Loss's.
+  virtual std::any BeginPass(Tape&, const TokenBatch&, float /*scale*/) const { return {}; }
 
   Mlp NewMlp(const std::string& prefix, int64_t inner);
   static Var RunMlp(Tape& tape, const Mlp& mlp, const Var& normed, const Var& x);

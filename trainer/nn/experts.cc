@@ -91,8 +91,8 @@ void RouterGradients(Tape& tape, const View& x, const ExpertLayer& m, const Mixt
                  std::nullopt);
 }
 
-// A grouped product of a layer. `x`, `y`: which rows of these a row is made of and adds to
-// (grouped_linear.h's sources).
+// A grouped product of a layer. `x`, `y`: the rows of x that rows are made of, and those of dy on
+// the way back (grouped_linear.h's sources).
 struct GroupedLayer {
   const Parameter& weight;
   ConstView offsets;
@@ -142,10 +142,8 @@ void Backward(Tape& tape, const GroupedLayer& layer, const std::vector<TensorPtr
 GroupedLayer UpLayer(const ExpertLayer& m, const Route& route) {
   return {.weight = *m.gate_up, .offsets = route.offsets->view(), .x = route.tokens->view()};
 }
-GroupedLayer DownLayer(const ExpertLayer& m, const Route& route, bool dy_is_of_tokens) {
-  GroupedLayer layer{.weight = *m.down, .offsets = route.offsets->view()};
-  if (dy_is_of_tokens) layer.y = route.tokens->view();
-  return layer;
+GroupedLayer DownLayer(const ExpertLayer& m, const Route& route) {
+  return {.weight = *m.down, .offsets = route.offsets->view(), .y = route.tokens->view()};
 }
 
 // Forward keeps these of the rows: u = W_gate_up x, a = weight silu(g) u, and the adapters' parts.
@@ -163,7 +161,7 @@ void ExpertsBackward(Tape& tape, const Var& x, const ExpertLayer& m, const Mixtu
   {
     const View a = kept.a->Get();
     const TensorPtr da = tape.New(a.shape, a.dtype);
-    Backward(tape, DownLayer(m, route, true), kept.of_down, a, dy, da->view());
+    Backward(tape, DownLayer(m, route), kept.of_down, a, dy, da->view());
     WeightedSwigluBackward(stream, u, route.weights->view(), route.offsets->view(), da->view(), u,
                            of_weights->view());
   }
@@ -206,7 +204,7 @@ Var Experts(Tape& tape, const Var& x, const Var& base, const ExpertLayer& m,
   Var y = tape.NewVar(base.shape, base.dtype);
   {
     const TensorPtr made = tape.New(Shape{rows, x.shape[1]}, x.dtype);
-    kept.of_down = Forward(tape, DownLayer(m, route, false), kept.a->Get(), made->view());
+    kept.of_down = Forward(tape, DownLayer(m, route), kept.a->Get(), made->view());
     CombineRows(tape.stream(), made->view(), route.places->view(), base.view(), y.view());
   }
   if (!tape.recording()) return y;

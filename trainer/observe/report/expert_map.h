@@ -10,8 +10,8 @@
 namespace fsdp {
 
 // HTML: a row of cells for each layer, a cell for each expert, the darker the more tokens: none, up
-// to a quarter of the layer's mean, ..., at least twice the mean. At most 16 bytes a cell of 1,000 by 1,000. Empty
-// without a layer.
+// to a quarter of the layer's mean, ..., at least twice the mean. At most 16 bytes a cell of 1,000
+// by 1,000. Empty without a layer.
 std::string ExpertMap(const ExpertsRecord& record);
 
 }  // namespace fsdp
