@@ -4,7 +4,9 @@
 #define FSDP_TRAIN_TRAINER_OPS_ARGUMENTS_H_
 
 #include <initializer_list>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "trainer/core/view.h"
 #include "trainer/runtime/device.h"
@@ -48,6 +50,14 @@ class Arguments {
   // No byte in common.
   void CheckDisjoint(const char* name_a, const ConstView& a, const char* name_b,
                      const ConstView& b) const;
+  // The result has no byte in common with any operand that is there.
+  using Operand = std::pair<const char*, std::optional<ConstView>>;
+  void CheckDisjoint(const char* name, const ConstView& result,
+                     std::initializer_list<Operand> operands) const {
+    for (const auto& [operand_name, operand] : operands) {
+      if (operand) CheckDisjoint(name, result, operand_name, *operand);
+    }
+  }
   // One and the same memory, or no byte in common.
   void CheckSameOrDisjoint(const char* name_a, const ConstView& a, const char* name_b,
                            const ConstView& b) const;

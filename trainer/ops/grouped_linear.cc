@@ -209,13 +209,6 @@ int64_t CheckSources(const Arguments& args, const char* name,
   return sources->NumElements();
 }
 
-void CheckResult(const Arguments& args, const char* name, const View& result,
-                 std::initializer_list<std::pair<const char*, std::optional<ConstView>>> operands) {
-  for (const auto& [operand_name, operand] : operands) {
-    if (operand) args.CheckDisjoint(name, result, operand_name, *operand);
-  }
-}
-
 Operation MakeOperation(const char* name, std::initializer_list<std::optional<ConstView>> reads,
                         const View& write) {
   Operation operation{.name = name, .reads = {}, .writes = {write}, .costs = {}};
@@ -246,7 +239,7 @@ void GroupedForward(Stream& stream, ConstView x, std::optional<ConstView> source
   args.CheckWeight("w", w, x.dtype, {s.experts * s.out, s.in});
   s.rows = CheckSources(args, "sources", sources, x);
   args.Check("y", y, x.dtype, {s.rows, s.width});
-  CheckResult(args, "y", y, {{"x", x}, {"sources", sources}, {"w", w}, {"offsets", offsets}});
+  args.CheckDisjoint("y", y, {{"x", x}, {"sources", sources}, {"w", w}, {"offsets", offsets}});
   Operation operation = MakeOperation(kOp, {x, sources, w, offsets}, y);
   const double written = BytesOf(s.rows, s.out, y.dtype);
   const Cost cost{.bytes_read = Bytes({x, sources, w, offsets}) + (options.add ? written : 0),
@@ -273,7 +266,7 @@ void GroupedDx(Stream& stream, ConstView dy, std::optional<ConstView> sources, C
   args.CheckWeight("w", w, dx.dtype, {s.experts * s.out, s.in});
   s.rows = CheckSources(args, "sources", sources, dy);
   args.Check("dx", dx, dx.dtype, {s.rows, s.in});
-  CheckResult(args, "dx", dx, {{"dy", dy}, {"sources", sources}, {"w", w}, {"offsets", offsets}});
+  args.CheckDisjoint("dx", dx, {{"dy", dy}, {"sources", sources}, {"w", w}, {"offsets", offsets}});
   Operation operation = MakeOperation(kOp, {dy, sources, w, offsets}, dx);
   const double written = Bytes({dx});
   const Cost cost{.bytes_read = BytesOf(dy.shape[0], s.out, dy.dtype) +
@@ -302,12 +295,12 @@ void GroupedDw(Stream& stream, ConstView dy, std::optional<ConstView> dy_sources
   s.rows = CheckSources(args, "dy_sources", dy_sources, dy);
   args.Require(CheckSources(args, "x_sources", x_sources, x) == s.rows,
                "x and dy have other numbers of rows");
-  CheckResult(args, "dw", dw,
-              {{"dy", dy},
-               {"dy_sources", dy_sources},
-               {"x", x},
-               {"x_sources", x_sources},
-               {"offsets", offsets}});
+  args.CheckDisjoint("dw", dw,
+                     {{"dy", dy},
+                      {"dy_sources", dy_sources},
+                      {"x", x},
+                      {"x_sources", x_sources},
+                      {"offsets", offsets}});
   Operation operation = MakeOperation(kOp, {dy, dy_sources, x, x_sources, offsets}, dw);
   const Cost cost{.bytes_read = BytesOf(dy.shape[0], s.out, dy.dtype) +
                                 Bytes({dy_sources, x, x_sources, offsets, dw}),

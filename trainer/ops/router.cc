@@ -313,15 +313,6 @@ void CheckChoices(const Arguments& args, const char* name, const ConstView& choi
   args.Check(name, choices, DType::kInt32, {logits.shape[0], options.experts_per_token});
 }
 
-using Named = std::pair<const char*, std::optional<ConstView>>;
-
-void CheckDisjoint(const Arguments& args, const char* name, const View& result,
-                   std::initializer_list<Named> operands) {
-  for (const auto& [operand_name, operand] : operands) {
-    if (operand) args.CheckDisjoint(name, result, operand_name, *operand);
-  }
-}
-
 void Enqueue(Stream& stream, const char* name,
              std::initializer_list<std::optional<ConstView>> reads, std::vector<Range> writes,
              double flops, double extra_bytes, int64_t launches, DeviceKernels kernels) {
@@ -350,8 +341,8 @@ void ChooseExperts(Stream& stream, ConstView logits, std::optional<ConstView> bi
   if (bias) args.Check("bias", *bias, DType::kFloat32, {n});
   CheckSamples(args, lengths, logits);
   CheckChoices(args, "choices", choices, logits, options);
-  CheckDisjoint(args, "choices", choices,
-                {{"logits", logits}, {"bias", bias}, {"lengths", lengths}});
+  args.CheckDisjoint("choices", choices,
+                     {{"logits", logits}, {"bias", bias}, {"lengths", lengths}});
   const double scores = static_cast<double>(logits.NumElements());
   Enqueue(stream, kOp, {logits, bias, lengths}, {choices},
           scores * (kScoreFlops + static_cast<double>(options.experts_per_token)), 0,
@@ -368,8 +359,8 @@ void RouterWeights(Stream& stream, ConstView logits, ConstView choices, ConstVie
   CheckChoices(args, "choices", choices, logits, options);
   CheckChoices(args, "places", places, logits, options);
   args.Check("weights", weights, DType::kFloat32, {choices.NumElements()});
-  CheckDisjoint(args, "weights", weights,
-                {{"logits", logits}, {"choices", choices}, {"places", places}});
+  args.CheckDisjoint("weights", weights,
+                     {{"logits", logits}, {"choices", choices}, {"places", places}});
   Enqueue(stream, kOp, {logits, choices, places}, {weights},
           static_cast<double>(logits.NumElements()) * kScoreFlops, 0, choices.NumElements() > 0,
           {.cpu = OnCpu(RouterWeightsCpu, logits, choices, places, options, weights),
@@ -404,18 +395,18 @@ void TallyRouting(Stream& stream, ConstView logits, ConstView choices, ConstView
   args.Check("sample_shares", sample_shares, kFloat, {samples, n});
   args.Check("sample_losses", sample_losses, kFloat, {samples, 2});
   args.Check("tally", tally, kFloat, {2 * n + 3});
-  const Named inputs[] = {{"logits", logits},
-                          {"choices", choices},
-                          {"lengths", lengths},
-                          {"sample_weights", sample_weights},
-                          {"shares", shares}};
+  const Arguments::Operand inputs[] = {{"logits", logits},
+                                       {"choices", choices},
+                                       {"lengths", lengths},
+                                       {"sample_weights", sample_weights},
+                                       {"shares", shares}};
   for (const auto& [name, result] :
        {std::pair("sample_shares", sample_shares), std::pair("sample_losses", sample_losses),
         std::pair("tally", tally)}) {
-    for (const Named& input : inputs) CheckDisjoint(args, name, result, {input});
+    for (const Arguments::Operand& input : inputs) args.CheckDisjoint(name, result, {input});
   }
-  CheckDisjoint(args, "tally", tally,
-                {{"sample_shares", sample_shares}, {"sample_losses", sample_losses}});
+  args.CheckDisjoint("tally", tally,
+                     {{"sample_shares", sample_shares}, {"sample_losses", sample_losses}});
   args.CheckDisjoint("sample_losses", sample_losses, "sample_shares", sample_shares);
   // A second kernel adds up the samples, and reads what the first one wrote.
   Enqueue(stream, kOp, {logits, choices, lengths, sample_weights, shares},
@@ -447,15 +438,15 @@ void RouterBackward(Stream& stream, ConstView logits, ConstView choices, ConstVi
   args.Check("shares", shares, kFloat, shares.shape.rank() == 2 ? Shape{samples, n} : Shape{n});
   if (loss_scale) args.Check("loss_scale", *loss_scale, kFloat, {1});
   args.Check("dlogits", dlogits, kFloat, logits.shape);
-  CheckDisjoint(args, "dlogits", dlogits,
-                {{"logits", logits},
-                 {"choices", choices},
-                 {"places", places},
-                 {"row_gradients", row_gradients},
-                 {"lengths", lengths},
-                 {"sample_weights", sample_weights},
-                 {"shares", shares},
-                 {"loss_scale", loss_scale}});
+  args.CheckDisjoint("dlogits", dlogits,
+                     {{"logits", logits},
+                      {"choices", choices},
+                      {"places", places},
+                      {"row_gradients", row_gradients},
+                      {"lengths", lengths},
+                      {"sample_weights", sample_weights},
+                      {"shares", shares},
+                      {"loss_scale", loss_scale}});
   Enqueue(stream, kOp,
           {logits, choices, places, row_gradients, lengths, sample_weights, shares, loss_scale},
           {dlogits}, static_cast<double>(logits.NumElements()) * 2 * kScoreFlops, 0,

@@ -212,12 +212,6 @@ void CheckWeights(const Arguments& args, const ConstView& weights,
   args.Require(offsets->NumElements() > 0, "offsets is empty");
 }
 
-void CheckDisjointFromWeights(const Arguments& args, const char* name, const View& result,
-                              const ConstView& weights, const std::optional<ConstView>& offsets) {
-  args.CheckDisjoint(name, result, "weights", weights);
-  if (offsets) args.CheckDisjoint(name, result, "offsets", *offsets);
-}
-
 // `flops`: an element of y's or its gradient's, `of`.
 void EnqueueWeighted(const char* op, double flops, Stream& stream,
                      const std::optional<ConstView>& offsets, std::vector<Range> reads,
@@ -264,7 +258,7 @@ void WeightedSwigluForward(Stream& stream, ConstView x, ConstView weights,
   CheckOperands(args, x, "y", y);
   CheckWeights(args, weights, offsets, y.shape[0]);
   args.CheckDisjoint("y", y, "x", x);
-  CheckDisjointFromWeights(args, "y", y, weights, offsets);
+  args.CheckDisjoint("y", y, {{"weights", weights}, {"offsets", offsets}});
   EnqueueWeighted(kOp, 21, stream, offsets, {x, weights}, {y}, y,
                   {.cpu = OnCpu(WeightedSwigluForwardCpu, x, weights, offsets, y),
                    .cuda = OnCuda(WeightedSwigluForwardCuda, x, weights, offsets, y)});
@@ -284,8 +278,8 @@ void WeightedSwigluBackward(Stream& stream, ConstView x, ConstView weights,
   args.CheckDisjoint("dweights", dweights, "x", x);
   args.CheckDisjoint("dweights", dweights, "dy", dy);
   args.CheckDisjoint("dweights", dweights, "dx", dx);
-  CheckDisjointFromWeights(args, "dx", dx, weights, offsets);
-  CheckDisjointFromWeights(args, "dweights", dweights, weights, offsets);
+  args.CheckDisjoint("dx", dx, {{"weights", weights}, {"offsets", offsets}});
+  args.CheckDisjoint("dweights", dweights, {{"weights", weights}, {"offsets", offsets}});
   EnqueueWeighted(
       kOp, 29, stream, offsets, {x, weights, dy}, {dx, dweights}, dy,
       {.cpu = OnCpu(WeightedSwigluBackwardCpu, x, weights, offsets, dy, dx, dweights),
