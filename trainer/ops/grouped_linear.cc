@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/core/round_up.h"
 #include "trainer/ops/arguments.h"
 #include "trainer/ops/cpu/floats.h"
 #include "trainer/ops/cpu/gemm/gemm.h"
@@ -196,6 +197,7 @@ GroupedShape CheckOperands(const Arguments& args, const Operands& names, const C
   const int64_t experts = offsets.NumElements() - 1;
   const GroupedShape shape{0, x.shape[1], w.shape[0] / experts, y.shape[1], experts};
   args.Require(shape.out * experts == w.shape[0], "weights, want as many rows for each expert");
+  args.Require(options.parts >= 1, "parts, want at least 1");
   args.Require(options.column >= 0 && options.column + shape.out <= shape.width,
                "column, want an expert's outputs within the columns");
   return shape;
@@ -216,6 +218,11 @@ Operation MakeOperation(const char* name, std::initializer_list<std::optional<Co
     if (read) operation.reads.push_back(*read);
   }
   return operation;
+}
+
+// The experts' share of all rows, on average.
+int64_t Share(int64_t rows, const GroupedOptions& options) {
+  return RoundUp(rows, options.parts) / options.parts;
 }
 
 double Bytes(std::initializer_list<std::optional<ConstView>> views) {
@@ -245,7 +252,7 @@ void GroupedForward(Stream& stream, ConstView x, std::optional<ConstView> source
   const Cost cost{.bytes_read = Bytes({x, sources, w, offsets}) + (options.add ? written : 0),
                   .bytes_written = written};
   operation.costs = {{Product{.name = "forward",
-                              .m = s.rows,
+                              .m = Share(s.rows, options),
                               .n = s.out,
                               .k = s.in,
                               .b_transposed = true,
@@ -273,7 +280,7 @@ void GroupedDx(Stream& stream, ConstView dy, std::optional<ConstView> sources, C
                                 Bytes({sources, w, offsets}) + (options.add ? written : 0),
                   .bytes_written = written};
   operation.costs = {{Product{.name = "dx",
-                              .m = s.rows,
+                              .m = Share(s.rows, options),
                               .n = s.in,
                               .k = s.out,
                               .adds = options.add,
@@ -308,7 +315,7 @@ void GroupedDw(Stream& stream, ConstView dy, std::optional<ConstView> dy_sources
   operation.costs = {{Product{.name = "dw",
                               .m = s.out,
                               .n = s.in,
-                              .k = s.rows,
+                              .k = Share(s.rows, options),
                               .a_transposed = true,
                               .adds = true,
                               .dtype = dy.dtype,

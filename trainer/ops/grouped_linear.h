@@ -1,7 +1,7 @@
 // Linear layers of N experts, each over its own rows (expert_rows.h). Group e has the rows
-// [offsets[e], offsets[e + 1]), any number of them, none included. Rows from offsets[N] on are
-// neither read nor written.
-//   offsets  int32 [N + 1], rising from 0. Only the device reads them: the host does not wait.
+// [offsets[e], offsets[e + 1]), any number of them, none included. Rows before offsets[0] and from
+// offsets[N] on are neither read nor written: an op may have a stretch of a layer's experts.
+//   offsets  int32 [N + 1], rising. Only the device reads them: the host does not wait.
 //   w, dw    [N out, in]: expert e has the rows [e out, (e + 1) out), each an output's weights
 //   x, y     and their gradients: fp32, bf16 or fp16, all of one dtype; w of that dtype or fp32, dw
 //            any of the three
@@ -10,7 +10,7 @@
 //
 // Sums are fp32 and rounded when they are complete, old values among their terms. A row of y or dx
 // has the same bits whatever else is in the product; dw_e has those of its own rows. Cost: 2 rows
-// in out FLOPs. No workspace. Throws std::invalid_argument before anything is enqueued.
+// in out / parts FLOPs. No workspace. Throws std::invalid_argument before anything is enqueued.
 // Tests: tests/trainer/ops/grouped_linear_test.cc
 #ifndef FSDP_TRAIN_TRAINER_OPS_GROUPED_LINEAR_H_
 #define FSDP_TRAIN_TRAINER_OPS_GROUPED_LINEAR_H_
@@ -27,6 +27,7 @@ struct GroupedOptions {
   int64_t column = 0;  // y and dy: columns [column, column + out) of a wider tensor.
   float scale = 1;     // The product's.
   bool add = false;    // Adds to y or dx, which is overwritten otherwise.
+  int64_t parts = 1;   // The experts have one of so many shares of the rows, as the cost counts.
 };
 
 // The most bytes in which a thread of the CPU gathers rows and sums; it keeps them until it ends.

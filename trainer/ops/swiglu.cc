@@ -104,14 +104,21 @@ void GatedGeluBackwardCpu(ThreadPool& pool, const ConstView& x, const ConstView&
 }
 
 // Rows that belong to an expert.
-int64_t RowsOf(const std::optional<ConstView>& offsets, int64_t rows) {
-  return offsets ? offsets->As<int32_t>()[offsets->NumElements() - 1] : rows;
+// Calls body(begin, end) for the rows between the offsets' first and last; all where there are
+// none.
+template <typename Body>
+void ForEachRow(ThreadPool& pool, const std::optional<ConstView>& offsets, int64_t rows,
+                const Body& body) {
+  const int32_t* const of = offsets ? offsets->As<int32_t>() : nullptr;
+  const int64_t first = of ? of[0] : 0, last = of ? of[offsets->NumElements() - 1] : rows;
+  pool.ParallelFor(last - first, 1,
+                   [&](int64_t begin, int64_t end) { body(first + begin, first + end); });
 }
 
 void WeightedSwigluForwardCpu(ThreadPool& pool, const ConstView& x, const ConstView& weights,
                               const std::optional<ConstView>& offsets, const View& y) {
   const int64_t inner = y.shape[1];
-  pool.ParallelFor(RowsOf(offsets, y.shape[0]), 1, [&](int64_t begin, int64_t end) {
+  ForEachRow(pool, offsets, y.shape[0], [&](int64_t begin, int64_t end) {
     FloatPiece gate, up, out;
     for (int64_t i = begin; i < end; ++i) {
       const float weight = weights.As<float>()[i];
@@ -154,7 +161,7 @@ void WeightedSwigluBackwardCpu(ThreadPool& pool, const ConstView& x, const Const
                                const std::optional<ConstView>& offsets, const ConstView& dy,
                                const View& dx, const View& dweights) {
   const int64_t inner = dy.shape[1];
-  pool.ParallelFor(RowsOf(offsets, dy.shape[0]), 1, [&](int64_t begin, int64_t end) {
+  ForEachRow(pool, offsets, dy.shape[0], [&](int64_t begin, int64_t end) {
     FloatPiece gate, up, d, dgate, dup;
     for (int64_t i = begin; i < end; ++i) {
       double sum = 0;
@@ -215,11 +222,13 @@ void CheckWeights(const Arguments& args, const ConstView& weights,
 // `flops`: an element of y's or its gradient's, `of`.
 void EnqueueWeighted(const char* op, double flops, Stream& stream,
                      const std::optional<ConstView>& offsets, std::vector<Range> reads,
-                     std::vector<Range> writes, const ConstView& of, DeviceKernels kernels) {
+                     std::vector<Range> writes, const ConstView& of, int64_t parts,
+                     DeviceKernels kernels) {
   if (offsets) reads.emplace_back(*offsets);
-  Cost cost{.flops = flops * static_cast<double>(of.NumElements())};
-  for (const Range& read : reads) cost.bytes_read += static_cast<double>(read.bytes);
-  for (const Range& write : writes) cost.bytes_written += static_cast<double>(write.bytes);
+  const double share = 1 / static_cast<double>(parts);
+  Cost cost{.flops = share * flops * static_cast<double>(of.NumElements())};
+  for (const Range& read : reads) cost.bytes_read += share * static_cast<double>(read.bytes);
+  for (const Range& write : writes) cost.bytes_written += share * static_cast<double>(write.bytes);
   stream.Enqueue({op,
                   std::move(reads),
                   std::move(writes),
@@ -252,21 +261,21 @@ void GatedGeluBackward(Stream& stream, ConstView x, ConstView dy, View dx) {
 }
 
 void WeightedSwigluForward(Stream& stream, ConstView x, ConstView weights,
-                           std::optional<ConstView> offsets, View y) {
+                           std::optional<ConstView> offsets, View y, int64_t parts) {
   constexpr const char* kOp = "weighted_swiglu_forward";
   const Arguments args(kOp);
   CheckOperands(args, x, "y", y);
   CheckWeights(args, weights, offsets, y.shape[0]);
   args.CheckDisjoint("y", y, "x", x);
   args.CheckDisjoint("y", y, {{"weights", weights}, {"offsets", offsets}});
-  EnqueueWeighted(kOp, 21, stream, offsets, {x, weights}, {y}, y,
+  EnqueueWeighted(kOp, 21, stream, offsets, {x, weights}, {y}, y, parts,
                   {.cpu = OnCpu(WeightedSwigluForwardCpu, x, weights, offsets, y),
                    .cuda = OnCuda(WeightedSwigluForwardCuda, x, weights, offsets, y)});
 }
 
 void WeightedSwigluBackward(Stream& stream, ConstView x, ConstView weights,
-                            std::optional<ConstView> offsets, ConstView dy, View dx,
-                            View dweights) {
+                            std::optional<ConstView> offsets, ConstView dy, View dx, View dweights,
+                            int64_t parts) {
   constexpr const char* kOp = "weighted_swiglu_backward";
   const Arguments args(kOp);
   CheckOperands(args, x, "dy", dy);
@@ -281,7 +290,7 @@ void WeightedSwigluBackward(Stream& stream, ConstView x, ConstView weights,
   args.CheckDisjoint("dx", dx, {{"weights", weights}, {"offsets", offsets}});
   args.CheckDisjoint("dweights", dweights, {{"weights", weights}, {"offsets", offsets}});
   EnqueueWeighted(
-      kOp, 29, stream, offsets, {x, weights, dy}, {dx, dweights}, dy,
+      kOp, 29, stream, offsets, {x, weights, dy}, {dx, dweights}, dy, parts,
       {.cpu = OnCpu(WeightedSwigluBackwardCpu, x, weights, offsets, dy, dx, dweights),
        .cuda = OnCuda(WeightedSwigluBackwardCuda, x, weights, offsets, dy, dx, dweights)});
 }

@@ -12,6 +12,7 @@
 #ifndef FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 #define FSDP_TRAIN_TRAINER_OPS_SWIGLU_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "trainer/core/view.h"
@@ -27,14 +28,16 @@ void GatedGeluForward(Stream& stream, ConstView x, View y);  // 26 FLOPs an elem
 void GatedGeluBackward(Stream& stream, ConstView x, ConstView dy, View dx);  // 39 of dy.
 
 // SwiGLU with a weight a row:   y[i,j] = weights[i] silu(g) u
-// weights fp32 [rows]. offsets int32 [N + 1], where given: rows from offsets[N] on are neither read
-// nor written (expert_rows.h).
+// weights fp32 [rows]. offsets int32 [N + 1], where given: rows before offsets[0] and from
+// offsets[N] on are neither read nor written (expert_rows.h). The cost counts one of `parts` equal
+// shares of the rows.
 void WeightedSwigluForward(Stream& stream, ConstView x, ConstView weights,
-                           std::optional<ConstView> offsets, View y);  // 21 FLOPs an element of y.
+                           std::optional<ConstView> offsets, View y,
+                           int64_t parts = 1);  // 21 FLOPs an element of y.
 // Overwrites dx, which may be x itself, and dweights fp32 [rows] = sum_j dy[i,j] silu(g) u.
 void WeightedSwigluBackward(Stream& stream, ConstView x, ConstView weights,
-                            std::optional<ConstView> offsets, ConstView dy, View dx,
-                            View dweights);  // 29 of dy.
+                            std::optional<ConstView> offsets, ConstView dy, View dx, View dweights,
+                            int64_t parts = 1);  // 29 of dy.
 
 }  // namespace fsdp
 

@@ -262,6 +262,46 @@ void GroupedLinearTest::ExpectLayersOfTheirOwn(const Case& c) {
   }
 }
 
+// Experts by stretches, each of its rows alone: together they make every bit of all at once.
+TEST_P(GroupedLinearTest, StretchesOfExpertsMakeTheWhole) {
+  const Case all{"all", {5, 1, 0, 70, 16, 4}, 65, 23, 5, 3};
+  const Tensors t = Make(all, 6);
+  const View y = Output({all.rows(), all.out}), dx = Output({all.rows(), all.in});
+  const View parts_y = Output(y.shape), parts_dx = Output(dx.shape);
+  const View dw = Accumulated(t.w.shape, kBefore), parts_dw = Accumulated(t.w.shape, kBefore);
+  Run([&](Stream& s) {
+    GroupedForward(s, t.all_x, t.sources, t.w, t.offsets, y);
+    GroupedDx(s, t.all_dy, t.sources, t.w, t.offsets, dx);
+    GroupedDw(s, t.dy, {}, t.all_x, t.sources, t.offsets, dw);
+  });
+  const double flops = cost().flops;
+  double of_parts = 0;
+  for (const int64_t first : {0, 2, 4}) {
+    const View offsets = t.offsets.Slice(first, 3);
+    const auto weights = [&](const View& w) {
+      const int64_t expert = all.out * all.in;
+      return w.Slice(first * expert, 2 * expert).Reshape({2 * all.out, all.in});
+    };
+    const GroupedOptions third{.parts = 3};
+    Run([&](Stream& s) {
+      GroupedForward(s, t.all_x, t.sources, weights(t.w), offsets, parts_y, third);
+      GroupedDx(s, t.all_dy, t.sources, weights(t.w), offsets, parts_dx, third);
+      GroupedDw(s, t.dy, {}, t.all_x, t.sources, offsets, weights(parts_dw), third);
+    });
+    of_parts += cost().flops;
+  }
+  const auto same = [&](const View& got, const View& want) {
+    const Values a = Get(got), b = Get(want);
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_TRUE(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) << i;
+    }
+  };
+  same(parts_y, y);
+  same(parts_dx, dx);
+  same(parts_dw, dw);
+  EXPECT_EQ(of_parts, flops);  // 99 rows.
+}
+
 // A row among many, and alone.
 TEST_P(GroupedLinearTest, ARowHasTheSameBitsWhateverElseIsThere) {
   const Case many{"many", {20, 70, 0, 41}, 70, 40};

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/testing/harness.h"
 #include "tests/testing/numeric.h"
@@ -215,6 +216,37 @@ TEST_P(SwigluTest, BitsDoNotDependOnThreads) {
         },
         {y, dx});
     Clear();
+  }
+}
+
+// Rows of one stretch of experts, and of another: every bit of all at once.
+TEST_P(SwigluTest, StretchesOfRowsMakeTheWhole) {
+  const int64_t rows = 7, inner = 65;
+  Random random(11, dtype());
+  const View x = Input({rows, 2 * inner}, random.Vector(rows * 2 * inner, -4, 4));
+  const View dy = Input({rows, inner}, random.Vector(rows * inner));
+  const View w = Input({rows}, Random(2, kF32).Vector(rows), kF32);
+  const View offsets = Input({5}, {0, 2, 2, 5, 6}, DType::kInt32);  // The last row is nobody's.
+  const auto results = [&] {
+    return std::vector{Output(dy.shape), Output(x.shape), Output({rows}, kF32)};
+  };
+  const std::vector<View> all = results(), parts = results();
+  const auto run = [&](const std::vector<View>& to, const ConstView& of, int64_t count) {
+    Run([&](Stream& s) {
+      WeightedSwigluForward(s, x, w, of, to[0], count);
+      WeightedSwigluBackward(s, x, w, of, dy, to[1], to[2], count);
+    });
+    return cost().flops;
+  };
+  const double flops = run(all, offsets, 1);
+  EXPECT_EQ(run(parts, offsets.Slice(2, 3), 2), flops / 2);
+  for (const double value : Get(parts[2].Slice(0, 2))) EXPECT_TRUE(std::isnan(value));
+  run(parts, offsets.Slice(0, 3), 2);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Values a = Get(parts[i]), b = Get(all[i]);
+    for (size_t j = 0; j < a.size(); ++j) {
+      ASSERT_TRUE(a[j] == b[j] || (std::isnan(a[j]) && std::isnan(b[j]))) << i << " " << j;
+    }
   }
 }
 

@@ -159,12 +159,22 @@ __device__ inline int64_t RowOfWarp() {
   return int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
 }
 
+// Rows [*first, *last); without pointers all.
+struct RowEnds {
+  const int32_t *first, *last;
+  int64_t rows;
+
+  __device__ bool Hold(int64_t row) const {
+    return first == nullptr ? row < rows : row >= *first && row < *last;
+  }
+};
+
 template <typename T>
-__global__ void WeightedForward(const T* x, const float* weights, const int32_t* last, int64_t rows,
-                                int64_t inner, bool packs, T* y) {
+__global__ void WeightedForward(const T* x, const float* weights, RowEnds ends, int64_t inner,
+                                bool packs, T* y) {
   constexpr int kPiece = kPack<T>;
   const int64_t row = RowOfWarp();
-  if (row >= (last == nullptr ? rows : *last)) return;
+  if (!ends.Hold(row)) return;
   const float weight = weights[row];
   ForEachPieceOfWarp<T>(inner, [&](int64_t first, int64_t count) {
     Elements<T, kPiece> gate, up, out;
@@ -180,11 +190,11 @@ __global__ void WeightedForward(const T* x, const float* weights, const int32_t*
 
 // dx may be x.
 template <typename T>
-__global__ void WeightedBackward(const T* x, const float* weights, const int32_t* last, const T* dy,
-                                 int64_t rows, int64_t inner, bool packs, T* dx, float* dweights) {
+__global__ void WeightedBackward(const T* x, const float* weights, RowEnds ends, const T* dy,
+                                 int64_t inner, bool packs, T* dx, float* dweights) {
   constexpr int kPiece = kPack<T>;
   const int64_t row = RowOfWarp();
-  if (row >= (last == nullptr ? rows : *last)) return;
+  if (!ends.Hold(row)) return;
   const float weight = weights[row];
   float sum = 0;
   ForEachPieceOfWarp<T>(inner, [&](int64_t first, int64_t count) {
@@ -210,8 +220,10 @@ __global__ void WeightedBackward(const T* x, const float* weights, const int32_t
   if (threadIdx.x % kWarp == 0) dweights[row] = sum;
 }
 
-const int32_t* LastOf(const std::optional<ConstView>& offsets) {
-  return offsets ? offsets->As<int32_t>() + offsets->NumElements() - 1 : nullptr;
+RowEnds EndsOf(const std::optional<ConstView>& offsets, int64_t rows) {
+  if (!offsets) return {nullptr, nullptr, rows};
+  const int32_t* const first = offsets->As<int32_t>();
+  return {first, first + offsets->NumElements() - 1, rows};
 }
 
 dim3 GridOfWarps(const ConstView& y) {
@@ -280,7 +292,7 @@ void WeightedSwigluForwardCuda(CudaStreamHandle stream, const ConstView& x,
     const int64_t rows = y.shape[0], inner = y.shape[1];
     const bool packs = InPacks(x.As<T>(), inner) && InPacks(y.As<T>(), inner);
     Launch<WeightedForward<T>>(stream, GridOfWarps(y), dim3(kRowWarps * kWarp), 0, x.As<T>(),
-                               weights.As<float>(), LastOf(offsets), rows, inner, packs, y.As<T>());
+                               weights.As<float>(), EndsOf(offsets, rows), inner, packs, y.As<T>());
   });
 }
 
@@ -293,7 +305,7 @@ void WeightedSwigluBackwardCuda(CudaStreamHandle stream, const ConstView& x,
     const bool packs =
         InPacks(x.As<T>(), inner) && InPacks(dy.As<T>(), inner) && InPacks(dx.As<T>(), inner);
     Launch<WeightedBackward<T>>(stream, GridOfWarps(dy), dim3(kRowWarps * kWarp), 0, x.As<T>(),
-                                weights.As<float>(), LastOf(offsets), dy.As<T>(), rows, inner,
+                                weights.As<float>(), EndsOf(offsets, rows), dy.As<T>(), inner,
                                 packs, dx.As<T>(), dweights.As<float>());
   });
 }
