@@ -64,13 +64,13 @@ TensorPtr Tape::New(const Shape& shape, DType dtype) {
 
 Var Tape::NewVar(const Shape& shape, DType dtype) {
   Var var(New(shape, dtype), record_ ? std::make_shared<TensorPtr>() : nullptr);
-  if (record_) recorded_.push_back({var.value, nullptr});
+  Keep(var.value);
   return var;
 }
 
 SavedPtr Tape::NewSaved(const Shape& shape, DType dtype) {
   auto saved = std::make_shared<Saved>(New(shape, dtype));
-  if (record_) recorded_.push_back({saved, nullptr});
+  Keep(saved);
   return saved;
 }
 
@@ -88,6 +88,17 @@ void Tape::Cheap(const std::vector<SavedPtr>& values,
   }
   const auto shared = std::make_shared<const Saved::Recipe>(std::move(recipe));
   for (const SavedPtr& value : values) value->recipe_ = shared;
+}
+
+void Tape::Share(const SavedPtr& value) {
+  const auto is_it = [&](const std::weak_ptr<Saved>& saved) { return saved.lock() == value; };
+  std::erase_if(cheap_, is_it);
+  std::erase_if(recorded_, [&](const Kept& kept) { return is_it(kept.saved); });
+  value->recipe_ = nullptr;
+}
+
+void Tape::Keep(const SavedPtr& value) {
+  if (record_) recorded_.push_back({value, nullptr});
 }
 
 TensorPtr Tape::Once(const std::function<TensorPtr()>& make) {

@@ -46,6 +46,8 @@ class Tape {
   // and not when a segment is run again.
   bool training() const { return training_; }
   bool writes_buffers() const { return training_ && !again_; }
+  // This is a segment that is run again, whose output nobody reads.
+  bool again() const { return again_; }
   DType activations() const { return activations_; }
 
   SegmentHooks& hooks() { return hooks_; }  // batch_ranks(): for batch norms.
@@ -98,6 +100,12 @@ class Tape {
   // It must not own any of `values`.
   void Cheap(const std::vector<SavedPtr>& values,
              std::function<void(const std::vector<View>&)> remake);
+
+  // For a value that later segments read, too. Share() is called in the segment that makes it:
+  // its end neither drops nor offloads the value. Keep() is called in the last that reads it: it
+  // is offloaded with that segment.
+  void Share(const SavedPtr& value);
+  void Keep(const SavedPtr& value);
 
   // Returns make() in forward. Where the segment is run again, returns what the same call made in
   // forward.
