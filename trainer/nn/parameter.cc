@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <stdexcept>
 
 #include "trainer/core/check.h"
@@ -101,6 +102,31 @@ void Parameter::Bind(const View& value, const View& grad) {
   }
   value_ = value;
   grad_ = grad;
+}
+
+std::string NameOfRows(const std::string& name, int64_t begin, int64_t end, int64_t all) {
+  if (begin == 0 && end == all) return name;
+  return name + "[" + std::to_string(begin) + ":" + std::to_string(end) + "]";
+}
+
+std::optional<NamedRows> RowsOfName(std::string_view name) {
+  const size_t open = name.find('['), colon = name.find(':', open), close = name.find(']', colon);
+  if (close == std::string_view::npos) return std::nullopt;
+  NamedRows rows{.whole = std::string(name.substr(0, open))};
+  rows.whole += name.substr(close + 1);
+  const auto read = [&](size_t from, size_t to, int64_t& number) {
+    const char* const end = name.data() + to;
+    const auto [at, error] = std::from_chars(name.data() + from + 1, end, number);
+    return error == std::errc() && at == end;
+  };
+  if (!read(open, colon, rows.begin) || !read(colon, close, rows.end)) return std::nullopt;
+  if (rows.begin < 0 || rows.begin >= rows.end) return std::nullopt;
+  return rows;
+}
+
+std::string WholeName(const std::string& name) {
+  const std::optional<NamedRows> rows = RowsOfName(name);
+  return rows ? rows->whole : name;
 }
 
 std::vector<RecordPiece> RecordPieces(const Parameter& parameter, int64_t begin, int64_t bytes) {

@@ -4,7 +4,11 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_PARAMETER_H_
 #define FSDP_TRAIN_TRAINER_NN_PARAMETER_H_
 
+#include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/core/view.h"
@@ -74,7 +78,8 @@ class Parameter {
   // Says that the weight is that of so many linear layers, experts, one behind the other, with
   // equally many slices each.
   void HoldsExperts(int64_t experts);
-  int64_t experts() const { return experts_; }
+  int64_t experts() const { return std::max<int64_t>(1, experts_); }
+  bool is_of_experts() const { return experts_ > 0; }
 
   // For the weight of a linear layer; a and b are in the same segment.
   void AddAdapter(const Adapter& adapter);
@@ -109,11 +114,24 @@ class Parameter {
   std::vector<ParameterSlice> slices_;
   std::vector<Adapter> adapters_;
   bool is_adapter_ = false, is_plain_ = false;
-  int64_t experts_ = 1;
+  int64_t experts_ = 0;  // 0: it is of none.
   bool trainable_ = true;
   WeightCode code_ = WeightCode::kNone;
   View value_, grad_;
 };
+
+// A parameter may be rows [begin, end) of what another model has in one: experts that are gathered
+// in pieces. Its name has them in brackets: "x[64:128].weight" of "x.weight". Checkpoints have
+// either, and are read as the other.
+struct NamedRows {
+  std::string whole;
+  int64_t begin = 0, end = 0;
+};
+// `name` itself where the rows are all.
+std::string NameOfRows(const std::string& name, int64_t begin, int64_t end, int64_t all);
+// Empty for a name without rows.
+std::optional<NamedRows> RowsOfName(std::string_view name);
+std::string WholeName(const std::string& name);  // Itself, or RowsOfName()'s.
 
 // Records of a slice inside bytes [begin, begin + n) of a coded parameter's, whole records each:
 // [record, record + count) of the slice lie at byte `at`.

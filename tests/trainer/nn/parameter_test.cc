@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 
 namespace fsdp {
@@ -60,6 +61,23 @@ TEST(ParameterTest, SlicesAreRuns) {
   EXPECT_EQ(bias.slices()[1].begin, 4);
   EXPECT_THROW(Parameter("qkv", Shape{7, 3}, {{"q", 4}, {"k", 2}}), std::invalid_argument);
   EXPECT_THROW(Parameter("qkv", Shape{0, 3}, std::vector<ParameterSlice>{}), std::invalid_argument);
+}
+
+TEST(ParameterTest, NamesSayWhichRowsTheyAre) {
+  EXPECT_EQ(NameOfRows("x.y", 0, 8, 8), "x.y");
+  EXPECT_EQ(NameOfRows("x.y", 0, 4, 8), "x.y[0:4]");
+  const std::optional<NamedRows> rows = RowsOfName("x[64:128].weight");
+  ASSERT_TRUE(rows);
+  EXPECT_EQ(rows->whole, "x.weight");
+  EXPECT_EQ(rows->begin, 64);
+  EXPECT_EQ(rows->end, 128);
+  EXPECT_EQ(WholeName("x[64:128].weight"), "x.weight");
+  for (const char* const name :
+       {"x.weight", "x[3]", "x[:3]", "x[3:]", "x[4:4]", "x[5:4]", "x[-1:4]", "x[1:2", "x]1:2[",
+        "x[1:2a]", "x[1:99999999999999999999]", "", "["}) {
+    EXPECT_FALSE(RowsOfName(name)) << name;
+    EXPECT_EQ(WholeName(name), name);
+  }
 }
 
 // Every run of elements: each of its elements is in exactly one piece, which says where.
