@@ -341,14 +341,7 @@ void CheckContents(CheckpointReader& reader, const Layout& layout,
       }
     }
   }
-  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
-    for (const Placement& p : flat.parameters) {
-      if (wanted.count(p.name) == 0) {
-        throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
-                              "', which the model does not have");
-      }
-    }
-  }
+  reader.RequireNoOther(wanted, "the model");
   for (const StateFormat& want : FormatsOf(states)) {
     for (int t = 0; want.grid == Grid::kRows && t < std::ssize(want.tensors); ++t) {
       reader.ReadRows(want, t, 0, 1, 0, Nothing(want.tensors[t].dtype));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "trainer/core/check.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/round_up.h"
+#include "trainer/nn/parameter.h"
 #include "trainer/ops/cpu/convert.h"
 
 namespace fsdp {
@@ -54,6 +56,17 @@ void ConvertValues(ConstView from, View to) {
   }
 }
 
+int64_t RowsOf(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
+
+// Whether rows of the one could be rows of the other.
+bool HaveAlikeRows(const Shape& a, const Shape& b) {
+  if (a.rank() != b.rank()) return false;
+  for (int d = 1; d < a.rank(); ++d) {
+    if (a[d] != b[d]) return false;
+  }
+  return true;
+}
+
 void RequireRange(const char* function, const std::string& name, int64_t begin, int64_t count,
                   int64_t size) {
   if (begin >= 0 && count <= size - begin) return;
@@ -68,18 +81,29 @@ CheckpointReader::CheckpointReader(CheckpointHold directory)
     : hold_(std::move(directory)), manifest_(ReadManifest(hold_)), extents_(ExtentsOf(manifest_)) {
   for (size_t u = 0; u < manifest_.flat_parameters.size(); ++u) {
     for (const Placement& p : manifest_.flat_parameters[u].parameters) {
-      locations_[p.name] = {static_cast<int>(u), &p};
+      const std::optional<NamedRows> rows = RowsOfName(p.name);
+      locations_[rows ? rows->whole : p.name].push_back(
+          {static_cast<int>(u), &p, rows ? rows->begin : 0});
     }
   }
+  for (auto& [name, parts] : locations_) std::ranges::sort(parts, {}, &Location::row);
 }
 
 bool CheckpointReader::HasState(const std::string& state) const {
   return manifest_.FindState(state) != nullptr;
 }
 
-const Placement* CheckpointReader::Find(const std::string& parameter) const {
-  const auto it = locations_.find(parameter);
-  return it == locations_.end() ? nullptr : it->second.placement;
+void CheckpointReader::RequireNoOther(const std::set<std::string>& parameters,
+                                      const std::string& whose) const {
+  std::set<std::string> wholes;
+  for (const std::string& parameter : parameters) wholes.insert(WholeName(parameter));
+  for (const FlatParameter& flat : manifest_.flat_parameters) {
+    for (const Placement& p : flat.parameters) {
+      if (wholes.count(WholeName(p.name)) > 0) continue;
+      throw CheckpointError(directory() + ": holds parameter '" + p.name + "', which " + whose +
+                            " does not have");
+    }
+  }
 }
 
 const StateFormat& CheckpointReader::Require(const std::string& state, Grid grid) const {
@@ -102,60 +126,103 @@ void CheckpointReader::Read(const std::string& state, const std::string& paramet
             Shape{static_cast<int64_t>(out.size())}));
 }
 
-CheckpointReader::Found CheckpointReader::FindValues(const std::string& state,
-                                                     const std::string& parameter,
-                                                     const Shape& shape, DType wanted) const {
+std::vector<CheckpointReader::Location> CheckpointReader::Locate(const std::string& parameter,
+                                                                 const Shape& shape) const {
+  const auto it = locations_.find(WholeName(parameter));
+  const auto missing = [&] {
+    return CheckpointError(directory() + ": has no parameter '" + parameter + "'");
+  };
+  if (it == locations_.end()) throw missing();
+  const std::vector<Location>& stored = it->second;
+  const std::optional<NamedRows> rows = RowsOfName(parameter);
+  const int64_t first = rows ? rows->begin : 0, end = first + RowsOf(shape);
+  const bool in_one = !rows && stored.size() == 1;  // Then a shape with other rows is another.
+  std::vector<Location> found;
+  int64_t reached = first;
+  for (const Location& at : stored) {
+    const Placement& placement = *at.placement;
+    if (in_one ? placement.shape != shape : !HaveAlikeRows(placement.shape, shape)) {
+      throw CheckpointError(directory() + ": parameter '" + placement.name + "' has shape " +
+                            placement.shape.ToString() + ", want " + shape.ToString());
+    }
+    const int64_t stop = at.row + RowsOf(placement.shape);
+    if (rows && (stop <= first || at.row >= end)) continue;
+    if (at.row > reached || (!rows && stop > end)) throw missing();
+    reached = stop;
+    found.push_back({at.flat, at.placement, at.row - first});
+  }
+  if (reached < end) throw missing();
+  return found;
+}
+
+std::vector<CheckpointReader::Found> CheckpointReader::FindValues(const std::string& state,
+                                                                  const std::string& parameter,
+                                                                  const Shape& shape,
+                                                                  DType wanted) const {
   const StateFormat& format = Require(state, Grid::kElement);
-  const auto it = locations_.find(parameter);
-  if (it == locations_.end()) {
-    throw CheckpointError(directory() + ": has no parameter '" + parameter + "'");
-  }
-  const auto [u, placement] = it->second;
-  const FlatParameter& flat = manifest_.flat_parameters[u];
-  if (placement->shape != shape) {
-    throw CheckpointError(directory() + ": parameter '" + parameter + "' has shape " +
-                          placement->shape.ToString() + ", want " + shape.ToString());
-  }
-  if (!FlatHasState(flat, state)) {
-    throw CheckpointError(directory() + ": has no state '" + state + "' of '" + parameter +
-                          "', which was frozen");
-  }
-  const DType stored = format.dtypes[u];
   const auto is_float = [](DType dtype) {
     return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
   };
   const StateFormat* const absmax = manifest_.FindState(state + std::string(kAbsmaxSuffix));
-  const bool coded = stored == DType::kUInt8 && absmax != nullptr && absmax->grid == Grid::kBlock &&
-                     absmax->Has(flat, u);
-  const bool decodes = coded && (wanted == DType::kFloat32 || wanted == DType::kBFloat16);
-  const bool encodes = is_float(stored) && wanted == DType::kUInt8;
-  if (!decodes && !encodes) RequireDType(state, parameter, stored, wanted);
-  return {stored, &flat, placement->offset, placement->size()};
+  std::vector<Found> found;
+  for (const auto& [u, placement, row] : Locate(parameter, shape)) {
+    const FlatParameter& flat = manifest_.flat_parameters[u];
+    if (!FlatHasState(flat, state)) {
+      throw CheckpointError(directory() + ": has no state '" + state + "' of '" + placement->name +
+                            "', which was frozen");
+    }
+    const DType stored = format.dtypes[u];
+    const bool coded = stored == DType::kUInt8 && absmax != nullptr &&
+                       absmax->grid == Grid::kBlock && absmax->Has(flat, u);
+    const bool decodes = coded && (wanted == DType::kFloat32 || wanted == DType::kBFloat16);
+    const bool encodes = is_float(stored) && wanted == DType::kUInt8;
+    if (!decodes && !encodes) RequireDType(state, parameter, stored, wanted);
+    const int64_t elements = placement->parameters() / RowsOf(placement->shape);  // A row's.
+    found.push_back({stored, &flat, placement->offset, placement->size(), row * elements});
+  }
+  return found;
 }
 
 void CheckpointReader::Read(const std::string& state, const std::string& parameter,
                             const Shape& shape, int64_t begin, View out) {
-  const Found found = FindValues(state, parameter, shape, out.dtype);
   const int64_t n = out.NumElements();
-  RequireRange("Read", parameter, begin, n, found.size);
-  if (n == 0) return;
+  const std::vector<Found> all = FindValues(state, parameter, shape, out.dtype);
+  RequireRange("Read", parameter, begin, n, shape.NumElements());
+  for (const Found& found : all) {
+    const int64_t from = std::max(begin, found.at), to = std::min(begin + n, found.at + found.size);
+    if (from < to) ReadFound(state, found, from - found.at, out.Slice(from - begin, to - from));
+  }
+}
+
+void CheckpointReader::ReadFound(const std::string& state, const Found& found, int64_t begin,
+                                 View out) {
   const bool from_codes = found.dtype == DType::kUInt8, to_codes = out.dtype == DType::kUInt8;
   if (from_codes && !to_codes) return ReadDecoded(state, found, begin, out);
   if (!from_codes && to_codes) {
-    return ReadEncoded(state, found, begin, n, out.As<uint8_t>(), nullptr);
+    return ReadEncoded(state, found, begin, out.NumElements(), out.As<uint8_t>(), nullptr);
   }
   ReadValues(extents_.at({state, found.flat->name}), found.dtype, found.offset + begin, out);
 }
 
 void CheckpointReader::ReadAbsmax(const std::string& state, const std::string& parameter,
                                   const Shape& shape, int64_t begin, View out) {
-  const std::string codes = CodesOf(state);
-  const Found found = FindValues(codes, parameter, shape, DType::kFloat32);
-  const int64_t blocks = out.NumElements(), end = begin + blocks * kCodeBlock;
-  RequireRange("ReadAbsmax", parameter, begin, 0, found.size);
-  if (blocks == 0) return;
+  const std::vector<Found> all = FindValues(CodesOf(state), parameter, shape, DType::kFloat32);
+  RequireRange("ReadAbsmax", parameter, begin, 0, shape.NumElements());
+  const int64_t end = begin + out.NumElements() * kCodeBlock;
+  for (const Found& found : all) {
+    const int64_t from = std::max(begin, found.at), to = std::min(end, found.at + found.size);
+    if (from >= to) continue;
+    ReadFoundAbsmax(
+        state, found, from - found.at,
+        out.Slice((from - begin) / kCodeBlock, RoundUp(to - from, kCodeBlock) / kCodeBlock));
+  }
+}
+
+void CheckpointReader::ReadFoundAbsmax(const std::string& state, const Found& found, int64_t begin,
+                                       View out) {
   if (found.dtype != DType::kUInt8) {
-    return ReadEncoded(codes, found, begin, std::min(end, found.size) - begin, nullptr,
+    const int64_t end = begin + out.NumElements() * kCodeBlock;
+    return ReadEncoded(CodesOf(state), found, begin, std::min(end, found.size) - begin, nullptr,
                        out.As<float>());
   }
   ReadValues(extents_.at({state, found.flat->name}), DType::kFloat32, found.offset + begin, out,

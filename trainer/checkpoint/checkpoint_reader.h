@@ -1,6 +1,6 @@
 // Reads elements of a checkpoint by state, parameter and index, whatever world, F and wrapping
-// wrote it. Every returned byte has passed its chunk's checksum, and lies in a file whose header
-// has the tensors of the manifest.
+// wrote it, and whether in one or by rows (NamedRows, nn/parameter.h). Every returned byte has
+// passed its chunk's checksum, and lies in a file whose header has the tensors of the manifest.
 // Tests: tests/trainer/checkpoint/checkpoint_test.cc
 #ifndef FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
 #define FSDP_TRAIN_TRAINER_CHECKPOINT_CHECKPOINT_READER_H_
@@ -34,8 +34,13 @@ class CheckpointReader {
   const Manifest& manifest() const { return manifest_; }
 
   bool HasState(const std::string& state) const;
-  // Null where there is no parameter of this name.
-  const Placement* Find(const std::string& parameter) const;
+  // Throws where there is no such parameter.
+  void RequireParameter(const std::string& parameter, const Shape& shape) const {
+    Locate(parameter, shape);
+  }
+  // Throws CheckpointError for a parameter of which none of these is a row. `whose`: the model that
+  // lacks it.
+  void RequireNoOther(const std::set<std::string>& parameters, const std::string& whose) const;
 
   // The three functions fill `out`, of any shape: bit for bit in the file's dtype, or converted to
   // another (state_format.h). With an empty `out` they only check that they could. They are fast in
@@ -66,16 +71,23 @@ class CheckpointReader {
   struct Location {
     int flat = 0;
     const Placement* placement = nullptr;
+    int64_t row = 0;  // Its first, in the whole.
   };
+  // By row: all that have rows of the parameter, with theirs counted in it.
+  std::vector<Location> Locate(const std::string& parameter, const Shape& shape) const;
 
   // Where Read() finds a parameter's values in a state per element.
   struct Found {
     DType dtype = DType::kFloat32;
     const FlatParameter* flat = nullptr;
-    int64_t offset = 0, size = 0;  // Elements: where the parameter is.
+    int64_t offset = 0, size = 0;  // Elements: where the stored parameter is.
+    int64_t at = 0;                // Its first element, counted in the one that is read.
   };
-  Found FindValues(const std::string& state, const std::string& parameter, const Shape& shape,
-                   DType wanted) const;
+  // By row; they have all that is read.
+  std::vector<Found> FindValues(const std::string& state, const std::string& parameter,
+                                const Shape& shape, DType wanted) const;
+  void ReadFound(const std::string& state, const Found& found, int64_t begin, View out);
+  void ReadFoundAbsmax(const std::string& state, const Found& found, int64_t begin, View out);
   // Read() of values in another form than codes as codes, and the other way; `absmax` alone is
   // written where there is one. Both work block by block.
   void ReadEncoded(const std::string& state, const Found& found, int64_t begin, int64_t count,
@@ -98,7 +110,8 @@ class CheckpointReader {
   const CheckpointHold hold_;
   const Manifest manifest_;
   const Extents extents_;
-  std::unordered_map<std::string, Location> locations_;
+  std::unordered_map<std::string, std::vector<Location>>
+      locations_;  // By the whole's name, by row.
   std::map<int, UniqueFd> open_;
   std::set<int> compared_;  // Files whose header is the manifest's.
   int buffered_file_ = -1;  // The file whose chunk buffer_ holds; -1: none.

@@ -129,11 +129,17 @@ class OwnWeights {
   }
 
   void Fill(const Parameter& parameter, int64_t begin, std::span<float> values) {
-    const auto it = parameters_.find(parameter.name());
-    if (it == parameters_.end() || it->second->shape() != parameter.shape()) {
+    const auto it = parameters_.find(WholeName(parameter.name()));
+    const std::optional<NamedRows> rows = RowsOfName(parameter.name());
+    // The first element in the whole.
+    const int64_t first =
+        rows ? rows->begin * (parameter.shape().NumElements() / parameter.shape()[0]) : 0;
+    if (it == parameters_.end() || (!rows && it->second->shape() != parameter.shape()) ||
+        it->second->shape().NumElements() < first + parameter.shape().NumElements()) {
       throw CheckpointError(reader_->directory() + ": has no parameter '" + parameter.name() +
                             "' of shape " + parameter.shape().ToString());
     }
+    begin += first;
     const std::lock_guard lock(mutex_);  // The reader keeps one chunk.
     merge_ ? merged_.Read(*it->second, begin, values)
            : merged_.ReadPlain(*it->second, begin, values);
@@ -270,7 +276,7 @@ std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   }
   std::unordered_map<std::string, WeightCode> codes;
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {
-    for (const Placement& p : flat.parameters) codes[p.name] = flat.dtypes.code;
+    for (const Placement& p : flat.parameters) codes[WholeName(p.name)] = flat.dtypes.code;
   }
   for (const ModelSegment& segment : model->segments()) {
     for (Parameter* p : segment.parameters) {

@@ -56,23 +56,16 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
   }
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {
     if (FlatHasState(flat, state_)) continue;
-    for (const Placement& p : flat.parameters) frozen_.insert(p.name);
+    for (const Placement& p : flat.parameters) frozen_.insert(WholeName(p.name));
   }
-  std::unordered_set<std::string> names;
+  std::set<std::string> names;
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* p : segment.parameters) {
       names.insert(p->name());
       ReadPlain(*p, 0, {});  // Refuses what is missing, or of another shape.
     }
   }
-  for (const FlatParameter& flat : reader.manifest().flat_parameters) {
-    for (const Placement& p : flat.parameters) {
-      if (names.count(p.name) == 0) {
-        throw CheckpointError(reader.directory() + ": holds parameter '" + p.name +
-                              "', which a model of its shape does not have");
-      }
-    }
-  }
+  reader.RequireNoOther(names, "a model of its shape");
   for (const ModelBuffer* buffer : BuffersOf(model)) {
     names.insert(buffer->name());
     ReadBuffer(*buffer, 0, View(nullptr, buffer->dtype(), Shape{0}));
@@ -174,11 +167,7 @@ std::optional<RecordSource> MergedWeights::Records() {
 
 void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out) {
   if (parameter.code() != WeightCode::kNone) {
-    const Placement* const there = reader_.Find(parameter.name());
-    if (there == nullptr || there->shape != parameter.shape()) {
-      throw CheckpointError(reader_.directory() + ": has no parameter '" + parameter.name() +
-                            "' of shape " + parameter.shape().ToString());
-    }
+    reader_.RequireParameter(parameter.name(), parameter.shape());
     if (out.empty()) return;
     return instead_ ? instead_(parameter, begin, out) : Base().Fill(parameter, begin, out);
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -22,6 +23,7 @@
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp {
 namespace {
@@ -114,6 +116,45 @@ TEST(CheckpointTest, AnyWorldReadsAnyOther) {
       }
     }
   }
+}
+
+// h.1.w in so many units.
+World InParts(int shards, int64_t parts) {
+  World world = Of(shards, shards);
+  std::erase_if(world.model[2].parameters,
+                [](const ParameterShape& p) { return p.name == "h.1.w"; });
+  const int64_t rows = 24 / parts;
+  for (int64_t i = 0; i < parts; ++i) {
+    const std::string name = NameOfRows("h.1.w", i * rows, (i + 1) * rows, 24);
+    world.model.push_back({name, true, {{name, Shape{rows, 71}}}});
+  }
+  return world;
+}
+
+// In one or by rows, whatever there is.
+TEST(CheckpointTest, RowsAreReadInOtherParts) {
+  for (const int64_t from : {1, 3, 4, 24}) {
+    const std::string dir = FreshDirectory("parts");
+    ASSERT_EQ(Save(InParts(3, from), dir, 5), NoErrors(3));
+    for (const int64_t to : {1, 2, 4, 6}) {
+      EXPECT_EQ(LoadAndCompare(InParts(2, to), dir + "/step_5", 5), "") << from << " to " << to;
+    }
+    World other = InParts(2, 4);
+    other.model.back().parameters[0].shape = Shape{6, 70};
+    EXPECT_TRUE(Contains(LoadAndCompare(other, dir + "/step_5", 5), " has shape ["));
+    other.model.back().parameters[0] = {"h.1.w[18:26]", Shape{8, 71}};
+    EXPECT_TRUE(
+        Contains(LoadAndCompare(other, dir + "/step_5", 5), "has no parameter 'h.1.w[18:26]'"));
+  }
+  // Rows that nobody has saved; and a whole that was a larger one.
+  const std::string dir = FreshDirectory("some");
+  World some = InParts(1, 4);
+  some.model.pop_back();
+  ASSERT_EQ(Save(some, dir, 1), NoErrors(1));
+  EXPECT_TRUE(Contains(LoadAndCompare(InParts(1, 1), dir + "/step_1", 1), "no parameter 'h.1.w'"));
+  World shorter = InParts(1, 1);
+  shorter.model.back().parameters[0].shape = Shape{12, 71};
+  EXPECT_TRUE(Contains(LoadAndCompare(shorter, dir + "/step_1", 1), "no parameter 'h.1.w'"));
 }
 
 // Frozen parameters have no m and no v, at any F; freezing something else is not how a run goes on.

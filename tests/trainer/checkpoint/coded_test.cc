@@ -18,6 +18,7 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/checkpoint/verify.h"
 #include "trainer/comm/store/memory_store.h"
+#include "trainer/nn/parameter.h"
 #include "trainer/ops/state_codes.h"
 
 namespace fsdp {
@@ -25,20 +26,27 @@ namespace {
 
 constexpr DType kCodes = DType::kUInt8, kF32 = DType::kFloat32, kBF16 = DType::kBFloat16;
 
-// Two matrices whose last block is cut, in one unit with a vector, and a frozen one.
-Layout LayoutOf(int shards, DType state) {
+// Two matrices whose last block is cut, in one unit with a vector, and a frozen one; a matrix of
+// four blocks in as many units as `parts`.
+Layout LayoutOf(int shards, DType state, int64_t parts = 1) {
   const DTypes dtypes{.state = state};
-  return MakeLayout({{"h.0",
-                      true,
-                      {{"a", Shape{20, 301}, false, dtypes},
-                       {"bias", Shape{301}},
-                       {"b", Shape{5, 999}, false, dtypes},
-                       {"fixed", Shape{7, 11}, true}}}},
-                    {}, shards);
+  std::vector<SegmentShape> segments = {{"h.0",
+                                         true,
+                                         {{"a", Shape{20, 301}, false, dtypes},
+                                          {"bias", Shape{301}},
+                                          {"b", Shape{5, 999}, false, dtypes},
+                                          {"fixed", Shape{7, 11}, true}}}};
+  for (int64_t i = 0; i < parts; ++i) {
+    const std::string name = NameOfRows("c", i * 4 / parts, (i + 1) * 4 / parts, 4);
+    segments.push_back({name, true, {{name, Shape{4 / parts, kCodeBlock}, false, dtypes}}});
+  }
+  return MakeLayout(segments, {}, shards);
 }
 
 // From large to small, both signs for m.
-float ValueOf(const std::string& state, const std::string& parameter, int64_t i) {
+float ValueOf(const std::string& state, const Placement& p, int64_t index) {
+  const int64_t i = FirstInWhole(p) + index;
+  const std::string parameter = WholeName(p.name);
   const float x = std::ldexp(ElementOf(state, parameter, i, /*salt=*/3) > 0 ? 1.0f : -1.0f,
                              -static_cast<int>(i * 7 % 19)) *
                   (1 + static_cast<float>(i % 31) / 64);
@@ -48,7 +56,7 @@ float ValueOf(const std::string& state, const std::string& parameter, int64_t i)
 // The values, or what their codes stand for, by blocks of the parameter.
 std::vector<float> Values(const std::string& state, const Placement& p, bool coded) {
   std::vector<float> values(p.size());
-  for (int64_t i = 0; i < p.size(); ++i) values[i] = ValueOf(state, p.name, i);
+  for (int64_t i = 0; i < p.size(); ++i) values[i] = ValueOf(state, p, i);
   const StateCodeTables& tables = state == "v" ? kUnsignedCodes : kSignedCodes;
   for (int64_t at = 0; coded && at < p.size(); at += kCodeBlock) {
     const auto block = std::span(values).subspan(at, std::min(kCodeBlock, p.size() - at));
@@ -83,7 +91,7 @@ struct Shards {
     ForEachPiece([](CheckpointState& state, CheckpointState* absmax, size_t f, const Piece& piece) {
       const View& shard = state.shards[f];
       for (int64_t i = 0; i < piece.count; ++i) {
-        const float value = ValueOf(state.name, piece.parameter->name, piece.begin + i);
+        const float value = ValueOf(state.name, *piece.parameter, piece.begin + i);
         if (shard.dtype == kF32) shard.As<float>()[piece.at + i] = value;
         if (shard.dtype == kBF16) shard.As<BFloat16>()[piece.at + i] = BFloat16(value);
       }
@@ -91,7 +99,7 @@ struct Shards {
       for (int64_t at = 0; at < piece.count; at += kCodeBlock) {
         std::vector<float> block;
         for (int64_t i = at; i < std::min(at + kCodeBlock, piece.count); ++i) {
-          block.push_back(ValueOf(state.name, piece.parameter->name, piece.begin + i));
+          block.push_back(ValueOf(state.name, *piece.parameter, piece.begin + i));
         }
         absmax->shards[f].As<float>()[(piece.at + at) / kCodeBlock] =
             EncodeBlock(state.name == "v" ? kUnsignedCodes : kSignedCodes, block,
@@ -143,9 +151,9 @@ struct Shards {
   std::vector<CheckpointState> states;
 };
 
-std::string Saved(const std::string& name, int ranks, DType state) {
+std::string Saved(const std::string& name, int ranks, DType state, int64_t parts = 1) {
   const std::string dir = FreshDirectory(name);
-  const Layout layout = LayoutOf(ranks, state);
+  const Layout layout = LayoutOf(ranks, state, parts);
   MemoryStore store(/*timeout_s=*/60);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -199,6 +207,24 @@ TEST(CodedCheckpoint, ReadsAsCodesFp32AndBf16AtAnyShards) {
           Shards same(layout, read.place);
           same.Fill();
           EXPECT_EQ(read.buffers, same.buffers);  // Padding, too.
+        }
+      }
+    }
+  }
+}
+
+// Codes of rows, read in other parts, and encoded so.
+TEST(CodedCheckpoint, RowsAreReadInOtherParts) {
+  for (const DType stored : {kCodes, kF32}) {
+    for (const int64_t from : {1, 2, 4}) {
+      const std::string saved = Saved("parts", 3, stored, from);
+      for (const int64_t to : {1, 2, 4}) {
+        const Layout layout = LayoutOf(2, kCodes, to);
+        for (int rank = 0; rank < 2; ++rank) {
+          Shards read(layout, PlaceOf(rank, 2, 2)), want(layout, read.place);
+          LoadCheckpoint(saved, layout, read.place, read.states);
+          want.Fill();
+          EXPECT_EQ(read.buffers, want.buffers) << from << " to " << to;
         }
       }
     }

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "trainer/comm/store/memory_store.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp {
 
@@ -37,6 +39,11 @@ float ElementOf(const std::string& state, const std::string& parameter, int64_t 
   return std::bit_cast<float>(bits & 0xff7fffffu);  // Never NaN or infinite.
 }
 
+int64_t FirstInWhole(const Placement& p) {
+  const std::optional<NamedRows> rows = RowsOfName(p.name);
+  return rows ? rows->begin * (p.size() / p.shape[0]) : 0;
+}
+
 ShardPlace PlaceOf(int rank, int world, int shards) { return PlaceOn(Mesh(rank, world, shards)); }
 
 RankStates::RankStates(const Layout& layout, const ShardPlace& place,
@@ -60,10 +67,11 @@ std::vector<std::vector<float>> RankStates::Expected(size_t state, uint64_t salt
     if (!FlatHasState(flat, states_[state].name)) continue;
     shard.resize(flat.shard_size);
     for (const Placement& p : flat.parameters) {
+      const int64_t first = FirstInWhole(p);
       for (int64_t i = 0; i < p.size(); ++i) {
         const int64_t at = p.offset + i - flat.ShardBegin(place_.shard);
         if (at < 0 || at >= flat.shard_size) continue;
-        shard[at] = ElementOf(states_[state].name, p.name, i, salt);
+        shard[at] = ElementOf(states_[state].name, WholeName(p.name), first + i, salt);
       }
     }
   }

@@ -23,6 +23,9 @@ std::vector<SegmentShape> OddModel();
 float ElementOf(const std::string& state, const std::string& parameter, int64_t index,
                 uint64_t salt);
 
+// The first element of a parameter that may be rows of another (NamedRows), counted in the whole.
+int64_t FirstInWhole(const Placement& placement);
+
 ShardPlace PlaceOf(int rank, int world, int shards);
 
 // One rank's shards.
