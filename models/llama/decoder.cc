@@ -21,14 +21,10 @@ void Decoder::Build() {
                        /*read_in_backward=*/false});
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = "model.layers." + std::to_string(i);
-    const size_t first = parameters_.size();
+    new_parameters_.clear();
     blocks_.push_back(NewAttention(name + "."));
     AddMlp(i, name + ".");
-    segments_.push_back({name, true, {}});
-    segments_.back().buffers = std::exchange(new_buffers_, {});
-    for (size_t p = first; p < parameters_.size(); ++p) {
-      segments_.back().parameters.push_back(parameters_[p].get());
-    }
+    if (!new_parameters_.empty()) EndSegment(name);
   }
   norm_ = NewNorm("model.norm.weight", hidden);
   head_ = tied ? embedding_ : NewMatrix("lm_head", {{"lm_head", vocab}}, hidden);
@@ -38,7 +34,14 @@ void Decoder::Build() {
 
 Parameter* Decoder::Add(std::unique_ptr<Parameter> parameter) {
   parameters_.push_back(std::move(parameter));
+  new_parameters_.push_back(parameters_.back().get());
   return parameters_.back().get();
+}
+
+void Decoder::EndSegment(const std::string& name, bool keeps) {
+  segments_.push_back({name, /*is_block=*/true, std::exchange(new_parameters_, {})});
+  segments_.back().buffers = std::exchange(new_buffers_, {});
+  segments_.back().keeps = keeps;
 }
 
 // Initial values as Hugging Face's LlamaPreTrainedModel has them; decay as for GPT-2: matrices, not
@@ -112,25 +115,37 @@ Var Decoder::RunMlp(Tape& tape, const Mlp& mlp, const Var& normed, const Var& x)
   return LinearResidual(tape, m, *mlp.down_w, kLayout, mlp.down_b, x);
 }
 
-Var Decoder::RunBlock(Tape& tape, const Var& x, const Pass& pass, size_t layer) const {
-  const Block& b = blocks_[layer];
+Var Decoder::Attend(Tape& tape, const Var& x, const Pass& pass, int64_t layer) const {
+  const auto index = static_cast<size_t>(layer);
+  const Block& b = blocks_[index];
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   Var a = RmsNorm(tape, x, *b.attention_norm, eps);
   a = Linear(tape, a, *b.qkv_w, kLayout, b.qkv_b);
   a = RotaryAttention(tape, a, pass.batch,
                       {config_.num_attention_heads, config_.num_key_value_heads},
                       {pass.rope_table, b.q_norm, b.k_norm, eps},
-                      {.rate = pass.train ? config_.attention_dropout : 0, .layer = layer});
-  const Var middle = LinearResidual(tape, a, *b.o_w, kLayout, b.o_b, x);
-  const Var normed = RmsNorm(tape, middle, *b.mlp_norm, eps);
-  return RunMlp(tape, normed, middle, pass, static_cast<int64_t>(layer));
+                      {.rate = pass.train ? config_.attention_dropout : 0, .layer = index});
+  return LinearResidual(tape, a, *b.o_w, kLayout, b.o_b, x);
+}
+
+Var Decoder::SecondNorm(Tape& tape, const Var& x, int64_t layer) const {
+  return RmsNorm(tape, x, *blocks_[static_cast<size_t>(layer)].mlp_norm,
+                 static_cast<float>(config_.rms_norm_eps));
+}
+
+Var Decoder::RunBlock(Tape& tape, const Var& x, const PassPtr& pass, int64_t layer,
+                      int& segment) const {
+  return tape.Segment(segment++, x, /*recomputable=*/true,
+                      [this, layer, pass](Tape& t, const Var& in) {
+                        const Var middle = Attend(t, in, *pass, layer);
+                        return RunMlp(t, SecondNorm(t, middle, layer), middle, *pass, layer);
+                      });
 }
 
 Var Decoder::Hidden(Tape& tape, const TokenBatch& batch, float scale) const {
   // With a cache, that of the longest sequence it can hold, so that all of it is rotated alike.
   const int64_t seq = tape.cache() ? tape.cache()->capacity() : batch.tokens.shape[1];
-  // Lives as long as a block may need it. Dropout acts also where a block's own tape does not
-  // record.
+  // Dropout acts also where a block's own tape does not record.
   const auto pass = std::make_shared<Pass>(Pass{.batch = batch, .train = tape.recording()});
   Var x = tape.Segment(0, {}, /*recomputable=*/false, [&](Tape& t, const Var&) {
     const RopeFrequencies rope = RopeFrequenciesOf(config_, seq);
@@ -139,12 +154,8 @@ Var Decoder::Hidden(Tape& tape, const TokenBatch& batch, float scale) const {
     pass->own = BeginPass(t, batch, scale);
     return Embed(t, *embedding_, batch);
   });
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    x = tape.Segment(static_cast<int>(i) + 1, x, /*recomputable=*/true,
-                     [this, i, pass = std::shared_ptr<const Pass>(pass)](Tape& t, const Var& in) {
-                       return RunBlock(t, in, *pass, i);
-                     });
-  }
+  int segment = 1;
+  for (int64_t i = 0; i < std::ssize(blocks_); ++i) x = RunBlock(tape, x, pass, i, segment);
   return x;
 }
 

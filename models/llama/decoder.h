@@ -36,13 +36,14 @@ class Decoder : public Model, public Autoregressive {
   struct Mlp {
     Parameter *gate_up_w, *gate_up_b, *down_w, *down_b;
   };
-  // A forward pass. `own`: BeginPass()'s.
+  // A forward pass, which lives as long as a block may need it. `own`: BeginPass()'s.
   struct Pass {
     const TokenBatch batch;
     const bool train = false;  // Dropout acts.
     TensorPtr rope_table = nullptr;
     std::any own = {};
   };
+  using PassPtr = std::shared_ptr<const Pass>;
   // Rows of a matrix or a vector that are a tensor of their own in files: its name without
   // ".weight" or ".bias".
   struct Rows {
@@ -58,10 +59,14 @@ class Decoder : public Model, public Autoregressive {
   void Build();
 
   // Makes the parameters behind the second norm of block `layer`, whose names begin with `prefix`.
+  // It may call EndSegment() for those that it has made, and go on in another segment.
   virtual void AddMlp(int64_t layer, const std::string& prefix) = 0;
   // Returns x + what these parameters make of `normed`, the second norm of x.
   virtual Var RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
                      int64_t layer) const = 0;
+  // Runs block `layer`, by default as one segment: `segment`, which is set to the one behind.
+  virtual Var RunBlock(Tape& tape, const Var& x, const PassPtr& pass, int64_t layer,
+                       int& segment) const;
   // Makes the things that all blocks of a micro-batch share; called in the first segment, on its
   // tape. `scale`: Model::Loss's.
   virtual std::any BeginPass(Tape&, const TokenBatch&, float /*scale*/) const { return {}; }
@@ -78,7 +83,13 @@ class Decoder : public Model, public Autoregressive {
   static constexpr WeightLayout kLayout = WeightLayout::kOutIn;
   const LlamaConfig config_;
 
-  void AddBuffer(ModelBuffer* buffer) { new_buffers_.push_back(buffer); }  // In AddMlp().
+  // In AddMlp().
+  void AddBuffer(ModelBuffer* buffer) { new_buffers_.push_back(buffer); }
+  void EndSegment(const std::string& name, bool keeps = true);
+
+  // In a block's segments: x behind attention, and its second norm.
+  Var Attend(Tape& tape, const Var& x, const Pass& pass, int64_t layer) const;
+  Var SecondNorm(Tape& tape, const Var& x, int64_t layer) const;
 
  private:
   struct Block {
@@ -91,7 +102,6 @@ class Decoder : public Model, public Autoregressive {
   Parameter* NewHeadNorm(const std::string& name, int64_t heads);
 
   Var Hidden(Tape& tape, const TokenBatch& batch, float scale) const;  // Before the final norm.
-  Var RunBlock(Tape& tape, const Var& x, const Pass& pass, size_t layer) const;
   Var FinalNorm(Tape& tape, const Var& x) const;
   int HeadSegment() const { return static_cast<int>(segments_.size()) - 1; }
 
@@ -100,6 +110,7 @@ class Decoder : public Model, public Autoregressive {
   Parameter* head_ = nullptr;  // The embedding where they are tied.
   const bool norm_all_heads_;
   std::vector<Block> blocks_;
+  std::vector<Parameter*> new_parameters_;  // Since the last segment.
   std::vector<ModelBuffer*> new_buffers_;
   std::vector<ModelSegment> segments_;
 };

@@ -42,6 +42,9 @@ struct MoeConfig : LlamaConfig {
   bool qk_norm_all_heads = false;  // One RMSNorm over all heads of q, and one over all of k.
 
   HfBalance hf_balance = {};
+  // No part of the shape: segments of their own that a layer's experts have; 0: those of their
+  // block.
+  int64_t expert_pieces = 0;
 
   bool operator==(const MoeConfig&) const = default;
   bool IsDense(int64_t layer) const {

@@ -18,30 +18,48 @@ void Moe::AddMlp(int64_t layer, const std::string& prefix) {
     return;
   }
   AddMixture(prefix, made);
+  if (moe_.expert_pieces == 0) return;
+  EndSegment(prefix.substr(0, prefix.size() - 1));
+  const int64_t each = moe_.num_experts / moe_.expert_pieces;
+  for (int64_t e = 0; e < moe_.num_experts; e += each) {
+    made.mixture.pieces.push_back(NewExperts(prefix, e, e + each));
+    EndSegment(NameOfRows(prefix + NamesOf(moe_).moe + "experts", e, e + each, moe_.num_experts),
+               /*keeps=*/e + each == moe_.num_experts);
+  }
+}
+
+ExpertWeights Moe::NewExperts(const std::string& prefix, int64_t begin, int64_t end) {
+  const ExpertNames names = NamesOf(moe_);
+  const int64_t hidden = moe_.hidden_size, inner = moe_.moe_intermediate_size;
+  std::vector<Rows> gate_up, down;
+  for (int64_t e = begin; e < end; ++e) {
+    const std::string expert = prefix + names.Expert(e);
+    gate_up.insert(gate_up.end(), {{expert + names.gate, inner}, {expert + names.up, inner}});
+    down.push_back({expert + names.down, hidden});
+  }
+  // `rows`: an expert's.
+  const auto weights = [&](const std::string& name, const std::vector<Rows>& slices, int64_t rows,
+                           int64_t in) {
+    const std::string of_rows =
+        NameOfRows(prefix + names.moe + name, begin * rows, end * rows, moe_.num_experts * rows);
+    Parameter* const made = NewMatrix(of_rows, slices, in);
+    made->HoldsExperts(end - begin);
+    return made;
+  };
+  Parameter* const both = weights("experts.gate_up_proj", gate_up, 2 * inner, hidden);
+  return {both, weights("experts.down_proj", down, hidden, inner)};
 }
 
 void Moe::AddMixture(const std::string& prefix, Layer& layer) {
   const ExpertNames names = NamesOf(moe_);
   const std::string moe = prefix + names.moe;
-  const int64_t hidden = moe_.hidden_size, inner = moe_.moe_intermediate_size;
-  std::vector<Rows> gate_up, down;
-  for (int64_t e = 0; e < moe_.num_experts; ++e) {
-    const std::string expert = prefix + names.Expert(e);
-    gate_up.insert(gate_up.end(), {{expert + names.gate, inner}, {expert + names.up, inner}});
-    down.push_back({expert + names.down, hidden});
-  }
+  const int64_t hidden = moe_.hidden_size, experts = moe_.num_experts;
   const std::string router = moe + names.router.substr(0, names.router.rfind(".weight"));
   ExpertLayer& m = layer.mixture;
-  Parameter* const weight = NewMatrix(router, {{router, moe_.num_experts}}, hidden);
+  Parameter* const weight = NewMatrix(router, {{router, experts}}, hidden);
   weight->StayPlain();
   m.router = weight;
-  const auto experts = [&](const char* name, const std::vector<Rows>& slices, int64_t in) {
-    Parameter* const all = NewMatrix(moe + name, slices, in);
-    all->HoldsExperts(moe_.num_experts);
-    return all;
-  };
-  m.gate_up = experts("experts.gate_up_proj", gate_up, hidden);
-  m.down = experts("experts.down_proj", down, inner);
+  if (moe_.expert_pieces == 0) m.pieces = {NewExperts(prefix, 0, experts)};
   m.options = {.experts_per_token = moe_.num_experts_per_tok,
                .scores = moe_.scoring_func,
                .normalize = moe_.norm_topk_prob,
@@ -77,14 +95,39 @@ Var Moe::RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
                 int64_t layer) const {
   const Layer& l = layers_[static_cast<size_t>(layer)];
   if (l.dense) return RunMlp(tape, *l.dense, normed, x);
-  Var base = x;
-  if (l.shared_gate != nullptr) {
-    base =
-        GatedSharedExpert(tape, normed, x, {l.shared_gate, l.shared->gate_up_w, l.shared->down_w});
-  } else if (l.shared) {
-    base = RunMlp(tape, *l.shared, normed, x);
-  }
+  const Var base = RunShared(tape, normed, x, l);
   return Experts(tape, normed, base, l.mixture, std::any_cast<const MixtureBatch&>(pass.own));
+}
+
+Var Moe::RunShared(Tape& tape, const Var& normed, const Var& x, const Layer& l) {
+  if (!l.shared) return x;
+  if (l.shared_gate == nullptr) return RunMlp(tape, *l.shared, normed, x);
+  return GatedSharedExpert(tape, normed, x, {l.shared_gate, l.shared->gate_up_w, l.shared->down_w});
+}
+
+Var Moe::RunBlock(Tape& tape, const Var& x, const PassPtr& pass, int64_t layer,
+                  int& segment) const {
+  const Layer& l = layers_[static_cast<size_t>(layer)];
+  if (l.dense || moe_.expert_pieces == 0) {
+    return Decoder::RunBlock(tape, x, pass, layer, segment);
+  }
+  const std::shared_ptr<ExpertRun> run = NewExpertRun();
+  Var y = tape.Segment(
+      segment++, x, /*recomputable=*/true, [this, &l, layer, pass, run](Tape& t, const Var& in) {
+        const Var middle = Attend(t, in, *pass, layer);
+        const Var normed = SecondNorm(t, middle, layer);
+        return RouteToExperts(t, normed, RunShared(t, normed, middle, l), l.mixture,
+                              std::any_cast<const MixtureBatch&>(pass->own), run);
+      });
+  WantGradients(*run, y.grad != nullptr);
+  const auto pieces = std::ssize(l.mixture.pieces);
+  y = y.ReadUntil(segment + static_cast<int>(pieces) - 1);
+  for (ptrdiff_t i = 0; i < pieces; ++i) {
+    y = tape.Segment(segment++, y, /*recomputable=*/true, [&l, i, run](Tape& t, const Var& in) {
+      return RunExperts(t, in, l.mixture, i, run);
+    });
+  }
+  return y;
 }
 
 std::shared_ptr<Model> MakeMoe(const MoeConfig& config) { return std::make_shared<Moe>(config); }

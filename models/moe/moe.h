@@ -35,10 +35,16 @@ class Moe final : public Decoder {
 
   void AddMlp(int64_t layer, const std::string& prefix) override;
   void AddMixture(const std::string& prefix, Layer& layer);
+  // Experts [begin, end) of the layer.
+  ExpertWeights NewExperts(const std::string& prefix, int64_t begin, int64_t end);
   std::any BeginPass(Tape& tape, const TokenBatch& batch, float scale) const override;
   using Decoder::RunMlp;
   Var RunMlp(Tape& tape, const Var& normed, const Var& x, const Pass& pass,
              int64_t layer) const override;
+  Var RunBlock(Tape& tape, const Var& x, const PassPtr& pass, int64_t layer,
+               int& segment) const override;
+  // `x` and what the layer's shared expert makes of `normed`.
+  static Var RunShared(Tape& tape, const Var& normed, const Var& x, const Layer& layer);
 
   const MoeConfig moe_;
   std::vector<Layer> layers_;

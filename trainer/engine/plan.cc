@@ -22,8 +22,7 @@ namespace {
 
 bool HasExperts(const Model& model) {
   return std::ranges::any_of(model.segments(), [](const ModelSegment& segment) {
-    return std::ranges::any_of(segment.parameters,
-                               [](const Parameter* p) { return p->experts() > 1; });
+    return std::ranges::any_of(segment.parameters, &Parameter::is_of_experts);
   });
 }
 

@@ -225,7 +225,7 @@ Schedule ScheduleFor(const ExecutorOptions& options, const Model& model, const M
          .read_in_backward = segment.read_in_backward,
          .reads_root = layout.reads_root[s],
          .frozen = !trained_units.contains(unit),
-         .offloaded = offloads && segment.is_block && trained,
+         .offloaded = offloads && segment.is_block && segment.keeps && trained,
          .batch_sums = sums ? segment.batch_norms : 0});
   }
   schedule.micro_batches = mode == Mode::kTrain ? options.micro_batches : 1;

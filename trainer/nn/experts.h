@@ -18,7 +18,10 @@
 #ifndef FSDP_TRAIN_TRAINER_NN_EXPERTS_H_
 #define FSDP_TRAIN_TRAINER_NN_EXPERTS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "trainer/autograd/var.h"
 #include "trainer/data/tokens/token_batch.h"
@@ -34,12 +37,18 @@ class Tape;
 // of w_s f_s; and the sums of w_s, w_s aux_s and w_s z_s (TallyRouting(), ops/router.h).
 constexpr int64_t TallyElements(int64_t experts) { return 2 * experts + 3; }
 
-// The handles of a layer. gate_up: [N 2 i, hidden], an expert's gate and then its value; down:
-// [N hidden, i].
+// The weights of n experts in a row. gate_up: [n 2 i, hidden], an expert's gate and then its value;
+// down: [n hidden, i].
+struct ExpertWeights {
+  const Parameter *gate_up, *down;
+};
+
+// The handles of a layer. Its pieces have equally many experts each.
 struct ExpertLayer {
-  const Parameter *router, *gate_up, *down;  // router: [N, hidden].
-  ModelBuffer* tally = nullptr;              // [TallyElements(N)].
-  const ModelBuffer* bias = nullptr;         // [N], added to scores for the choice; null: none.
+  const Parameter* router;  // [N, hidden].
+  std::vector<ExpertWeights> pieces;
+  ModelBuffer* tally = nullptr;       // [TallyElements(N)].
+  const ModelBuffer* bias = nullptr;  // [N], added to scores for the choice; null: none.
   RouterOptions options = {};
 };
 
@@ -54,9 +63,27 @@ struct MixtureBatch {
 // `scale`: as above. Enqueues the sums where the tape trains.
 MixtureBatch BatchOfMixtures(Tape& tape, const TokenBatch& batch, float scale, int64_t mixtures);
 
-// x, base: [T, hidden], of one dtype. Returns y.
+// x, base: [T, hidden], of one dtype. Returns y, which must be the segment's output: where the
+// segment is run again, y is not computed.
 Var Experts(Tape& tape, const Var& x, const Var& base, const ExpertLayer& mixture,
             const MixtureBatch& batch);
+
+// The same in several segments, so that a few experts alone are gathered at a time: first
+// RouteToExperts(), then RunExperts() for each piece in order. Every bit is that of Experts().
+// Rows, [T k] of them whatever the pieces, go from one segment to the next in an ExpertRun, and not
+// on the tape. Its owner is the closures of the segments.
+struct ExpertRun;
+std::shared_ptr<ExpertRun> NewExpertRun();
+// Returns what the first piece takes, as the segment's output: the value is x, and the gradient
+// that the pieces give it is that of base.
+Var RouteToExperts(Tape& tape, const Var& x, const Var& base, const ExpertLayer& mixture,
+                   const MixtureBatch& batch, const std::shared_ptr<ExpertRun>& run);
+// Says, behind the first segment, whether it has a backward: whether its output has a gradient.
+void WantGradients(ExpertRun& run, bool wanted);
+// `in`: what the segment before returned, to be read until the last piece's
+// (Var::ReadUntil). The last piece returns y, the others their input.
+Var RunExperts(Tape& tape, const Var& in, const ExpertLayer& mixture, size_t piece,
+               const std::shared_ptr<ExpertRun>& run);
 
 // base + sigmoid(x w_gate) MLP(x): the MLP that every token passes, with a gate of one row
 // [1, hidden]. The gate is fp32 and multiplies before the down product.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -166,24 +168,34 @@ std::vector<BaseMistake> EncodeFrozen(const Model& model, const LoraOptions& opt
 }
 
 std::string ExpertMistake(const Model& base, const LoraOptions& options) {
+  // A layer's experts at one place in an expert: some that have an adapter, some that have none.
+  struct Place {
+    std::string in, out;
+  };
+  std::map<std::pair<std::string, size_t>, Place> places;
   for (const ModelSegment& segment : base.segments()) {
     for (const Parameter* parameter : segment.parameters) {
-      if (parameter->experts() == 1 || IsAnyOf(parameter->slices()[0].name, options.full)) continue;
-      for (const std::vector<ParameterSlice>& slices : AdaptedTogether(segment, *parameter)) {
-        const ParameterSlice *in = nullptr, *out = nullptr;
-        for (const ParameterSlice& slice : slices) {
-          (IsAnyTarget(slice, options) ? in : out) = &slice;
-        }
-        if (in == nullptr) continue;
-        if (out != nullptr) {
-          return in->name + " would have an adapter and " + out->name +
-                 " none: a layer's experts are adapted together, or not at all";
-        }
-        if (options.dropout > 0) {
-          return "dropout is not for adapters of experts, such as that of " + in->name +
-                 ", as in PEFT: set it to 0, or leave experts out of targets";
+      if (!parameter->is_of_experts()) continue;
+      if (IsAnyOf(parameter->slices()[0].name, options.full)) continue;
+      const std::vector<std::vector<ParameterSlice>> together =
+          AdaptedTogether(segment, *parameter);
+      for (size_t i = 0; i < together.size(); ++i) {
+        Place& place = places[{WholeName(parameter->name()), i}];
+        for (const ParameterSlice& slice : together[i]) {
+          (IsAnyTarget(slice, options) ? place.in : place.out) = slice.name;
         }
       }
+    }
+  }
+  for (const auto& [key, place] : places) {
+    if (place.in.empty()) continue;
+    if (!place.out.empty()) {
+      return place.in + " would have an adapter and " + place.out +
+             " none: a layer's experts are adapted together, or not at all";
+    }
+    if (options.dropout > 0) {
+      return "dropout is not for adapters of experts, such as that of " + place.in +
+             ", as in PEFT: set it to 0, or leave experts out of targets";
     }
   }
   return "";
@@ -232,7 +244,12 @@ void LoraModel::Adapt(Parameter& weight, const std::vector<ParameterSlice>& slic
       parts.push_back({LoraName(slice.name, part), rows, init, /*decay=*/true});
     }
     const Shape shape{rows * std::ssize(slices), cols};
-    const std::string name = LoraName(slices[0].name, part);
+    std::string name = LoraName(slices[0].name, part);
+    if (const auto of = RowsOfName(weight.name())) {  // So is the adapter, with one name for all.
+      const int64_t each = weight.shape()[0] / weight.experts(), first = of->begin / each * rows;
+      name = names_.try_emplace({of->whole, column, part}, name).first->second;
+      name = NameOfRows(name, first, first + shape[0], -1);
+    }
     adapters_.push_back(std::make_unique<Parameter>(name, shape, std::move(parts)));
     segment.parameters.push_back(adapters_.back().get());
     return adapters_.back().get();

@@ -9,9 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "trainer/nn/lora_options.h"
@@ -85,6 +87,8 @@ class LoraModel final : public Model {
 
   std::shared_ptr<Model> base_;
   std::vector<std::unique_ptr<Parameter>> adapters_;
+  // Of adapters to parameters in pieces, by weight, column and part: that of the first piece's.
+  std::map<std::tuple<std::string, int64_t, char>, std::string> names_;
   std::vector<ModelSegment> segments_;
 };
 

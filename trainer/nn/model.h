@@ -36,6 +36,9 @@ struct ModelSegment {
   // The number of batch norms whose statistics may be those of all ranks (train.batch_norm). Each
   // pass over the segment runs all of them.
   int batch_norms = 0;
+  // False: what its backward needs is kept by a later segment (Tape::Keep()), so that nothing of it
+  // is offloaded.
+  bool keeps = true;
 };
 
 // For models that generate text, one element after the other: scores of the next element.

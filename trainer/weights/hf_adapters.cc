@@ -158,7 +158,7 @@ std::string LostBesideExperts(const Model& model) {
         for (const ParameterSlice& a : adapter.a->slices()) {
           const std::string& name = SliceOf(*parameter, a).name;
           const std::string last = LastPart(ModuleOf(name));
-          if (parameter->experts() > 1) {
+          if (parameter->is_of_experts()) {
             of_experts.insert(last);
           } else {
             others.emplace(last, name);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "models/moe/moe.h"
 #include "tests/testing/tiny_run.h"
+#include "trainer/core/philox.h"
 
 namespace fsdp::testing {
 namespace {
@@ -123,6 +125,37 @@ TEST(MoeLora, StrategyAndRecomputationChangeNoBit) {
       EXPECT_EQ(FirstDifference(Train(run), want), "") << world;
     }
   }
+}
+
+// Adapters of pieces are pieces of adapters.
+TEST(MoeLora, PiecesChangeNoBit) {
+  TinyRun run = Adapted();
+  run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
+    for (const SlicePiece& piece : SlicePieces(p, begin, std::ssize(values))) {
+      const RandomStream random(7, piece.slice->name);
+      for (int64_t i = 0; i < piece.count; ++i) {
+        values[piece.at + i] = 0.2f * random.Normal(piece.begin + i);
+      }
+    }
+  };
+  run.world = 2;
+  TinyResult whole = Train(run);
+  run.moe->expert_pieces = 5;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    run.options.executor.recompute = recompute;
+    const TinyResult pieces = Train(run);
+    whole.grad_norms = pieces.grad_norms;  // Of other sums.
+    EXPECT_EQ(FirstDifference(pieces, whole), "");
+  }
+  // Names that say which rows of the whole adapter they are.
+  const LoraModel model(MakeMoe(*run.moe), *run.lora);
+  std::set<std::string> names;
+  for (const ModelSegment& segment : model.segments()) {
+    for (const Parameter* p : segment.parameters) names.insert(p->name());
+  }
+  const std::string last = LoraName("model.layers.2.mlp.experts.0.down_proj.weight", 'A');
+  EXPECT_EQ(names.count(last + "[12:15]"), 1u);
+  EXPECT_EQ(names.count(last), 0u);
 }
 
 // Left out in silence they would be where most parameters are.

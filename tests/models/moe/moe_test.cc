@@ -12,6 +12,7 @@
 #include "tests/testing/model_promises.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/philox.h"
+#include "trainer/fsdp/model_layout.h"
 
 namespace fsdp::testing {
 namespace {
@@ -62,6 +63,81 @@ TEST(Moe, StrategyAndRecomputationChangeNoBit) {
 TEST(Moe, OffloadAndTheRootChangeNoBit) {
   ExpectOffloadChangesNoBit(RunOf(TinyDots()));
   ExpectTheRootChangesNoBit(RunOf(TinyRun::TinyMoe()));
+}
+
+// Starts from numbers that belong to slices, as those of files do.
+TinyRun OfSlices(TinyRun run) {
+  run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
+    for (const SlicePiece& piece : SlicePieces(p, begin, std::ssize(values))) {
+      const RandomStream random(7, piece.slice->name);
+      const bool norm = piece.slice->shape.rank() == 1;
+      for (int64_t i = 0; i < piece.count; ++i) {
+        values[piece.at + i] = 0.1f * random.Normal(piece.begin + i) + (norm ? 1.0f : 0.0f);
+      }
+    }
+  };
+  return run;
+}
+
+// A layer's experts as units of their own: no bit changes but that of a norm over other sums.
+TEST(Moe, ExpertsInPiecesChangeNoBit) {
+  MoeConfig plain_shared = TinyRun::TinyMoe();
+  plain_shared.shared_expert_gate = false;
+  const std::vector<std::pair<MoeConfig, std::vector<int64_t>>> cases = {
+      {TinyDots(), {1, 2, 3, 6}}, {TinyRun::TinyMoe(), {1, 5}}, {plain_shared, {5}}};
+  for (const auto& [config, pieces] : cases) {
+    TinyRun run = OfSlices(Padded(RunOf(config)));
+    run.world = 2;
+    run.options.executor.max_norm = 0;  // Clipping would put the norm into every bit.
+    run.options.executor.balance.scope = BalanceScope::kStep;
+    if (config.score_correction_bias) run.options.executor.balance.bias_rate = 0.05;
+    TinyResult whole = Train(run);
+    for (const int64_t n : pieces) {
+      run.moe->expert_pieces = n;
+      for (const Recompute recompute :
+           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        for (const bool offload : {false, true}) {
+          ExecutorOptions& o = run.options.executor;
+          o.recompute = recompute;
+          o.activation_offload = offload ? ActivationOffload::kHost : ActivationOffload::kNone;
+          o.cpu_offload.optimizer = o.cpu_offload.params = offload;
+          const TinyResult got = Train(run);
+          for (size_t s = 0; s < whole.grad_norms.size(); ++s) {
+            EXPECT_NEAR(got.grad_norms[s] / whole.grad_norms[s], 1, 1e-6);
+          }
+          whole.grad_norms = got.grad_norms;
+          EXPECT_EQ(FirstDifference(got, whole), "")
+              << n << " pieces, recompute " << static_cast<int>(recompute) << " offload "
+              << offload;
+        }
+      }
+    }
+  }
+}
+
+// A unit with experts has those of one piece alone.
+TEST(Moe, PiecesTakeTheMemoryOfTheirExperts) {
+  MoeConfig config = TinyDots();
+  const auto gathered = [&](int64_t pieces) {
+    config.expert_pieces = pieces;
+    const Layout layout = MakeLayout(ShapesOf(*MakeMoe(config)), {}, 1);
+    int64_t most = 0;
+    for (int u = 1; u < std::ssize(layout.units); ++u) {
+      const FlatParameter& flat = layout.flat_parameters[layout.units[u].flat_parameters[0]];
+      const bool has_experts = std::ranges::any_of(flat.parameters, [](const Placement& p) {
+        return p.name.find("experts.down_proj") != std::string::npos;
+      });
+      if (has_experts) most = std::max(most, layout.GatheredBytes(u));
+    }
+    return most;
+  };
+  const int64_t experts = 6 * 3 * config.hidden_size * config.moe_intermediate_size * 4;
+  constexpr int64_t kPadding = 2 * kShardAlignment * 4;
+  EXPECT_GT(gathered(0), experts + kPadding);
+  for (const int64_t pieces : {1, 2, 3, 6}) {
+    EXPECT_GE(gathered(pieces), experts / pieces);
+    EXPECT_LT(gathered(pieces), experts / pieces + kPadding);
+  }
 }
 
 // Neither the balance losses nor the bias depend on how a batch is cut.

@@ -16,6 +16,7 @@
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
+#include "models/moe/config.h"
 #include "models/shape.h"
 #include "tests/testing/everything.h"
 #include "trainer/comm/sim/sim_communicator.h"
@@ -241,8 +242,8 @@ void LeaveOutWaits(Runner& runner, Mode mode, const Schedule& schedule, Totals& 
 
 void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t>& seen,
                     Totals& totals, const std::vector<ParameterGroup>& groups = {},
-                    DeviceType device = DeviceType::kCpu) {
-  Runner runner(SmallConfig(), options, world, groups, device);
+                    DeviceType device = DeviceType::kCpu, const ModelShape& model = SmallConfig()) {
+  Runner runner(model, options, world, groups, device);
   if (options.averages) runner.EvaluateAverages();
   for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
     const Schedule schedule = runner.Of(mode);
@@ -262,7 +263,7 @@ void CheckEveryWait(const ExecutorOptions& options, int world, std::set<uint64_t
       if (few.shard_size) few.shard_size = kept ? 4 : 2;
       few.inside = 0;
       if (kept) few.reshard_after_forward = 2;
-      ASSERT_EQ(schedule.ToString(), Runner(SmallConfig(), few, least, groups).Of(mode).ToString());
+      ASSERT_EQ(schedule.ToString(), Runner(model, few, least, groups).Of(mode).ToString());
       if (shape % 8 != 0) continue;
     }
     if (seen.size() > 4 && !IsOfThisPart(shape / 8)) continue;
@@ -445,6 +446,35 @@ TEST(WaitDeletion, OtherWraps) {
     }
   }
   EXPECT_GE(totals.schedules, kUnderAsan ? 0 : 4);
+}
+
+// Rows that segments share, of experts that are gathered in pieces; tallies, and biases by them.
+TEST(WaitDeletion, ExpertsInPieces) {
+  MoeConfig config;
+  config.hidden_size = config.intermediate_size = config.moe_intermediate_size = 8;
+  config.num_hidden_layers = config.num_attention_heads = config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  config.vocab_size = 16;
+  config.max_position_embeddings = 4;
+  config.num_experts = 4;
+  config.scoring_func = RouterScores::kSigmoid;
+  config.score_correction_bias = true;
+  std::set<uint64_t> seen;
+  Totals totals;
+  for (int bits = 0; bits < 64; ++bits) {
+    config.expert_pieces = 1 << bits % 3;
+    ExecutorOptions o = LimitedByTheHost(bits);
+    if (bits % 3 != 0) o.limiter = FsdpOptions::Limiter::kDevice;
+    o.limit_all_gathers = 1 + bits % 5 % 3;
+    o.recompute = static_cast<Recompute>(bits / 4 % 3);
+    if (bits % 7 == 0) o.cpu_offload.optimizer = o.cpu_offload.params = true;
+    if (bits % 3 == 1) o.activation_offload = ActivationOffload::kHost;
+    o.balance.bias_rate = bits % 2 == 0 ? 0.01 : 0;
+    CheckEveryWait(o, 2, seen, totals, {}, DeviceType::kCpu, config);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
+  EXPECT_GT(totals.waits, kUnderAsan ? 0 : 100);
 }
 
 // Updates on the host, of all units or of some, with parameters on the device or there.

@@ -59,9 +59,9 @@ class ExpertsTest : public testing::OnTape {
 // Recomputation takes forward's choices, whatever its own logits say, and counts nothing again.
 TEST_F(ExpertsTest, AChoiceIsMadeOnce) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
-    ExpertLayer layer{.router = &New("router", {kExperts, kHidden}),
-                      .gate_up = &New("gate_up", {kExperts * 2 * kInner, kHidden}),
-                      .down = &New("down", {kExperts * kHidden, kInner})};
+    ExpertLayer layer{.router = &New("router", {kExperts, kHidden}), .pieces = {}};
+    const Parameter& gate_up = New("gate_up", {kExperts * 2 * kInner, kHidden});
+    layer.pieces = {{&gate_up, &New("down", {kExperts * kHidden, kInner})}};
     ModelBuffer tally("tally", Shape{TallyElements(kExperts)}, ModelBuffer::Kind::kTally);
     const TensorPtr counts = Random(tally.shape(), "counts");
     std::fill_n(counts->view().As<float>(), counts->view().NumElements(), 0.0f);
