@@ -88,6 +88,13 @@ struct MixtureShape {
   double hf_aux_loss = 0;  // The coefficient that config.json asks for; 0: none.
 };
 
+// How blocks are cut into segments that are blocks themselves. A family ignores what its models do
+// not have.
+struct BlockCut {
+  bool branches = false;      // Each residual branch is one.
+  int64_t expert_pieces = 0;  // A layer's experts are so many, which divide them; 0: none.
+};
+
 // How names in Hugging Face's files differ from those of a family's parameters.
 struct HfNames {
   // The name of the model below the head in the family's class. Files have it before their names,
@@ -146,10 +153,9 @@ class ModelFamily {
   // Sets the number of tokens of a target, for a family that is trained on pairs; 0: as many as of
   // an input. Other families ignore it. It is no part of the shape.
   virtual void SetTargetLength(ModelShape& shape, int64_t tokens) const = 0;
-  // SplitsBranches(): whether the family's models can have a block for each residual branch.
-  // SplitBranches() says whether a model of `shape` is to have them. It is no part of the shape.
-  virtual bool SplitsBranches() const = 0;
-  virtual void SplitBranches(ModelShape& shape, bool split) const = 0;
+  // CutBlocks() says which segments a model of `shape` is to have. It is no part of the shape.
+  virtual bool SplitsBranches() const = 0;  // Whether its models can have BlockCut::branches.
+  virtual void CutBlocks(ModelShape& shape, const BlockCut& cut) const = 0;
   // Empty: it is no causal language model.
   virtual std::optional<DecoderShape> Decoder(const ModelShape& shape) const = 0;
   // The decoder of a model that is trained on pairs, which makes a target of an encoded input;

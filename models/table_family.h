@@ -150,6 +150,7 @@ struct FamilyTable {
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
   int64_t Config::*target_length = nullptr;
   bool Config::*branches_are_blocks = nullptr;
+  int64_t Config::*expert_pieces = nullptr;  // Of a config with experts.
   ModelHead head = {};
   // Files of Hugging Face; without relatives there are none.
   std::vector<HfRelative<Config>> hf = {};
@@ -224,8 +225,9 @@ class TableFamily final : public ModelFamily {
   }
 
   bool SplitsBranches() const override { return table_.branches_are_blocks != nullptr; }
-  void SplitBranches(ModelShape& shape, bool split) const override {
-    if (SplitsBranches()) Of(shape).*table_.branches_are_blocks = split;
+  void CutBlocks(ModelShape& shape, const BlockCut& cut) const override {
+    if (SplitsBranches()) Of(shape).*table_.branches_are_blocks = cut.branches;
+    if (table_.expert_pieces != nullptr) Of(shape).*table_.expert_pieces = cut.expert_pieces;
   }
 
   const ModelHead& head() const override { return table_.head; }

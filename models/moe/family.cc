@@ -303,6 +303,7 @@ FamilyTable<Config> Table() {
           .shrink = &Shrink,
           .decoder = &Decoder,
           .mixture = &Mixtures,
+          .expert_pieces = &Config::expert_pieces,
           .head = {"", {"lm_head.weight"}},
           .hf = MoeRelatives(),
           .hf_names = Names(),

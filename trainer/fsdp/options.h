@@ -20,8 +20,9 @@ enum class Strategy { kFullShard, kShardGradOp, kHybridShard, kHybridShardGradOp
 constexpr bool IsHybrid(Strategy strategy) {
   return strategy == Strategy::kHybridShard || strategy == Strategy::kHybridShardGradOp;
 }
-// kBranch is kTransformerBlock for models whose blocks are residual branches (models/family.h).
-enum class AutoWrap { kTransformerBlock, kBranch, kSize, kNone };
+// kBranch and kExperts are kTransformerBlock for models whose blocks are residual branches, or also
+// pieces of a layer's experts (BlockCut, models/family.h).
+enum class AutoWrap { kTransformerBlock, kBranch, kExperts, kSize, kNone };
 enum class BackwardPrefetch { kPre, kPost, kNone };
 enum class Accumulation { kSharded, kUnsharded };
 
@@ -34,6 +35,7 @@ struct WrapPolicy {
   // units of their own. kRoot: all of them are in the root, which is whole from its gather to the
   // end of backward.
   Outside outside = Outside::kUnits;
+  int64_t expert_pieces = 1;  // kExperts: units that a layer's experts are.
 
   bool operator==(const WrapPolicy&) const = default;
 };

@@ -178,7 +178,7 @@ ModelShape ShapeFor(const Recipe& recipe) {
   };
   ModelShape shape = shape_of();
   shape.family().SetTargetLength(shape, recipe.data.TargetLength());
-  shape.family().SplitBranches(shape, recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch);
+  shape.family().CutBlocks(shape, CutOf(recipe.fsdp.auto_wrap));
   return shape;
 }
 

@@ -359,8 +359,9 @@ std::vector<ShapeConflict> WorldConflicts(const Recipe& recipe, int64_t world_si
   int64_t segments = 3;
   if (HasShape(recipe.model)) {
     ModelShape shape = ShapeOf(recipe.model);
-    shape.family().SplitBranches(shape, recipe.fsdp.auto_wrap.policy == AutoWrap::kBranch);
-    if (Validate(shape).empty()) segments = std::ssize(MakeModel(shape)->segments());
+    shape.family().CutBlocks(shape, CutOf(recipe.fsdp.auto_wrap));
+    if (Validate(shape).empty() && !ExpertPiecesMistake(recipe, shape))
+      segments = std::ssize(MakeModel(shape)->segments());
   }
   if (micro_batches > kMaxScheduledRuns / segments) {
     conflicts.push_back({{"train.global_batch_size", "train.micro_batch_size"},

@@ -12,6 +12,7 @@
 #include "trainer/data/pairs/pair_batch.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/data_source.h"
+#include "trainer/recipe/load.h"
 #include "trainer/recipe/model_fields.h"
 
 namespace fsdp {
@@ -339,6 +340,33 @@ void AddRouterConflicts(const Recipe& recipe, const ModelShape& shape,
 
 }  // namespace
 
+BlockCut CutOf(const WrapPolicy& policy) {
+  return {.branches = policy.policy == AutoWrap::kBranch,
+          .expert_pieces = policy.policy == AutoWrap::kExperts ? policy.expert_pieces : 0};
+}
+
+std::optional<ShapeConflict> ExpertPiecesMistake(const Recipe& recipe, const ModelShape& shape) {
+  const WrapPolicy& wrap = recipe.fsdp.auto_wrap;
+  const std::string key = "fsdp.auto_wrap.expert_pieces";
+  if (wrap.policy != AutoWrap::kExperts) {
+    if (wrap.expert_pieces == 1) return std::nullopt;
+    return ShapeConflict{{key, "fsdp.auto_wrap.policy"},
+                         "experts are in pieces with `policy: experts` alone: leave it out, or set "
+                         "the policy"};
+  }
+  const std::optional<MixtureShape> mixture = shape.family().Mixture(shape);
+  if (!mixture) {
+    return ShapeConflict{{"fsdp.auto_wrap.policy", "model.family", "model.preset"},
+                         "this model has no experts: `transformer_block` makes a unit of each "
+                         "block"};
+  }
+  if (mixture->experts < 1 || mixture->experts % wrap.expert_pieces == 0) return std::nullopt;
+  return ShapeConflict{{key, "model.num_experts", "model.preset", "model.init_from"},
+                       "want a divisor of the " + std::to_string(mixture->experts) +
+                           " experts: " + DivisorsOf(mixture->experts) + "; got " +
+                           std::to_string(wrap.expert_pieces)};
+}
+
 ModelShape ShapeOf(const ModelRecipe& model) {
   if (!model.family) throw std::invalid_argument("[ShapeOf] model.family is empty");
   ModelShape shape = *DefaultShape(*model.family);
@@ -402,6 +430,7 @@ std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape
                              "` is not split into branches: `transformer_block` makes a unit of "
                              "each block"});
   }
+  if (const auto mistake = ExpertPiecesMistake(recipe, shape)) conflicts.push_back(*mistake);
   if (const std::optional<DecoderShape> decoder = shape.family().Decoder(shape)) {
     AddTextConflicts(recipe, shape, *decoder, conflicts);
     if (builds) AddTooLarge(recipe, *decoder, conflicts);

@@ -306,6 +306,7 @@ struct LogRecipe {
   bool operator==(const LogRecipe&) const = default;
 };
 
+struct BlockCut;
 struct ShapeConflict;
 
 struct Recipe {
@@ -383,7 +384,8 @@ constexpr auto NamesOf(Strategy) {
       {"full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_grad_op", "no_shard"});
 }
 constexpr auto NamesOf(AutoWrap) {
-  return std::to_array<std::string_view>({"transformer_block", "branch", "size", "none"});
+  return std::to_array<std::string_view>(
+      {"transformer_block", "branch", "experts", "size", "none"});
 }
 constexpr auto NamesOf(WrapPolicy::Outside) {
   return std::to_array<std::string_view>({"units", "root"});
@@ -434,6 +436,10 @@ struct ShapeConflict {
   std::string message;
 };
 std::vector<ShapeConflict> ShapeConflicts(const Recipe& recipe, const ModelShape& shape);
+
+// How the policy cuts blocks; and why the shape's experts cannot be cut like that.
+BlockCut CutOf(const WrapPolicy& policy);
+std::optional<ShapeConflict> ExpertPiecesMistake(const Recipe& recipe, const ModelShape& shape);
 
 // Fields that the recipe has and the family has not.
 std::vector<ShapeConflict> FamilyConflicts(const ModelRecipe& model, std::string_view family);

@@ -1,5 +1,6 @@
 #include "trainer/recipe/schema.h"
 
+#include "trainer/ops/router_options.h"
 #include "trainer/recipe/containers.h"
 #include "trainer/recipe/model_fields.h"
 #include "trainer/recipe/sections.h"
@@ -166,8 +167,14 @@ Type<FsdpOptions> FsdpType() {
   const auto auto_wrap = Map<WrapPolicy>({
       Key("policy", &WrapPolicy::policy, OneOf<AutoWrap>(),
           "transformer_block: one unit per block. branch: one unit per residual branch, two per "
-          "block, for families that allow it. size: sub-trees of at least min_num_params. none: "
+          "block, for families that allow it. experts: one unit per block, and expert_pieces of "
+          "them "
+          "for the experts of a block that has some. size: sub-trees of at least min_num_params. "
+          "none: "
           "the whole model is one unit."),
+      Key("expert_pieces", &WrapPolicy::expert_pieces, Integer(1, kMaxExperts),
+          "Policy experts: units that hold a layer's experts, equally many each. A divisor of "
+          "num_experts. More of them need less memory and more collectives."),
       Key("min_num_params", &WrapPolicy::min_num_params, Integer(1, kAnyInteger),
           "Policy size: least parameters of a unit."),
       Key("outside", &WrapPolicy::outside, OneOf<WrapPolicy::Outside>(),

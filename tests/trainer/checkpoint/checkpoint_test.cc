@@ -149,7 +149,7 @@ TEST(CheckpointTest, RowsAreReadInOtherParts) {
   // Rows that nobody has saved; and a whole that was a larger one.
   const std::string dir = FreshDirectory("some");
   World some = InParts(1, 4);
-  some.model.pop_back();
+  some.model.erase(some.model.end() - 2);
   ASSERT_EQ(Save(some, dir, 1), NoErrors(1));
   EXPECT_TRUE(Contains(LoadAndCompare(InParts(1, 1), dir + "/step_1", 1), "no parameter 'h.1.w'"));
   World shorter = InParts(1, 1);

@@ -436,6 +436,22 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
   EXPECT_EQ(model("hidden_size: 48}\nfsdp: {auto_wrap: {policy: branch}"),
             "r.yaml:2:28: fsdp.auto_wrap.policy: a `gpt2` is not split into branches: "
             "`transformer_block` makes a unit of each block");
+  EXPECT_EQ(model("hidden_size: 48}\nfsdp: {auto_wrap: {policy: experts}"),
+            "r.yaml:2:28: fsdp.auto_wrap.policy: this model has no experts: `transformer_block` "
+            "makes a unit of each block");
+
+  const auto experts = [](const std::string& wrap) {
+    return MistakesOf("model: {family: moe, num_experts: 6, num_experts_per_tok: 2}\nfsdp: {auto_wrap: {" + wrap +
+                      "}}\ndata: {train: {paths: [x]}}\n");
+  };
+  EXPECT_EQ(experts("policy: experts"), "");
+  EXPECT_EQ(experts("policy: experts, expert_pieces: 3"), "");
+  EXPECT_EQ(experts("policy: experts, expert_pieces: 4"),
+            "r.yaml:2:52: fsdp.auto_wrap.expert_pieces: want a divisor of the 6 experts: 1, 2, 3 "
+            "or 6; got 4");
+  EXPECT_EQ(experts("expert_pieces: 3"),
+            "r.yaml:2:35: fsdp.auto_wrap.expert_pieces: experts are in pieces with `policy: "
+            "experts` alone: leave it out, or set the policy");
 
   const auto llama = [](const std::string& fields) {
     return MistakesOf("model: {family: llama, " + fields + "}\ndata: {train: {paths: [x]}}\n");

@@ -383,7 +383,9 @@ void Reconcile(Json& recipe) {
                    {"noise_density", 0.15},
                    {"mean_span", 3.0}});
   Json& wrap = recipe["fsdp"]["auto_wrap"];
-  if (wrap["policy"] == "branch") wrap["policy"] = "size";  // Nor is one split into branches.
+  // Nor is one split into branches, or has experts.
+  if (wrap["policy"] == "branch" || wrap["policy"] == "experts") wrap["policy"] = "size";
+  wrap["expert_pieces"] = 1;
   const bool windows = data["packing"] == "windows";
   if (windows) data["too_long"] = "error";
   if (!windows) data["documents"] = false;

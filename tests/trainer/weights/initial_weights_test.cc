@@ -4,11 +4,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "models/family.h"
 #include "models/shape.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
@@ -49,6 +51,38 @@ TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
       });
       EXPECT_EQ(got, want) << p->name();
     }
+  }
+}
+
+// Whatever units its experts were in, and are in now.
+TEST(InitialWeights, ExpertsAreReadInOtherPieces) {
+  const std::string moe =
+      "model={family: moe, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, "
+      "num_key_value_heads: 2, head_dim: 4, intermediate_size: 8, num_experts: 6, num_experts_per_tok: 2, "
+      "vocab_size: 256, "
+      "max_position_embeddings: 64}";
+  for (const std::string wrap : {"{policy: experts, expert_pieces: 3}", "{policy: size}"}) {
+    const std::string saved = SavedCheckpoint("pieces", {moe, "fsdp.auto_wrap=" + wrap});
+    const FillParameter fill = OpenInitialWeights(saved).parameters;
+    std::map<std::string, std::vector<float>> whole;
+    for (const int64_t pieces : {0, 1, 2, 6}) {
+      ModelShape shape = ReadInitialShape(saved);
+      shape.family().CutBlocks(shape, {.expert_pieces = pieces});
+      std::map<std::string, std::vector<float>> slices;
+      for (const ModelSegment& segment : MakeModel(shape)->segments()) {
+        for (const Parameter* p : segment.parameters) {
+          for (const ParameterSlice& slice : p->slices()) {
+            std::vector<float>& values = slices[slice.name];
+            values.resize(slice.shape.NumElements());
+            fill(*p, slice.begin, values);
+          }
+        }
+      }
+      if (pieces == 0) whole = slices;
+      EXPECT_EQ(slices, whole) << pieces;
+    }
+    EXPECT_NE(whole.at("model.layers.0.mlp.experts.1.gate_proj.weight"),
+              whole.at("model.layers.0.mlp.experts.3.gate_proj.weight"));
   }
 }
 
