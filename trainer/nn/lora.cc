@@ -175,8 +175,8 @@ std::string ExpertMistake(const Model& base, const LoraOptions& options) {
   std::map<std::pair<std::string, size_t>, Place> places;
   for (const ModelSegment& segment : base.segments()) {
     for (const Parameter* parameter : segment.parameters) {
-      if (!parameter->is_of_experts()) continue;
-      if (IsAnyOf(parameter->slices()[0].name, options.full)) continue;
+      const bool whole = IsAnyOf(parameter->slices()[0].name, options.full);
+      if (whole || !parameter->is_of_experts()) continue;
       const std::vector<std::vector<ParameterSlice>> together =
           AdaptedTogether(segment, *parameter);
       for (size_t i = 0; i < together.size(); ++i) {

@@ -441,8 +441,9 @@ TEST(LoadRecipe, ModelAndDataMistakes) {
             "makes a unit of each block");
 
   const auto experts = [](const std::string& wrap) {
-    return MistakesOf("model: {family: moe, num_experts: 6, num_experts_per_tok: 2}\nfsdp: {auto_wrap: {" + wrap +
-                      "}}\ndata: {train: {paths: [x]}}\n");
+    return MistakesOf(
+        "model: {family: moe, num_experts: 6, num_experts_per_tok: 2}\nfsdp: {auto_wrap: {" + wrap +
+        "}}\ndata: {train: {paths: [x]}}\n");
   };
   EXPECT_EQ(experts("policy: experts"), "");
   EXPECT_EQ(experts("policy: experts, expert_pieces: 3"), "");

@@ -58,7 +58,8 @@ TEST(InitialWeights, ACheckpointIsReadFromAnyThread) {
 TEST(InitialWeights, ExpertsAreReadInOtherPieces) {
   const std::string moe =
       "model={family: moe, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, "
-      "num_key_value_heads: 2, head_dim: 4, intermediate_size: 8, num_experts: 6, num_experts_per_tok: 2, "
+      "num_key_value_heads: 2, head_dim: 4, intermediate_size: 8, num_experts: 6, "
+      "num_experts_per_tok: 2, "
       "vocab_size: 256, "
       "max_position_embeddings: 64}";
   for (const std::string wrap : {"{policy: experts, expert_pieces: 3}", "{policy: size}"}) {
@@ -69,7 +70,8 @@ TEST(InitialWeights, ExpertsAreReadInOtherPieces) {
       ModelShape shape = ReadInitialShape(saved);
       shape.family().CutBlocks(shape, {.expert_pieces = pieces});
       std::map<std::string, std::vector<float>> slices;
-      for (const ModelSegment& segment : MakeModel(shape)->segments()) {
+      const auto model = MakeModel(shape);
+      for (const ModelSegment& segment : model->segments()) {
         for (const Parameter* p : segment.parameters) {
           for (const ParameterSlice& slice : p->slices()) {
             std::vector<float>& values = slices[slice.name];
