@@ -51,6 +51,17 @@ TinyRun Padded(TinyRun run) {
   return run;
 }
 
+// Loads of the last step by layer, from the tallies.
+std::vector<std::vector<float>> LoadsOf(const TinyResult& result, size_t experts) {
+  std::vector<std::vector<float>> loads;
+  for (const auto& [name, values] : result.buffers) {
+    if (name.ends_with("tally")) {
+      loads.emplace_back(values.begin(), values.begin() + static_cast<int64_t>(experts));
+    }
+  }
+  return loads;
+}
+
 // Promise 1 of docs/design.md, section 5.
 TEST(Moe, StrategyAndRecomputationChangeNoBit) {
   ExpectStrategyAndRecomputationChangeNoBit(Padded(RunOf(TinyRun::TinyMoe())));
@@ -109,6 +120,36 @@ TEST(Moe, ExpertsInPiecesChangeNoBit) {
           EXPECT_EQ(FirstDifference(got, whole), "")
               << n << " pieces, recompute " << static_cast<int>(recompute) << " offload "
               << offload;
+        }
+      }
+    }
+  }
+}
+
+// Train() refuses bytes that were not planned. Routers of zeros send all tokens to the same
+// experts.
+TEST(Moe, NoRoutingTakesOtherMemory) {
+  for (const bool all_to_some : {false, true}) {
+    TinyRun run = OfSlices(RunOf(TinyDots()));
+    run.world = 2;
+    ExecutorOptions& o = run.options.executor;
+    if (all_to_some) {
+      run.initial = [of_slices = run.initial](const Parameter& p, int64_t begin,
+                                              std::span<float> values) {
+        of_slices(p, begin, values);
+        if (p.name().ends_with("mlp.gate.weight")) std::ranges::fill(values, 0.0f);
+      };
+      o.balance = {};
+    }
+    run.steps = 1;
+    for (const int64_t pieces : {0, 2}) {
+      run.moe->expert_pieces = pieces;
+      for (const bool caching : {false, true}) {
+        o.limiter = caching ? FsdpOptions::Limiter::kHost : FsdpOptions::Limiter::kDevice;
+        o.buffers = caching ? FsdpOptions::Buffers::kCaching : FsdpOptions::Buffers::kSlots;
+        for (const std::vector<float>& loads : LoadsOf(Train(run), 6)) {
+          const auto unused = std::ranges::count(loads, 0.0f);
+          EXPECT_TRUE(all_to_some ? unused == 4 : unused < 2) << unused;
         }
       }
     }
@@ -189,17 +230,6 @@ TEST(Moe, OneExpertIsTheDenseModel) {
   const TinyResult a = Train(one), b = Train(dense);
   for (size_t i = 0; i < a.losses.size(); ++i) EXPECT_NEAR(a.losses[i], b.losses[i], 2e-6);
   EXPECT_NEAR(a.eval_loss, b.eval_loss, 2e-6);
-}
-
-// Loads of the last step by layer, from the tallies.
-std::vector<std::vector<float>> LoadsOf(const TinyResult& result, size_t experts) {
-  std::vector<std::vector<float>> loads;
-  for (const auto& [name, values] : result.buffers) {
-    if (name.ends_with("tally")) {
-      loads.emplace_back(values.begin(), values.begin() + static_cast<int64_t>(experts));
-    }
-  }
-  return loads;
 }
 
 TEST(Moe, TalliesCountTheStepsTokensAndNoPadding) {
