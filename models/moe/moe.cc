@@ -120,9 +120,7 @@ Var Moe::RunBlock(Tape& tape, const Var& x, const PassPtr& pass, int64_t layer,
                               std::any_cast<const MixtureBatch&>(pass->own), run);
       });
   WantGradients(*run, y.grad != nullptr);
-  const auto pieces = std::ssize(l.mixture.pieces);
-  y = y.ReadUntil(segment + static_cast<int>(pieces) - 1);
-  for (ptrdiff_t i = 0; i < pieces; ++i) {
+  for (size_t i = 0; i < l.mixture.pieces.size(); ++i) {
     y = tape.Segment(segment++, y, /*recomputable=*/true, [&l, i, run](Tape& t, const Var& in) {
       return RunExperts(t, in, l.mixture, i, run);
     });

@@ -70,8 +70,8 @@ Var Experts(Tape& tape, const Var& x, const Var& base, const ExpertLayer& mixtur
 
 // The same in several segments, so that a few experts alone are gathered at a time: first
 // RouteToExperts(), then RunExperts() for each piece in order. Every bit is that of Experts().
-// Rows, [T k] of them whatever the pieces, go from one segment to the next in an ExpertRun, and not
-// on the tape. Its owner is the closures of the segments.
+// Rows, [T k] of them whatever the pieces, go from one segment to the next in an ExpertRun, which
+// the segments' closures own, and not on the tape.
 struct ExpertRun;
 std::shared_ptr<ExpertRun> NewExpertRun();
 // Returns what the first piece takes, as the segment's output: the value is x, and the gradient
@@ -80,8 +80,8 @@ Var RouteToExperts(Tape& tape, const Var& x, const Var& base, const ExpertLayer&
                    const MixtureBatch& batch, const std::shared_ptr<ExpertRun>& run);
 // Says, behind the first segment, whether it has a backward: whether its output has a gradient.
 void WantGradients(ExpertRun& run, bool wanted);
-// `in`: what the segment before returned, to be read until the last piece's
-// (Var::ReadUntil). The last piece returns y, the others their input.
+// `in`: what the segment before returned. The last piece returns y, the others their input; it
+// keeps what all have made (ModelSegment::keeps).
 Var RunExperts(Tape& tape, const Var& in, const ExpertLayer& mixture, size_t piece,
                const std::shared_ptr<ExpertRun>& run);
 
