@@ -48,6 +48,7 @@ std::string ProductsToJson(const StepProductsBench& bench, const std::vector<dou
                            .Add("m", p.m)
                            .Add("n", p.n)
                            .Add("k", p.k)
+                           .Add("groups", p.groups)
                            .Add("dtype", Name(p.dtype))
                            .Add("result", Name(p.result))
                            .Add("count", p.count)

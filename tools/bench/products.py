@@ -105,6 +105,8 @@ class Products:
 
     def pieces(self, torch):
         for index, part in enumerate(self.parts):
+            if part["groups"] > 1:  # Experts' products: PyTorch has no peer here.
+                continue
             yield Piece(part["name"], group_of(part["name"]),
                         f"{part['m']} x {part['n']} x {part['k']}", part["flops"],
                         lambda index=index: self.turn(index),

@@ -55,6 +55,7 @@ def ceilings(kit):
             """The products of our step, seconds of each by PyTorch, those of attention."""
             parts = json.loads(kit.fsdp("bench", "gemm", *flags, "--device", "cuda", "--rounds", 1,
                                         "--json"))["parts"]
+            parts = [part for part in parts if part["groups"] == 1]  # PyTorch's have no groups here.
             recipe = kit.resolved(flags)
             model = recipe["model"]
             attention = {"kind": "attention", "batch": recipe["train"]["micro_batch_size"],

@@ -341,6 +341,8 @@ void SetDevice(const JsonValue& file, const std::string& name, Measurements& mea
 // bench gemm.
 void AddProducts(const JsonValue& parts, Measurements& measured) {
   for (const JsonValue& part : parts.Elements()) {
+    const auto groups = part.Find("groups");
+    if (groups && groups->Integer(1, int64_t{1} << 40) > 1) continue;  // No product alone.
     measured.products.push_back({.dtype = DTypeOf(part.At("dtype")),
                                  .multiplies = true,
                                  .flops = Positive(part.At("flops")),

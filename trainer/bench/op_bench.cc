@@ -200,7 +200,7 @@ TimedWork WorkOf(const Operation& operation, DType dtype) {
     if (kernel.kind != KernelKind::kProduct && kernel.kind != KernelKind::kAttention) continue;
     work.multiplies = true;
     products += kernel.cost.flops;
-    work.ends += kernel.cost.flops / static_cast<double>(std::max<int64_t>(kernel.product.k, 1));
+    work.ends += kernel.cost.flops / kernel.product.MeanK();
     work.sides += kernel.cost.flops * SidesOf(kernel);
   }
   work.flops = products;

@@ -19,7 +19,8 @@ namespace fsdp {
 
 struct Recipe;
 
-// C[m, n] = op(A)[m, k] op(B)[k, n], or += where `adds`, as an op of the step multiplies.
+// C[m, n] = op(A)[m, k] op(B)[k, n], or += where `adds`, as an op of the step multiplies: by the
+// kernels for groups (ops/grouped_linear.h) where it has groups, which then have equal loads.
 struct StepProduct {
   std::string name;
   int64_t m = 0, n = 0, k = 0;
@@ -28,6 +29,7 @@ struct StepProduct {
   int64_t count = 0;               // Calls in a step.
   DType dtype = DType::kFloat32;   // A's and B's.
   DType result = DType::kFloat32;  // C's.
+  int64_t groups = 1;              // As Product's.
 
   double flops() const { return 2.0 * m * n * k * count; }  // Those of all calls.
 };
@@ -63,13 +65,15 @@ class StepProductsBench {
 
  private:
   void Multiply(const StepProduct& product);
+  void MultiplyGroups(const StepProduct& product, const ConstView& offsets);
   // The first elements of one of the operands.
   static View Part(const View& operand, DType dtype, const Shape& shape);
 
   const StepWork work_;
   const std::unique_ptr<Device> device_;
   BenchTensors tensors_;
-  View a_, b_, c_, d_;  // As large as the largest, in memory as a run has it. d: like c.
+  View a_, b_, c_, d_;         // As large as the largest, in memory as a run has it. d: like c.
+  std::vector<View> offsets_;  // The groups' bounds, by product. Empty: it has no groups.
   std::optional<BenchLibrary> library_;
   const std::unique_ptr<Stream> stream_;  // Last: its work reads the above.
 };

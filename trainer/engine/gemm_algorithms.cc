@@ -155,8 +155,9 @@ std::vector<GemmShape> StepGemmShapes(Model& model, const SessionOptions& option
   ObserveStep(model, options, world, DeviceType::kCuda,
               [&](const Operation& operation, StepResource) {
                 for (const KernelCost& kernel : operation.costs) {
-                  if (kernel.kind != KernelKind::kProduct || kernel.product.k == 0) continue;
-                  const std::optional<GemmShape> shape = library.Resolve(ShapeOf(kernel.product));
+                  const Product& p = kernel.product;
+                  if (kernel.kind != KernelKind::kProduct || p.k == 0 || p.groups > 1) continue;
+                  const std::optional<GemmShape> shape = library.Resolve(ShapeOf(p));
                   if (shape && std::find(shapes.begin(), shapes.end(), *shape) == shapes.end()) {
                     shapes.push_back(*shape);
                   }

@@ -38,7 +38,8 @@ std::string ToJson(const GemmAlgorithms& algorithms);
 // Empty where the text is none.
 std::optional<GemmAlgorithms> ParseGemmAlgorithms(const std::string& json);
 
-// The products of a step of rank 0 of `world` as `library` computes them, each once.
+// The products of a step of rank 0 of `world` as `library` computes them, each once. Those of
+// groups are computed by kernels of our own.
 std::vector<GemmShape> StepGemmShapes(Model& model, const SessionOptions& options, int world,
                                       GemmLibrary& library);
 

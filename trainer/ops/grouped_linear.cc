@@ -258,7 +258,8 @@ void GroupedForward(Stream& stream, ConstView x, std::optional<ConstView> source
                               .b_transposed = true,
                               .adds = options.add,
                               .dtype = w.dtype,
-                              .result = y.dtype},
+                              .result = y.dtype,
+                              .groups = s.experts},
                       cost}};
   operation.kernels = {.cpu = OnCpu(GroupedForwardCpu, s, x, sources, w, offsets, y, options),
                        .cuda = OnCuda(GroupedForwardCuda, x, sources, w, offsets, y, options)};
@@ -285,7 +286,8 @@ void GroupedDx(Stream& stream, ConstView dy, std::optional<ConstView> sources, C
                               .k = s.out,
                               .adds = options.add,
                               .dtype = w.dtype,
-                              .result = dx.dtype},
+                              .result = dx.dtype,
+                              .groups = s.experts},
                       cost}};
   operation.kernels = {.cpu = OnCpu(GroupedDxCpu, s, dy, sources, w, offsets, dx, options),
                        .cuda = OnCuda(GroupedDxCuda, dy, sources, w, offsets, dx, options)};
@@ -319,7 +321,8 @@ void GroupedDw(Stream& stream, ConstView dy, std::optional<ConstView> dy_sources
                               .a_transposed = true,
                               .adds = true,
                               .dtype = dy.dtype,
-                              .result = dw.dtype},
+                              .result = dw.dtype,
+                              .groups = s.experts},
                       cost}};
   operation.kernels = {
       .cpu = OnCpu(GroupedDwCpu, s, dy, dy_sources, x, x_sources, offsets, dw, options),

@@ -30,6 +30,16 @@ struct GroupedOptions {
   int64_t parts = 1;   // The experts have one of so many shares of the rows, as the cost counts.
 };
 
+// The side of the square tiles in which a GPU computes a product of `groups` groups: large ones
+// where the groups fill them, and where there are enough for a large GPU. m, n: the result's rows,
+// of all groups, and columns; `of_weights`: those of each group's own result, as in GroupedDw().
+constexpr int64_t GroupedTile(int64_t m, int64_t n, int64_t groups, bool of_weights) {
+  constexpr int64_t kLarge = 128, kSmall = 64, kManyTiles = 128, kManyRows = 64;
+  const int64_t rows = (m + kLarge - 1) / kLarge, columns = (n + kLarge - 1) / kLarge;
+  const bool many = rows * columns * (of_weights ? groups : 1) >= kManyTiles;
+  return many && (of_weights || m >= kManyRows * groups) ? kLarge : kSmall;
+}
+
 // The most bytes in which a thread of the CPU gathers rows and sums; it keeps them until it ends.
 inline constexpr int64_t kGroupedBytesPerThread = int64_t{5} << 20;
 

@@ -5,6 +5,7 @@
 #ifndef FSDP_TRAIN_TRAINER_RUNTIME_COST_H_
 #define FSDP_TRAIN_TRAINER_RUNTIME_COST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -31,12 +32,24 @@ struct Product {
   int64_t count = 1;               // So many products, one after the other: an op in chunks.
   DType dtype = DType::kFloat32;   // A's and B's.
   DType result = DType::kFloat32;  // C's, where a CUDA library multiplies.
+  // So many products, each with its own B, share the m rows of A and C. With a_transposed each has
+  // its own C, and they share the k rows of A and B. Only the device knows which rows are whose
+  // (ops/grouped_linear.h); FLOPs are the same for all divisions.
+  int64_t groups = 1;
   // Added or applied to the sums before they are rounded to C; a residual is neither.
   bool bias = false;
   enum class Activation { kNone, kGelu, kGeluBackward } activation = Activation::kNone;
 
+  // A group's m and k on average, at least 1.
+  double MeanM() const { return Mean(m, a_transposed ? 1 : groups); }
+  double MeanK() const { return Mean(k, a_transposed ? groups : 1); }
   double flops() const {
     return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k * count);
+  }
+
+ private:
+  static double Mean(int64_t rows, int64_t of) {
+    return std::max(1.0, static_cast<double>(rows) / static_cast<double>(of));
   }
 };
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "trainer/core/errors.h"
 #include "trainer/ops/gemm_library.h"
+#include "trainer/ops/grouped_linear.h"
 #include "trainer/ops/tiled_attention.h"
 #include "trainer/runtime/operation.h"
 
@@ -21,15 +23,15 @@ bool Multiplies(const KernelCost& kernel) {
 // time.
 double OwnSeconds(const KernelCost& kernel, double flops_per_s, double terms, double sides) {
   if (!Multiplies(kernel)) return 0;
-  const auto k = static_cast<double>(std::max<int64_t>(kernel.product.k, 1));
-  return kernel.cost.flops * (1 + terms / k + sides * SidesOf(kernel)) / flops_per_s;
+  const double ends = terms / kernel.product.MeanK();
+  return kernel.cost.flops * (1 + ends + sides * SidesOf(kernel)) / flops_per_s;
 }
 
 }  // namespace
 
 double SidesOf(const KernelCost& kernel) {
   if (kernel.kind != KernelKind::kProduct) return 0;
-  return 1 / static_cast<double>(std::max<int64_t>(kernel.product.m, 1)) +
+  return 1 / kernel.product.MeanM() +
          1 / static_cast<double>(std::max<int64_t>(kernel.product.n, 1));
 }
 
@@ -58,7 +60,7 @@ double PriceList::ProductSeconds(const Product& product, int64_t at_once,
   const double rate = ProductRate(product.dtype, op);
   return product.flops() / (hardware_.multiprocessors
                                 ? ProductRateInWaves(product, rate, *hardware_.multiprocessors,
-                                                     hardware_.tile_terms, at_once)
+                                                     hardware_.tile_terms, at_once, expert_load_)
                                 : rate);
 }
 
@@ -251,13 +253,57 @@ double WorkOf(const Product& p, int64_t multiprocessors, int64_t tile_terms, int
   return least;
 }
 
+// The rows of a product's groups: the busiest one's, and those of each other.
+struct GroupRows {
+  double busiest, other;
+  int64_t used;  // Groups with rows.
+};
+
+GroupRows RowsOfGroups(const Product& p, double expert_load) {
+  const auto rows = static_cast<double>(p.a_transposed ? p.k : p.m);
+  const auto groups = static_cast<double>(p.groups);
+  const double busiest = expert_load * rows / groups;
+  // Nothing is left beside the busiest group but what rounding leaves.
+  const double other = expert_load >= groups ? 0 : (rows - busiest) / (groups - 1);
+  return {busiest, other, other > 0 ? p.groups : 1};
+}
+
+// WorkOf() for a product of groups.
+double WorkOfGroups(const Product& p, int64_t multiprocessors, int64_t tile_terms,
+                    double expert_load) {
+  const int64_t side = GroupedTile(p.m, p.n, p.groups, p.a_transposed);
+  const auto tile = std::find_if(kTiles.begin(), kTiles.end(), [&](const Tile& one) {
+    return one.rows == side && one.columns == side;
+  });
+  const GroupRows rows = RowsOfGroups(p, expert_load);
+  const auto tiles_of = [side](double of) {
+    const auto full = static_cast<double>(side);
+    return of == 0 ? 0 : std::max(1.0, of / full + (full - 1) / (2 * full));
+  };
+  const auto others = static_cast<double>(rows.used - 1);
+  const auto columns = static_cast<double>(CeilDiv(p.n, side));
+  const auto at_once = static_cast<double>(multiprocessors), ends = static_cast<double>(tile_terms);
+  double terms = 0;  // Of all waves.
+  if (p.a_transposed) {
+    const double tiles = static_cast<double>(rows.used * CeilDiv(p.m, side)) * columns;
+    const double mean = static_cast<double>(p.k) / static_cast<double>(rows.used);
+    terms = std::max(std::ceil(tiles / at_once) * (mean + ends), rows.busiest + ends);
+  } else {
+    const double tiles = (tiles_of(rows.busiest) + others * tiles_of(rows.other)) * columns;
+    terms = std::ceil(tiles / at_once) * (static_cast<double>(p.k) + ends);
+  }
+  return terms * at_once * static_cast<double>(side * side) / tile->share;
+}
+
 }  // namespace
 
 double ProductRateInWaves(const Product& p, double rate, int64_t multiprocessors,
-                          int64_t tile_terms, int64_t at_once) {
+                          int64_t tile_terms, int64_t at_once, double expert_load) {
   const double needed = static_cast<double>(p.m) * static_cast<double>(p.n) *
                         static_cast<double>(p.k) * static_cast<double>(at_once);
-  const double used = needed / WorkOf(p, multiprocessors, tile_terms, at_once);
+  const double work = p.groups > 1 ? WorkOfGroups(p, multiprocessors, tile_terms, expert_load)
+                                   : WorkOf(p, multiprocessors, tile_terms, at_once);
+  const double used = needed / work;
   const double of_fast = kTermsOfFast / (kTermsOfFast + static_cast<double>(tile_terms));
   return rate * std::min(1.0, used / of_fast);
 }

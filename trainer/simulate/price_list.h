@@ -6,6 +6,12 @@
 //   Attention   In tiles at its own rates; as a batch of products where it multiplies matrices.
 //   All else    Bytes at a copy's rate.
 //
+// A product of groups (Product::groups) is priced by the loads of an expert layer: the busiest
+// group has `expert_load` times the mean rows, all others share the rest evenly. On one device,
+// which computes all groups, loads change little: a CPU's rates have the ends of each group's rows
+// (op_sides, op_terms), which are the same for all divisions; a GPU's tiles are
+// ProductRateInWaves()'s.
+//
 // A kernel takes at least the time of its bytes. An operation that the file names has its own rate
 // in place of these: op_flops_per_s for one with products, op_bytes_per_s for another. The floor
 // has the faster of both, and nothing more. A simulated step adds launches and bytes that are moved
@@ -36,9 +42,13 @@ double SidesOf(const KernelCost& kernel);
 class PriceList {
  public:
   // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: that of the
-  // parameters that the run computes with.
-  PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32)
-      : hardware_(hardware), deterministic_(deterministic), dtype_(dtype) {}
+  // parameters that the run computes with. `expert_load`: from 1 to the number of groups.
+  PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32,
+            double expert_load = 1)
+      : hardware_(hardware),
+        deterministic_(deterministic),
+        dtype_(dtype),
+        expert_load_(expert_load) {}
 
   // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes, by its
   // operation's own rates where the file has some. Throws ConfigError where the file lacks a rate
@@ -75,6 +85,7 @@ class PriceList {
   const Hardware& hardware_;
   const bool deterministic_;
   const DType dtype_;
+  const double expert_load_;
 };
 
 // How fast a product can be for its shape: tiles that a GPU works on at once, in waves.
@@ -90,8 +101,16 @@ class PriceList {
 // half of 375 shapes are within 4 % on an H100, on a B200 too
 // (tests/trainer/simulate/published_products_test).
 // `at_once`: as many of them, which fill the waves together.
+//
+// Groups have tiles of our own kernel (GroupedTile(), ops/grouped_linear.h), whole sums each. A
+// group of r rows has on average r / 128 + 127 / 256 of 128 rows, because its last one is as likely
+// to have one row as all; at least one, and none where it has no rows. So 1,024 rows a group lose 6
+// % to tiles that are not full, 128 rows half. A gradient of weights has as many tiles for each
+// group that has rows; its sum is as long as the group has rows, and the busiest group's is no
+// wave's part. Tiles are counted, not measured: no GPU has timed these kernels yet. `expert_load`:
+// the busiest group's rows over the mean; all others share the rest evenly.
 double ProductRateInWaves(const Product& product, double rate, int64_t multiprocessors,
-                          int64_t tile_terms, int64_t at_once = 1);
+                          int64_t tile_terms, int64_t at_once = 1, double expert_load = 1);
 
 }  // namespace fsdp
 

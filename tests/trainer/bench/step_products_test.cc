@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "trainer/engine/step_operations.h"
 #include "trainer/loop/place.h"
@@ -23,6 +25,14 @@ constexpr char kLlama[] =
     "model: {family: llama, hidden_size: 24, intermediate_size: 40, num_hidden_layers: 2,\n"
     "  num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, vocab_size: 101,\n"
     "  max_position_embeddings: 32}\n"
+    "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
+    "train: {micro_batch_size: 2, global_batch_size: 8}\n";
+
+// Each token is sent to 2 of 5 experts.
+constexpr char kMoe[] =
+    "model: {family: moe, hidden_size: 24, moe_intermediate_size: 20, num_hidden_layers: 2,\n"
+    "  num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, vocab_size: 101,\n"
+    "  max_position_embeddings: 32, num_experts: 5, num_experts_per_tok: 2}\n"
     "data: {train: {source: synthetic}, valid: null, seq_len: 16}\n"
     "train: {micro_batch_size: 2, global_batch_size: 8}\n";
 
@@ -66,7 +76,7 @@ TEST(StepProducts, OfGroupedQueriesAndAnUntiedHead) {
 }
 
 TEST(StepProducts, AreWhatMfuCounts) {
-  for (const char* text : {kGpt2, kLlama}) {
+  for (const char* text : {kGpt2, kLlama, kMoe}) {
     const Recipe recipe = Parse(text);
     const auto model = BuildModel(recipe, ShapeFor(recipe));
     const StepWork work = StepWorkOf(recipe, 1);
@@ -94,6 +104,23 @@ TEST(StepProducts, HaveTheShapesOfTheOps) {
   EXPECT_EQ(Find(llama, "linear 24 to 64, dw").m, 64);
   EXPECT_EQ(Find(llama, "head, logits").m, 32);
   EXPECT_EQ(Find(llama, "head, logits").n, 101);
+}
+
+TEST(StepProducts, OfExpertsHaveGroups) {
+  const StepWork work = StepWorkOf(Parse(kMoe), 1);
+  const StepProduct &up = Find(work, "experts 24 to 40, forward"),
+                    &dx = Find(work, "experts 20 to 24, dx"),
+                    &dw = Find(work, "experts 20 to 24, dw");
+  for (const StepProduct* p : {&up, &dx, &dw}) EXPECT_EQ(p->groups, 5) << p->name;
+  EXPECT_EQ(std::pair(up.m, up.n), std::pair(int64_t{32 * 2}, int64_t{40}));
+  EXPECT_EQ(std::pair(dx.m, dx.n), std::pair(int64_t{32 * 2}, int64_t{20}));
+  EXPECT_EQ(std::tuple(dw.m, dw.n, dw.k), std::tuple(24, 20, 32 * 2));
+  EXPECT_EQ(Find(work, "linear 24 to 5, forward").groups, 1);
+  for (const std::string dtype : {"bf16", "fp16"}) {
+    StepProductsBench bench(
+        StepWorkOf(Parse(kMoe, {"fsdp.mixed_precision.param_dtype=" + dtype}), 1), /*threads=*/2);
+    for (const double s : bench.Run()) EXPECT_GT(s, 0);
+  }
 }
 
 // In bf16 the head's logits are fp32, and gradients as the run adds them up.
@@ -135,7 +162,7 @@ TEST(StepProducts, AttentionTakesItsFlopsAtTheirRate) {
 }
 
 TEST(StepProducts, RunTimesEveryOne) {
-  for (const char* text : {kGpt2, kLlama}) {
+  for (const char* text : {kGpt2, kLlama, kMoe}) {
     StepProductsBench bench(StepWorkOf(Parse(text), 1), /*threads=*/2);
     const std::vector<double> seconds = bench.Run();
     ASSERT_EQ(seconds.size(), bench.work().products.size());

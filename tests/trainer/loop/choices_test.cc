@@ -279,6 +279,19 @@ TEST_F(AlgorithmsTest, AreThoseOfTheFirstWithSuchAGpu) {
   EXPECT_EQ(choice_.Agree(choosing_), "of B");
 }
 
+// Kernels of our own multiply the rows of experts.
+TEST_F(AlgorithmsTest, AreNotForGroups) {
+  const ResolvedRun run = Resolved({"model.family=moe", "model.moe_intermediate_size=40"});
+  Library library(/*knows=*/true);
+  const std::vector<GemmShape> shapes = StepGemmShapes(*run.model, run.options, 3, library);
+  EXPECT_FALSE(shapes.empty());
+  for (const GemmShape& shape : shapes) {
+    for (const int64_t side : {shape.m, shape.n, shape.k}) {
+      EXPECT_TRUE(side != 40 && side != 80) << shape.Text();
+    }
+  }
+}
+
 TEST_F(AlgorithmsTest, HoldWhereBitsAreToStay) {
   choosing_.algorithms = "recorded";
   EXPECT_EQ(choice_.Hold(choosing_), "");

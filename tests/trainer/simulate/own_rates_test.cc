@@ -65,6 +65,19 @@ TEST(OwnRates, OfProductsAreOfAllThatTheirOperationDoes) {
   EXPECT_DOUBLE_EQ(Price(machine, "other", {Multiplies()}).seconds, 10);
 }
 
+// Each group has its own ends and sides, whoever has the rows.
+TEST(OwnRates, OfProductsHaveTheSidesOfEachGroup) {
+  Hardware machine = Cpu();
+  machine.op_flops_per_s = {{"linear", 50}};
+  machine.op_terms = {{"linear", 3}};
+  machine.op_sides = {{"linear", 2}};
+  const double one = Price(machine, "linear", {Multiplies()}).seconds;
+  const Product rows{.m = 20, .n = 10, .k = 10, .groups = 4};
+  const Product terms{.m = 5, .n = 10, .k = 40, .a_transposed = true, .groups = 4};
+  EXPECT_DOUBLE_EQ(Price(machine, "linear", {{rows, Cost{}}}).seconds, 4 * one);
+  EXPECT_DOUBLE_EQ(Price(machine, "linear", {{terms, Cost{}}}).seconds, 4 * one);
+}
+
 // The floor takes the better of an operation's own rate and the shared ones, for all of its
 // kernels together.
 TEST(OwnRates, OfProductsAreInTheFloorWhereTheyAreBetter) {

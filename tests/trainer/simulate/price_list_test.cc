@@ -66,6 +66,20 @@ TEST(PriceList, HeadsFillTheWavesTogether) {
   EXPECT_DOUBLE_EQ(seconds(128), 2 * seconds(64));
 }
 
+TEST(PriceList, GroupsHaveTheLoadThatItIsMadeFor) {
+  Hardware hardware = Machine();
+  hardware.copy_bytes_per_s = 1e30;
+  hardware.multiprocessors = 64;
+  hardware.launch_s = hardware.tile_terms = 0;
+  const KernelCost kernel(Product{.m = 64, .n = 64, .k = 4096, .a_transposed = true, .groups = 16},
+                          Cost{});
+  const auto seconds = [&](double load) {
+    const PriceList prices(hardware, /*deterministic=*/false, DType::kFloat32, load);
+    return prices.FloorSeconds(kernel, 0, "grouped_dw");
+  };
+  EXPECT_DOUBLE_EQ(seconds(4), 4 * seconds(1));
+}
+
 TEST(PriceList, OverlapCostsKernelsAndLinks) {
   Hardware hardware = Machine();
   hardware.kernels_beside_collectives = 0.75;

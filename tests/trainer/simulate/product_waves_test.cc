@@ -55,5 +55,42 @@ TEST(ProductWaves, LongSumsAreDivided) {
   EXPECT_LT(Rate(896, 896, 500), Rate(896, 896, 16384) / 1.5) << "too short for two parts";
 }
 
+constexpr int64_t kGroups = 64;
+
+double GroupRate(Product product, double expert_load = 1, int64_t terms = kTerms) {
+  product.groups = kGroups;
+  return ProductRateInWaves(product, 800, kH100, terms, /*at_once=*/1, expert_load);
+}
+
+// A group of 1,024 rows has 8 tiles of 128 and, on average, 127/256 of one more.
+TEST(ProductWaves, GroupsHaveTilesThatAreNotFull) {
+  const Product product{.m = kGroups * 1024, .n = 2048, .k = 2048};
+  const double waves = 66;  // 64 (8 + 127/256) 16 tiles on 132 multiprocessors.
+  EXPECT_NEAR(GroupRate(product, 1, 0),
+              800 * 0.9 * kGroups * 1024 * 2048 / (waves * 132 * 128 * 128), 1e-9);
+  EXPECT_DOUBLE_EQ(GroupRate(product, 8, 0), GroupRate(product, 1, 0));
+}
+
+// Small tiles where a group has few rows, one where it has the fewest, none where it has none.
+TEST(ProductWaves, GroupsOfFewRowsHaveATileEach) {
+  const auto rows = [](int64_t m) { return Product{.m = m, .n = 64 * 132, .k = 2048}; };
+  const double tile = 800 * 0.55 / (64 * 64) / kFast * 2048 / (2048 + kTerms);  // A row of them.
+  EXPECT_NEAR(GroupRate(rows(kGroups)), tile * 64 * kGroups / kGroups, 1e-9);
+  EXPECT_NEAR(GroupRate(rows(16 * kGroups)), tile * 64 * 16, 1e-9);
+  // 512 rows of the busiest, 8 of each other: 8.5 tiles and 63.
+  EXPECT_NEAR(GroupRate(rows(16 * kGroups), 32), tile * 64 * 16 * kGroups / 72, 1e-9);
+  // All rows are the busiest's.
+  EXPECT_NEAR(GroupRate(rows(16 * kGroups), kGroups), tile * 64 * 16 * kGroups / 17, 1e-9);
+}
+
+// The tiles of all gradients are in flight together; each sums the rows of its group.
+TEST(ProductWaves, TheBusiestGroupHasTheLongestSum) {
+  const Product few{.m = 64, .n = 64, .k = kGroups * 1024, .a_transposed = true};
+  EXPECT_NEAR(GroupRate(few, 1), 800 * 0.55 * kGroups / 132 * 1024 / (1024 + kTerms) / kFast, 1e-9);
+  EXPECT_NEAR(GroupRate(few, 4, 0), GroupRate(few, 1, 0) / 4, 1e-9);
+  const Product many{.m = 2048, .n = 1024, .k = kGroups * 1024, .a_transposed = true};
+  EXPECT_DOUBLE_EQ(GroupRate(many, 8), GroupRate(many, 1));
+}
+
 }  // namespace
 }  // namespace fsdp

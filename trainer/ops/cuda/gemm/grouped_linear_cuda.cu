@@ -2,6 +2,7 @@
 #include "trainer/ops/cuda/gemm/gemm_mma.h"
 #include "trainer/ops/expert_backends.h"
 #include "trainer/ops/gemm_operand.h"
+#include "trainer/ops/grouped_linear.h"
 #include "trainer/runtime/kernel.h"
 
 namespace fsdp {
@@ -134,9 +135,6 @@ void LaunchTiles(CudaStreamHandle stream, GroupedArgs args, bool mma) {
   p.a.dtype == DType::kBFloat16 ? launch(Is<__nv_bfloat16>()) : launch(Is<__half>());
 }
 
-// Large tiles where groups fill them, and where there are enough for a large GPU.
-constexpr int64_t kManyTiles = 128, kManyRows = 64;
-
 // A product of all groups' rows, and the factors' sources.
 struct GroupedProduct {
   int64_t m, n, k;
@@ -171,8 +169,7 @@ void LaunchGroups(CudaStreamHandle stream, const GroupedProduct& p, const ConstV
                          .gelu_of = {},
                          .scale = scale};
   const GroupedArgs args{product, offsets.As<int32_t>(), static_cast<int>(experts), outputs};
-  const int64_t tiles = CeilDiv(p.m, 128) * CeilDiv(p.n, 128) * (kDw ? experts : 1);
-  const bool large = tiles >= kManyTiles && (kDw || p.m >= kManyRows * experts);
+  const bool large = GroupedTile(p.m, p.n, experts, kDw) == 128;
   large ? LaunchTiles<128, kForm>(stream, args, mma) : LaunchTiles<64, kForm>(stream, args, mma);
 }
 
