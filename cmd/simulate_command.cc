@@ -16,6 +16,7 @@
 #include "trainer/engine/plan.h"
 #include "trainer/launch/environment.h"
 #include "trainer/loop/plan_heading.h"
+#include "trainer/loop/setup.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/simulate/network.h"
@@ -32,12 +33,29 @@ struct MachineFlags {
   std::optional<int> local_world;
   std::string hardware;
   bool json = false;
+  double expert_load = 0;  // 0: not given, which is 1.
 
   Recipe Load(int local) const {
-    return LoadRecipe(recipe,
-                      [&](const Recipe& read) { return WorldConflicts(read, world, local); });
+    return Checked(
+        LoadRecipe(recipe, [&](const Recipe& read) { return WorldConflicts(read, world, local); }));
   }
+  Recipe Checked(Recipe read) const {
+    if (expert_load != 0) CheckExpertLoad(ShapeFor(read), expert_load);
+    return read;
+  }
+  double ExpertLoad() const { return expert_load == 0 ? 1 : expert_load; }
 };
+
+Flag ExpertLoadFlag(double* load) {
+  return {
+      "--expert-load", load,
+      "The tokens of the busiest expert of each layer, over their mean; all other experts share "
+      "the rest evenly. At most experts / experts a token",
+      FlagRules{.value = "F",
+                .range = {1, std::numeric_limits<double>::max()},
+                .default_text = "1",
+                .needs = "--hardware"}};
+}
 
 Command MachineCommand(const char* name, const char* about, MachineFlags& flags) {
   Command command{name, about};
@@ -78,6 +96,7 @@ Command PlanCommand() {
         "A file that describes the machine, such as those of configs/hardware. Default: this "
         "machine",
         FlagRules{.value = "FILE"}},
+       ExpertLoadFlag(&flags->expert_load),
        {"--json", &flags->json, "One JSON object"},
        {"--search", &flags->search,
         "Find the settings of sharding, micro-batches, recomputation, offload and prefetch with "
@@ -91,11 +110,13 @@ Command PlanCommand() {
     if (!flags->hardware.empty()) hardware = ReadHardware(flags->hardware);
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
     if (flags->search) {
-      return SearchProcess(RecipeLoader(flags->recipe), flags->world, local_world, *hardware,
-                           flags->budget_s, flags->json, line);
+      const LoadWith load = RecipeLoader(flags->recipe);
+      flags->Checked(load({}));
+      return SearchProcess(load, flags->world, local_world, *hardware, flags->budget_s,
+                           flags->ExpertLoad(), flags->json, line);
     }
     return PlanOnHardware(flags->Load(local_world), flags->world, local_world, hardware,
-                          flags->json, line);
+                          flags->ExpertLoad(), flags->json, line);
   };
   return command;
 }
@@ -114,6 +135,7 @@ Command SimulateCommand() {
       {{"--hardware", &flags->hardware,
         "A file that describes the machine, such as those of configs/hardware",
         FlagRules{.value = "FILE", .required = true}},
+       ExpertLoadFlag(&flags->expert_load),
        {"--json", &flags->json, "One JSON object"},
        {"--steps", &flags->options.steps, "Steps to simulate; the last one is shown",
         FlagRules{.range = {1, 1000}}},
@@ -134,17 +156,17 @@ Command SimulateCommand() {
       const auto recipe = [&](const std::vector<std::string>& settings) {
         RecipeFlags one = flags->recipe;
         one.overrides.insert(one.overrides.end(), settings.begin(), settings.end());
-        return LoadRecipe(one);
+        return flags->Checked(LoadRecipe(one));
       };
       SimulateSweep({SweptKeys(flags->sweep), recipe, flags->world, flags->local_world,
-                     flags->options, flags->out, flags->json},
+                     flags->ExpertLoad(), flags->options, flags->out, flags->json},
                     hardware);
       return ExitCode::kDone;
     }
     const int local_world = LocalWorldFor(flags->world, flags->local_world, hardware);
     ProgressLine line("reading the recipe");
     return SimulateProcess(flags->Load(local_world), flags->world, local_world, hardware,
-                           flags->options, flags->out, flags->json, line);
+                           flags->ExpertLoad(), flags->options, flags->out, flags->json, line);
   };
   return command;
 }

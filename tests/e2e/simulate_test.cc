@@ -148,6 +148,58 @@ TEST_F(Simulate, OthersWaitForTheSlowest) {
   EXPECT_GT(step({"--slowest", "3"}), step({}));
 }
 
+// So many multiprocessors that all tiles are in flight, and the longest sum is the longest.
+TEST_F(Simulate, ExpertsMayHaveUnevenLoads) {
+  const std::string machine =
+      Machine("sources: {", "multiprocessors: 1024, sources: {multiprocessors: 'assumed: g', ");
+  const std::string recipe = directory_.Write(
+      "moe.yaml",
+      "model: {family: moe, num_experts: 8, num_experts_per_tok: 2, hidden_size: 64,\n"
+      "  moe_intermediate_size: 48, num_hidden_layers: 2, num_attention_heads: 2, vocab_size: 64}\n"
+      "data: {train: {source: synthetic}, valid: null, seq_len: 128}\n"
+      "train: {micro_batch_size: 4, global_batch_size: 4}\n");
+  const auto command = [&](const char* name, const Strings& more) {
+    Strings all = {name, "--config", recipe, "--world-size", "1", "--hardware", machine, "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto found = [&](const char* name, const Strings& more) {
+    return Json::parse(Call(command(name, more)).out);
+  };
+  const Json even = found("simulate", {}), skewed = found("simulate", {"--expert-load", "4"});
+  EXPECT_EQ(found("simulate", {"--expert-load", "1"}), even);
+  EXPECT_EQ(found("plan", {"--expert-load", "4"}), skewed);
+  EXPECT_GT(skewed["step_time_s"], even["step_time_s"]);
+  EXPECT_GT(skewed["floor_s"], even["floor_s"]);
+  EXPECT_LE(skewed["floor_s"], skewed["step_time_s"]);
+  const Strings search = {"--search", "--set", "train.micro_batch_size=1", "--expert-load"};
+  const auto best = [&](const char* load) {
+    Strings all = search;
+    all.emplace_back(load);
+    return found("plan", all)["best"][0];
+  };
+  EXPECT_GT(best("4")["step_time_s"], best("1")["step_time_s"]);
+  EXPECT_GT(best("4")["floor_s"], best("1")["floor_s"]);
+  const Json swept = found("simulate", {"--expert-load", "4", "--sweep", "optimizer.lr=1e-3"});
+  EXPECT_EQ(swept[0]["step_time_s"], skewed["step_time_s"]);
+
+  const Strings dense = {"--expert-load", "1"};
+  ExpectMistake(Command(machine, "1", dense), "--expert-load: the model has no experts");
+  ExpectMistake(Command(machine, "1", {"--expert-load", "2", "--sweep", "optimizer.lr=1e-3,1e-4"}),
+                "--expert-load: the model has no experts");
+  for (const Strings& more : {Strings{}, Strings{"--search"}}) {
+    Strings words = command("plan", more);
+    words.insert(words.end(), {"--expert-load", "4.5"});
+    ExpectMistake(words, "--expert-load: want a number from 1 to 8 / 2: a token chooses 2 of 8");
+  }
+  for (const char* load : {"0.5", "nan", "0"}) {
+    ExpectMistake(command("simulate", {"--expert-load", load}),
+                  std::string("--expert-load: Value ") + load + " not in range");
+  }
+  ExpectMistake({"plan", "--config", recipe, "--world-size", "1", "--expert-load", "2"},
+                "--expert-load requires --hardware");
+}
+
 TEST_F(Simulate, MistakesAreToldBeforeAnyRun) {
   ExpectMistake(Command(Machine(), "3"), "does not divide --world-size 3");
   ExpectMistake(Command(Machine(), "4", {"--local-world-size", "3"}), "--local-world-size: 3");

@@ -64,8 +64,8 @@ Place PlaceOfDryRun(int rank, int world, int local_world, const ChosenDevice& de
 }
 
 Place PlaceToPlan(const Recipe& recipe, int world, int local_world,
-                  const std::optional<Hardware>& hardware) {
-  Place place{.world = world, .local_world = local_world};
+                  const std::optional<Hardware>& hardware, double expert_load) {
+  Place place{.world = world, .local_world = local_world, .expert_load = expert_load};
   if (hardware) {
     place.described = hardware->name;
     place.target = RoomOf(*hardware, local_world);

@@ -41,6 +41,9 @@ struct Place {
   int threads = 0;                                  // CPU threads of a rank. 0: ThreadsFor().
   bool trains = true;     // False: every parameter is frozen, for a run that evaluates alone.
   bool predicts = false;  // Numbers of each sample are asked for, too.
+  // For prices: the rows of a layer's busiest expert over the mean. All others share the rest
+  // evenly.
+  double expert_load = 1;
 
   bool has_peers() const { return job != nullptr && world > 1; }
 };
@@ -55,7 +58,7 @@ Place PlaceOfDryRun(int rank, int world, int local_world, const ChosenDevice& de
 
 // `hardware` decides what computes. Without it hosts are like this one.
 Place PlaceToPlan(const Recipe& recipe, int world, int local_world,
-                  const std::optional<Hardware>& hardware);
+                  const std::optional<Hardware>& hardware, double expert_load = 1);
 
 // The first is for any machine with kernels for `kernels`.
 Place PlaceToBench(int world, DeviceType kernels);

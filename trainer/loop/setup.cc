@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "models/shape.h"
 #include "trainer/core/errors.h"
@@ -180,6 +181,22 @@ ModelShape ShapeFor(const Recipe& recipe) {
   shape.family().SetTargetLength(shape, recipe.data.TargetLength());
   shape.family().CutBlocks(shape, CutOf(recipe.fsdp.auto_wrap));
   return shape;
+}
+
+void CheckExpertLoad(const ModelShape& shape, double load) {
+  const auto field = [&](const char* name) {
+    const std::optional<FieldValue> value = shape.Find(name);
+    const auto* number = value ? std::get_if<int64_t>(&*value) : nullptr;
+    return number == nullptr ? int64_t{0} : *number;
+  };
+  const int64_t experts = field("num_experts"), per_token = field("num_experts_per_tok");
+  const double most =
+      static_cast<double>(experts) / static_cast<double>(std::max<int64_t>(per_token, 1));
+  if (experts > 0 && load >= 1 && load <= most) return;
+  if (experts == 0) throw ConfigError("--expert-load: the model has no experts");
+  throw ConfigError("--expert-load: want a number from 1 to " + std::to_string(experts) + " / " +
+                    std::to_string(per_token) + ": a token chooses " + std::to_string(per_token) +
+                    " of " + std::to_string(experts) + " experts, each once");
 }
 
 std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {

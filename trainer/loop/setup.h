@@ -29,6 +29,10 @@ std::string WhyCrowded(const Recipe& recipe, int local_world);
 // on from one, else from init_from's files. Throws ConfigError, CheckpointError.
 ModelShape ShapeFor(const Recipe& recipe);
 
+// Throws ConfigError unless the busiest of the model's experts can have `load` times the mean rows:
+// from 1 to N / k, because a token chooses an expert once.
+void CheckExpertLoad(const ModelShape& shape, double load);
+
 // The model, with what optimizer.groups says frozen. Throws ConfigError.
 std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape);
 

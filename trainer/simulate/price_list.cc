@@ -10,6 +10,7 @@
 #include "trainer/ops/gemm_library.h"
 #include "trainer/ops/grouped_linear.h"
 #include "trainer/ops/tiled_attention.h"
+#include "trainer/recipe/recipe.h"
 #include "trainer/runtime/operation.h"
 
 namespace fsdp {
@@ -213,6 +214,11 @@ std::vector<SimOverlap> PriceList::Overlaps() const {
   return overlaps;
 }
 
+PriceList PricesOf(const ResolvedRun& run, const Hardware& hardware) {
+  return {hardware, run.recipe->run.deterministic, run.recipe->fsdp.mixed_precision.param_dtype,
+          run.place.expert_load};
+}
+
 namespace {
 
 // Sides of a tile, and its rate as a share of the largest one's: it reads more for as many FLOPs.
@@ -283,7 +289,7 @@ double WorkOfGroups(const Product& p, int64_t multiprocessors, int64_t tile_term
   const auto others = static_cast<double>(rows.used - 1);
   const auto columns = static_cast<double>(CeilDiv(p.n, side));
   const auto at_once = static_cast<double>(multiprocessors), ends = static_cast<double>(tile_terms);
-  double terms = 0;  // Of all waves.
+  double terms = 0;  // All waves together.
   if (p.a_transposed) {
     const double tiles = static_cast<double>(rows.used * CeilDiv(p.m, side)) * columns;
     const double mean = static_cast<double>(p.k) / static_cast<double>(rows.used);

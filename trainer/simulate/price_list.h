@@ -28,6 +28,7 @@
 
 #include "trainer/core/dtype.h"
 #include "trainer/engine/step_resource.h"
+#include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/runtime/sim/timeline.h"
@@ -87,6 +88,9 @@ class PriceList {
   const DType dtype_;
   const double expert_load_;
 };
+
+// Those of a run on this machine.
+PriceList PricesOf(const ResolvedRun& run, const Hardware& hardware);
 
 // How fast a product can be for its shape: tiles that a GPU works on at once, in waves.
 

@@ -121,7 +121,7 @@ class Searching {
   }
 
   Place PlaceOf(const Recipe& recipe) const {
-    return PlaceToPlan(recipe, world_, local_world_, hardware_);
+    return PlaceToPlan(recipe, world_, local_world_, hardware_, options_.expert_load);
   }
 
   // Those behind the candidates are cures with settings that these leave alone.

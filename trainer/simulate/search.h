@@ -49,6 +49,7 @@ struct SearchOptions {
   size_t best = 10;
   double budget_s = std::numeric_limits<double>::infinity();  // Seconds that `clock` counts.
   std::function<double()> clock = nullptr;                    // Seconds. Null: wall time.
+  double expert_load = 1;                                     // Place's.
   bool cut = true;  // False: every candidate is planned, and all that fit are timed.
   std::function<void(const SearchProgress& progress)> progress = nullptr;
 };

@@ -195,11 +195,13 @@ std::string SearchToJson(const SearchResult& result, int world, int local_world)
 }
 
 ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const Hardware& hardware,
-                       double budget_s, bool json, ProgressLine& line) {
+                       double budget_s, double expert_load, bool json, ProgressLine& line) {
   line.Do("planning the recipe itself");
   const SearchResult result = Search(
       load, world, local_world, hardware,
-      {.budget_s = budget_s, .progress = [&](const SearchProgress& p) { line.Do(WordsOf(p)); }});
+      {.budget_s = budget_s, .expert_load = expert_load, .progress = [&](const SearchProgress& p) {
+         line.Do(WordsOf(p));
+       }});
   line.End();
   std::cerr << NoteOnKernels(hardware, load({}).fsdp.mixed_precision.param_dtype);
   std::cout << (json ? SearchToJson(result, world, local_world) + "\n"

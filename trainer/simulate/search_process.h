@@ -16,7 +16,7 @@ class ProgressLine;
 // Searches, with its progress in `line`, and prints what Search() found: for people, or as one JSON
 // object. Throws as Search() does.
 ExitCode SearchProcess(const LoadWith& load, int world, int local_world, const Hardware& hardware,
-                       double budget_s, bool json, ProgressLine& line);
+                       double budget_s, double expert_load, bool json, ProgressLine& line);
 
 // Lines, ended. `world`: ranks of the job.
 std::string SearchToText(const SearchResult& result, int world, const Hardware& hardware);

@@ -67,8 +67,7 @@ bool IsShortened(const ResolvedRun& run) {
 }
 
 StepBound BoundOf(ResolvedRun& run, const Hardware& hardware) {
-  const PriceList prices(hardware, run.recipe->run.deterministic,
-                         run.recipe->fsdp.mixed_precision.param_dtype);
+  const PriceList prices = PricesOf(run, hardware);
   return FromFew(run, [&] {
     double compute = 0;
     const StepFloor floor =

@@ -73,8 +73,7 @@ class SimulatedRank {
   SimulatedRank(const ResolvedRun& run, const Hardware& hardware, const RankOfJob& rank)
       : run_(run),
         rank_(rank),
-        prices_(hardware, run.recipe->run.deterministic,
-                run.recipe->fsdp.mixed_precision.param_dtype),
+        prices_(PricesOf(run, hardware)),
         network_(hardware, run.place.world, run.place.local_world,
                  {run.recipe->run.deterministic, run.recipe->fsdp.mixed_precision.sum ==
                                                      FsdpOptions::MixedPrecision::Sum::kExact}),
@@ -333,9 +332,11 @@ int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardw
 }
 
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
-                        const std::optional<Hardware>& hardware, bool json, ProgressLine& line) {
+                        const std::optional<Hardware>& hardware, double expert_load, bool json,
+                        ProgressLine& line) {
   if (!hardware) return PlanProcess(recipe, world, local_world, hardware, json, line);
   return PlanProcess(recipe, world, local_world, hardware, json, line, [&](ResolvedRun& run) {
+    run.place.expert_load = expert_load;
     std::optional<StepEstimate> estimate;
     line.Do("simulating steps");
     try {
@@ -350,10 +351,11 @@ ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
 }
 
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
-                         SimulateOptions options, const std::string& directory, bool json,
-                         ProgressLine& line) {
+                         double expert_load, SimulateOptions options, const std::string& directory,
+                         bool json, ProgressLine& line) {
   options.trace = !directory.empty();
   return PlanProcess(recipe, world, local_world, hardware, json, line, [&](ResolvedRun& run) {
+    run.place.expert_load = expert_load;
     std::optional<StepEstimate> estimate;
     line.Do("simulating " + Counted(options.steps, "step"));
     if (const auto simulation = SimulateAndPlan(run, hardware, options)) {

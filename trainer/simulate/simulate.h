@@ -75,18 +75,20 @@ struct Recipe;
 // all. Throws ConfigError where they do not divide the world.
 int LocalWorldFor(int world, std::optional<int> asked, const std::optional<Hardware>& hardware);
 
+// `expert_load` of these two: Place's (loop/place.h), which CheckExpertLoad() takes.
 // Prints the plan, and with hardware the time of a step, or which number the file lacks for that.
 // Returns and throws as PlanProcess() (loop/process.h).
 ExitCode PlanOnHardware(const Recipe& recipe, int world, int local_world,
-                        const std::optional<Hardware>& hardware, bool json, ProgressLine& line);
+                        const std::optional<Hardware>& hardware, double expert_load, bool json,
+                        ProgressLine& line);
 
 // The same for a simulation with these options; throws ConfigError where the file lacks a number
 // that the step needs. A `directory` that is not empty is made, and gets the same object as
 // simulate.json and the trace of a step as traces/step_N.json, in place of older ones. Throws
 // CheckpointError where it cannot be written.
 ExitCode SimulateProcess(const Recipe& recipe, int world, int local_world, const Hardware& hardware,
-                         SimulateOptions options, const std::string& directory, bool json,
-                         ProgressLine& line);
+                         double expert_load, SimulateOptions options, const std::string& directory,
+                         bool json, ProgressLine& line);
 
 }  // namespace fsdp
 

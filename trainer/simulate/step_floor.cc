@@ -92,8 +92,7 @@ double StepFloor::NeedlessSeconds() const {
 
 StepFloor FloorOf(const ResolvedRun& run, const Hardware& hardware, const SeeOperation& seen) {
   const Recipe& recipe = *run.recipe;
-  const PriceList prices(hardware, recipe.run.deterministic,
-                         recipe.fsdp.mixed_precision.param_dtype);
+  const PriceList prices = PricesOf(run, hardware);
   const bool on_cpu = hardware.device == Hardware::Device::kCpu;
   StepFloor floor;
   const BatchSpec inputs = run.model->Inputs(run.options.executor.sample_length);

@@ -127,8 +127,8 @@ std::vector<SweptJob> JobsOf(const Sweep& sweep, const Hardware& hardware) {
 }
 
 Row Simulated(const Sweep& sweep, const Hardware& hardware, const SweptJob& job) {
-  ResolvedRun run =
-      Resolve(job.recipe, PlaceToPlan(job.recipe, job.world, job.local_world, hardware));
+  ResolvedRun run = Resolve(
+      job.recipe, PlaceToPlan(job.recipe, job.world, job.local_world, hardware, sweep.expert_load));
   const auto simulation = SimulateAndPlan(run, hardware, sweep.options);
   std::optional<StepEstimate> estimate;
   if (simulation) estimate = EstimateOf(run, hardware, *simulation);

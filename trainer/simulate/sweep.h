@@ -34,6 +34,7 @@ struct Sweep {
   std::function<Recipe(const std::vector<std::string>& settings)> recipe;
   int world = 1;                   // Where world_size is not swept.
   std::optional<int> local_world;  // As LocalWorldFor() takes it.
+  double expert_load = 1;          // Place's.
   SimulateOptions options;
   std::string directory;  // Gets sweep.csv, sweep.json and sweep.html. Empty: nobody does.
   bool json = false;      // Prints the objects of `simulate --json`, not the table.
