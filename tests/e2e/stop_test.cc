@@ -163,5 +163,44 @@ TEST(Stop, ComesBeforeTheTimeIsOver) {
   }
 }
 
+// Experts' loads are recorded once for the last step, whatever ends the run.
+TEST(Stop, LeavesTheLoadsOfTheLastStep) {
+  const Strings mixture = {
+      "model={family: moe, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+      "vocab_size: 32, num_experts: 3, num_experts_per_tok: 2, moe_intermediate_size: 8}",
+      "log.expert_loads_every=5"};
+  const auto expect = [&](const Strings& more, bool signal, int code) {
+    SCOPED_TRACE(more.back());
+    Job job;
+    Strings settings = mixture;
+    settings.insert(settings.end(), more.begin(), more.end());
+    Process run = job.Start(job.Flags(settings));
+    if (signal) {
+      ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) > 0; })) << run.Out();
+      run.Signal(SIGTERM);
+    }
+    const Outcome outcome = run.Wait();
+    EXPECT_EQ(outcome.code, code) << outcome.Text();
+    std::vector<int64_t> want, got;
+    const int64_t last = LastStep(job.run_dir());
+    for (int64_t step = 1; step <= last; ++step) {
+      if (step % 5 == 0 || step == last) want.push_back(step);
+    }
+    for (const Json& record : OfKind(ReadMetrics(job.run_dir()), "experts")) {
+      got.push_back(record["step"]);
+      EXPECT_EQ(record["loads"].size(), 2u);
+    }
+    EXPECT_EQ(got, want);
+  };
+  expect({"train.steps=7"}, /*signal=*/false, 0);
+  expect({"train.steps=100000000"}, /*signal=*/true, 75);
+  expect({"train.steps=100000000", "run.max_time=1"}, /*signal=*/false, 75);
+  expect({"optimizer.lr=0", "data.valid={source: synthetic}", "train.steps=60",
+          "eval={every: 2, steps: 1, stop_after: 1}"},
+         /*signal=*/false, 0);
+  // A step whose numbers are not finite ends the run.
+  expect({"optimizer={name: sgd, lr: 1.0e+30}", "train.grad_clip=0"}, /*signal=*/false, 7);
+}
+
 }  // namespace
 }  // namespace fsdp::e2e

@@ -279,6 +279,7 @@ void Recorder::StartClock(const ThroughputOptions& options, int64_t step, int64_
 
 void Recorder::Write(const MetricsRecord& record) {
   if (!metrics_) return;
+  if (std::holds_alternative<EndRecord>(record)) WriteLoads();
   metrics_->Write(record);
   if (tensorboard_) tensorboard_->Write(record);
   log_->RequireThere();
@@ -337,8 +338,7 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
   const int64_t steps = recipe_.train.steps, left = steps - step;
   const bool records = step % recipe_.log.every == 0 || left == 0;
   const bool records_loads = step % recipe_.log.expert_loads_every == 0 || left == 0;
-  std::optional<ExpertLoads> experts;
-  if (records || records_loads) experts = LoadsOf(account.tallies);
+  const std::optional<ExpertLoads> experts = LoadsOf(account.tallies);
   if (records) {
     const ThroughputMeter::Rates rates =
         meter_->Take(step - logged_step_, work.targets - logged_targets_, account.times.end);
@@ -378,7 +378,8 @@ void Recorder::Step(int64_t step, const StepScalars& result, const StepAccount& 
     Write(record);
     console_.Step(record, steps, meter_->TimeLeft(left));
   }
-  if (experts && records_loads) Write(ExpertsRecord{step, experts->loads});
+  if (experts) loads_ = {step, experts->loads};
+  if (records_loads) WriteLoads();
   NoteSpike(step, "loss", losses_, result.loss, /*worth_saying=*/0);
   NoteSpike(step, "grad_norm", norms_, result.grad_norm, /*worth_saying=*/4);
   console_.Progress(step, steps, result.loss, meter_->TimeLeft(left));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/file_prefix.h"
@@ -124,6 +125,9 @@ class Recorder {
   void NoteSpike(int64_t step, const char* what, SpikeWindow& before, double value,
                  double worth_saying);
   void RecordEnd(const std::string& reason);
+  void WriteLoads() {  // The last step's, once: the end of a run asks, too.
+    if (loads_) Write(*std::exchange(loads_, std::nullopt));
+  }
   MemoryPeaks TakeMemory();  // Since the last time.
   void SayDone(int64_t step, bool early);
 
@@ -153,6 +157,7 @@ class Recorder {
   std::map<std::string, double> evaluations_;  // The last loss of each set.
   std::string saved_;                          // The last checkpoint of this start.
   TimeParts times_;                            // Sums since the last record.
+  std::optional<ExpertsRecord> loads_;         // The last step's, where they are not recorded yet.
   SpikeWindow losses_, norms_;                 // This start's: no checkpoint has them.
   std::optional<double> last_end_;             // End of a training step, on the device's clock.
   double elsewhere_ = 0;                       // Seconds since then that went to no training step.
