@@ -44,8 +44,14 @@ constexpr double kMinProductsPerThreadOnTiles = 2.5e6;  // At 1 TFLOP/s of a cor
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kFewRowsCols = int64_t{1} << 16;  // Columns at a time.
 
+// Up to so many rows a B that fits a second-level cache as it lies is read there, too. 16 experts'
+// dx, 128 rows each, on an EPYC of 2024: 5 % faster with rows of 2 KiB, 3 % slower of 4 KiB.
+constexpr int64_t kRowsInPlace = 256;
+
 // Strips of a C of one tile's width up to which packing its factors costs more than it saves.
 constexpr int64_t kFewStrips = 4;
+
+constexpr int64_t kStripsAhead = 32;  // The B that is packed next is fetched during the last ones.
 
 // Bytes of a packed factor's step of k.
 constexpr int64_t kStep = sizeof(float);
@@ -54,12 +60,14 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 const GemmKernels& Kernels() { return ForThisCpu(kGemmAvx2, kGemmAvx512); }
 
-// Columns of B that are packed at a time.
-int64_t PackedCols(const GemmKernels& kernels) {
+// Bytes of B that are packed at a time, and columns.
+int64_t PackedBytes() {
   static const int64_t bytes =
       std::clamp<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE) / 2, int64_t{128} << 10, kMaxPackedBytes);
-  const int64_t tile_bytes = kMaxK * kernels.cols * static_cast<int64_t>(sizeof(float));
-  return std::max<int64_t>(1, bytes / tile_bytes) * kernels.cols;
+  return bytes;
+}
+int64_t PackedCols(const GemmKernels& kernels) {
+  return std::max<int64_t>(1, PackedBytes() / (kMaxK * kernels.cols * kStep)) * kernels.cols;
 }
 
 // Packed factors, with what GemmTileSteps() adds, and sums of a C that cannot keep them.
@@ -140,6 +148,26 @@ struct Product {
     s->b_k = kernels.cols * kStep;
   }
 
+  // The part of B that is packed behind columns [col, col + cols) of a block: the next block, or
+  // the first one of the next columns, which end at `end`, or of the next product's first ones.
+  GemmLines BehindB(int64_t block, int64_t col, int64_t cols, const GemmTile& tile) const {
+    const int64_t end = tile.col + tile.cols, size = SizeOf(b.dtype), next = col + cols;
+    GemmMatrix from = b;
+    if (!IsLast(block)) {
+      from.data = b.At(BlockBegin(++block), col);
+    } else if (block = 0; next < end) {
+      from.data = b.At(0, next);
+      cols = std::min(cols, end - next);
+    } else if (options.next_b != nullptr) {
+      from.data = static_cast<const char*>(options.next_b) + tile.col * b.col;
+    } else {
+      return {};
+    }
+    const int64_t k_here = BlockLength(block), line = 64 / size;
+    if (b.RowsAreContiguous()) return {from.data, k_here, b.row, CeilDiv(cols, line)};
+    return {from.data, cols, b.col, CeilDiv(k_here, line)};
+  }
+
   // The strip's A: rows [row, row + s->rows), widened.
   void WidenA(int64_t block, int64_t row, GemmStrip* s) const {
     const int64_t next_row = GemmTileSteps(s->k, 1);
@@ -197,7 +225,9 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
   const bool last = p.IsLast(block), widens = p.WidensA();
   s.next_row = widens ? p.a.row : s.a_row;
   s.next_element = widens ? p.a.col : kStep;
-  const int64_t height = p.kernels.rows;
+  const int64_t height = p.kernels.rows, strips = CeilDiv(tile.rows, height);
+  const int64_t sharing = std::min(strips, kStripsAhead);
+  const GemmLines soon = s.soon;
   if (last && p.options.bias != nullptr) s.bias = p.options.bias + tile.col;
   s.cols = tile.cols;
   s.c_row = p.SumsInC() ? p.c.stride : summed.cols;
@@ -213,6 +243,8 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
              : s.a_k == kStep ? s.a + a_strip
                               : nullptr;
     s.added = last && p.SumsInC() ? p.AddedSums(tile.row + i, tile.col) : nullptr;
+    const int64_t share = i / height + sharing - strips;
+    s.soon = share < 0 ? GemmLines() : soon.Part(share, sharing);
     p.kernels.strip(s);
     if (!last) continue;
     if (!p.SumsInC()) {
@@ -228,9 +260,12 @@ void RunStrips(const Product& p, const GemmTile& summed, const GemmTile& tile, G
 // packed, and for a C that cannot keep sums.
 void ProductByColumns(const Product& p, const GemmTile& tile) {
   const GemmKernels& kernels = p.kernels;
-  const bool few = p.form == GemmForm::kFloats && p.MayReadInPlace(p.b) &&
-                   p.b.RowsAreContiguous() && tile.rows <= kFewRows && p.ReadsA();
-  const int64_t width = few ? kFewRowsCols / kernels.cols * kernels.cols : PackedCols(kernels);
+  const bool few = tile.rows <= kFewRows;
+  const bool near = tile.rows <= kRowsInPlace && p.BlockLength(0) * p.b.row <= 3 * PackedBytes();
+  const bool in_place = (few || near) && p.form == GemmForm::kFloats && p.ReadsA() &&
+                        p.MayReadInPlace(p.b) && p.b.RowsAreContiguous();
+  const int64_t width =
+      in_place && few ? kFewRowsCols / kernels.cols * kernels.cols : PackedCols(kernels);
   const int64_t height = (p.ReadsA() || p.WidensA()) && p.SumsInC()
                              ? tile.rows
                              : kMaxPackedRows / kernels.rows * kernels.rows;
@@ -251,18 +286,21 @@ void ProductByColumns(const Product& p, const GemmTile& tile) {
         } else if (!p.WidensA()) {
           a_strip = p.PackA(block, part.row, part.rows, &s);
         }
+        const GemmLines soon = p.BehindB(block, part.col, part.cols, tile);
         GemmTile whole = part, rest = part;
-        whole.cols = few ? part.cols / kernels.cols * kernels.cols : 0;
+        whole.cols = in_place ? part.cols / kernels.cols * kernels.cols : 0;
         rest.col += whole.cols;
         rest.cols -= whole.cols;
         if (whole.cols > 0) {
           s.b = p.b.At(p.BlockBegin(block), whole.col);
           s.b_tile = kernels.cols * kStep;
           s.b_k = p.b.row;
+          s.soon = few ? GemmLines() : soon;
           RunStrips(p, part, whole, s, a_strip, block);
         }
         if (rest.cols > 0) {
           p.PackB(block, rest.col, rest.cols, &s);
+          s.soon = whole.cols == 0 ? soon : GemmLines();
           RunStrips(p, part, rest, s, a_strip, block);
         }
       }

@@ -50,6 +50,9 @@ struct GemmOptions {
   float beta = 0;               // 0: C is not read.
   const float* bias = nullptr;  // [n], added to every row.
   const void* added = nullptr;  // D, of C's dtype and stride, added last; null: none.
+  // B of the product that this thread computes next, which has this one's shape and strides: it is
+  // fetched ahead. Null: nobody knows.
+  const void* next_b = nullptr;
   // Called for tiles that cover C, on the thread that computed the tile, when its elements have
   // their final values and are still in a first-level cache. For the work behind a product: an
   // activation, a sum.

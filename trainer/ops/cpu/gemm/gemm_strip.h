@@ -7,6 +7,17 @@
 
 namespace fsdp {
 
+// Rows of so many cache lines, `row` bytes apart.
+struct GemmLines {
+  const char* at;
+  int64_t rows, row, lines;
+
+  GemmLines Part(int64_t part, int64_t parts) const {
+    const int64_t first = rows * part / parts;
+    return {at + first * row, rows * (part + 1) / parts - first, row, lines};
+  }
+};
+
 // A row of tiles: C[rows, cols] (+)= alpha A[rows, k] B[k, cols] + bias + D. A step of k is 4 bytes
 // of a factor: a float, or two bf16. Distances in A and B are bytes, in C elements.
 struct GemmStrip {
@@ -17,6 +28,9 @@ struct GemmStrip {
   // next_element bytes, next_row apart. May be null.
   const char* next;
   int64_t next_rows, next_row, next_element;
+  // The part of B that is packed next, or this strip's share of it: prefetched likewise. `lines` of
+  // more than k / 16 are not all fetched.
+  GemmLines soon;
   // Columns [j kCols, (j + 1) kCols) of B begin at b + j b_tile; row l of them is at + l b_k.
   // Elements beyond `cols` may be anything, but must be readable, unless b_ends: then none is read.
   // b_ends is for an A whose a_k is not 4.
