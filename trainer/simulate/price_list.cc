@@ -268,7 +268,7 @@ struct GroupRows {
 GroupRows RowsOfGroups(const Product& p, double expert_load) {
   const auto rows = static_cast<double>(p.a_transposed ? p.k : p.m);
   const auto groups = static_cast<double>(p.groups);
-  const double busiest = expert_load * rows / groups;
+  const double busiest = std::min(expert_load, groups) * rows / groups;
   // Nothing is left beside the busiest group but what rounding leaves.
   const double other = expert_load >= groups ? 0 : (rows - busiest) / (groups - 1);
   return {busiest, other, other > 0 ? p.groups : 1};

@@ -43,7 +43,8 @@ double SidesOf(const KernelCost& kernel);
 class PriceList {
  public:
   // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: that of the
-  // parameters that the run computes with. `expert_load`: from 1 to the number of groups.
+  // parameters that the run computes with. `expert_load`: at least 1. Each piece of a layer's
+  // experts has such a busiest one, or one expert with all of its rows.
   PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32,
             double expert_load = 1)
       : hardware_(hardware),

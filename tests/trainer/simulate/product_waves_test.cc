@@ -81,6 +81,7 @@ TEST(ProductWaves, GroupsOfFewRowsHaveATileEach) {
   EXPECT_NEAR(GroupRate(rows(16 * kGroups), 32), tile * 64 * 16 * kGroups / 72, 1e-9);
   // All rows are the busiest's.
   EXPECT_NEAR(GroupRate(rows(16 * kGroups), kGroups), tile * 64 * 16 * kGroups / 17, 1e-9);
+  EXPECT_EQ(GroupRate(rows(16 * kGroups), 2 * kGroups), GroupRate(rows(16 * kGroups), kGroups));
 }
 
 // The tiles of all gradients are in flight together; each sums the rows of its group.
