@@ -139,27 +139,22 @@ inline void Tile(const GemmStrip& s, int64_t col, int64_t cols) {
       return Finish<kRows, kVectors_>(s, col, cols, sum);
     }
   }
-  // Meanwhile C is prefetched, and the tile's share of the rows of A's next strip and of the B
-  // that is packed next: little by little, because the loads of B wait behind all that waits for
-  // memory.
-  constexpr int64_t kLine = 16;
-  constexpr int kLines = kRows * kCols / kLine;  // Lines of C.
-  const int64_t steps = s.k / kLine;
-  const int64_t lines_a_step = steps == 0 ? 0 : (kLines + steps - 1) / steps;
+  // Meanwhile C, the tile's share of A's next strip and of the next B are prefetched: little by
+  // little, because the loads of B wait behind all that waits for memory.
+  constexpr int64_t kLine = 16, kLines = kRows * kCols / kLine;  // Lines of C.
+  const int64_t steps = s.k / kLine, lines_a_step = steps == 0 ? 0 : (kLines + steps - 1) / steps;
   const int64_t tiles = (s.cols + kCols - 1) / kCols, rows_apart = tiles * s.next_row;
   const char* next = s.next == nullptr ? nullptr : s.next + col / kCols * s.next_row;
   const char* next_end = s.next == nullptr ? nullptr : s.next + s.next_rows * s.next_row;
   const char* const soon_end = s.soon.at + s.soon.rows * s.soon.row;
   float* c_row = s.c + col;
-  int line = 0;
+  int64_t line = 0;
   for (int64_t l = 0; l < steps; ++l) {
     for (const char* row = next; row < next_end; row += rows_apart) {
       __builtin_prefetch(row + l * kLine * s.next_element, 0, 2);
     }
-    if (l < s.soon.lines) {
-      const char* row = s.soon.at + col / kCols * s.soon.row;
-      for (; row < soon_end; row += tiles * s.soon.row) __builtin_prefetch(row + l * 64, 0, 2);
-    }
+    const char* row = l < s.soon.lines ? s.soon.at + col / kCols * s.soon.row : soon_end;
+    for (; row < soon_end; row += tiles * s.soon.row) __builtin_prefetch(row + l * 64, 0, 2);
     for (int64_t i = 0; i < lines_a_step && line < kLines; ++i, ++line) {
       __builtin_prefetch(c_row + line % (kCols / kLine) * kLine, 1);
       if (line % (kCols / kLine) == kCols / kLine - 1) c_row += s.c_row;
