@@ -57,6 +57,8 @@ struct NcclOptions {
   // behind: the sum overflows where the mean does.
   bool exact_into_fp32 = false;
   int64_t staging_bytes = kNcclStagingBytes;
+  // How long an abort may take, and before it, half as long, a finish (nccl_link.h).
+  double end_patience_s = 10;
 };
 
 // All ranks of the group call this, with a `name` that the job uses once; blocks until all are

@@ -96,8 +96,8 @@ ncclUniqueId MakeNcclId(const NcclLibrary& nccl) {
 }
 
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name,
-                   const ncclUniqueId& id, int rank, int size)
-    : nccl_(std::move(nccl)) {
+                   const ncclUniqueId& id, int rank, int size, double patience_s)
+    : nccl_(std::move(nccl)), patience_s_(patience_s) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = KeepForEver(name);
@@ -170,7 +170,7 @@ void NcclLink::Abort() {
   }
   lock.unlock();
   if (comm == nullptr) return;
-  EndWithin(kAbortPatience_s, [nccl = nccl_, comm] { (void)nccl->CommAbort(comm); });
+  EndWithin(patience_s_, [nccl = nccl_, comm] { (void)nccl->CommAbort(comm); });
 }
 
 void NcclLink::Finish() {
@@ -178,11 +178,12 @@ void NcclLink::Finish() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   lock.unlock();
   if (comm == nullptr) return;
-  EndWithin(kFinishPatience_s + kAbortPatience_s, [nccl = nccl_, comm] {
+  const double finish_s = patience_s_ / 2;
+  EndWithin(finish_s + patience_s_, [nccl = nccl_, comm, finish_s] {
     ncclResult_t state = nccl->CommFinalize(comm);
     if (state == ncclSuccess) state = ncclInProgress;  // It has begun.
     Patience patience(std::chrono::duration_cast<Patience::Clock::duration>(
-        std::chrono::duration<double>(kFinishPatience_s)));
+        std::chrono::duration<double>(finish_s)));
     while (state == ncclInProgress && !patience.over()) {
       std::this_thread::sleep_for(kPoll);
       const ncclResult_t asked = nccl->CommGetAsyncError(comm, &state);

@@ -48,9 +48,10 @@ class NcclLibrary {
 // (core/left_behind.h).
 class NcclLink {
  public:
-  // Begins to connect this rank of the thread's GPU. Throws CommError.
+  // Begins to connect this rank of the thread's GPU. An abort may take `patience_s`. Throws
+  // CommError.
   NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name, const ncclUniqueId& id,
-           int rank, int size);
+           int rank, int size, double patience_s);
   ~NcclLink() { Abort(); }
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
@@ -70,24 +71,24 @@ class NcclLink {
   std::string AsyncError();
 
   // Ends the communicator as NCCL wants it where all is well. To be called once, with nothing in
-  // flight and no call to come. Where the end takes longer than kFinishPatience_s, or fails, it is
-  // an abort.
+  // flight and no call to come. Where the end takes longer than half of patience_s, or fails, it
+  // is an abort.
   void Finish();
 
   // Ends this rank's work on the GPU; the peers' goes on waiting. To be called once. NCCL's abort
   // returns once all ranks have closed their connections, so it is left behind after
-  // kAbortPatience_s; and so is a communicator that another thread is inside for longer than
+  // patience_s; and so is a communicator that another thread is inside for longer than
   // kCallPatience.
   void Abort();
 
  private:
-  static constexpr double kFinishPatience_s = 5, kAbortPatience_s = 10;
   static constexpr std::chrono::milliseconds kCallPatience{500};  // An abort's, with a call.
 
   bool InProgress(const char* what);  // Throws CommError.
   std::string Describe(ncclResult_t error);
 
   const std::shared_ptr<const NcclLibrary> nccl_;
+  const double patience_s_;
   std::mutex mutex_;                       // One call at a time. TSan knows no timed one.
   std::atomic<ncclComm_t> comm_{nullptr};  // Null: aborted.
 };
