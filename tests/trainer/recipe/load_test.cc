@@ -147,8 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"KeyOfAnotherSection", "train: {weight_decay: 0}",
          "r.yaml:3:9: train.weight_decay: unknown key; did you mean `optimizer.weight_decay`?"},
         {"NothingNear", "log: {nothing: 0}",
-         "r.yaml:3:7: log.nothing: unknown key; known here: every, tensorboard, trace_steps and "
-         "spike_z"},
+         "r.yaml:3:7: log.nothing: unknown key; known here: every, tensorboard, "
+         "expert_loads_every, trace_steps and spike_z"},
         {"DuplicateKey", "log:\n  every: 1\n  every: 2",
          "r.yaml:5:3: log.every: duplicate key, first on line 4"},
         {"DuplicateSection", "model: {family: gpt2}",
