@@ -623,12 +623,12 @@ TEST_P(CommunicatorSuite, RanksThatDisagreeAllFailWithBothSides) {
 }
 
 TEST_P(CommunicatorSuite, NamesTheRankThatNeverComes) {
-  if (size() == 1) return;
+  if (size() != 3 && size() != 8) return;  // It takes a second each.
   ExpectAllFine([](Rank& rank) -> std::string {
     Device& device = *rank.device;
     const auto stream = device.CreateStream("comm");
     CommOptions options;
-    options.timeout_s = 2;
+    options.timeout_s = 1;
     const auto comm = rank.join("late", options);
     Tensor data(device, DType::kFloat32, 7);
     const bool late = rank.rank == rank.size - 1;
@@ -638,14 +638,14 @@ TEST_P(CommunicatorSuite, NamesTheRankThatNeverComes) {
     if (!late) {
       comm->AllReduce(*stream, data.view());
       const std::string error = CommErrorOf(*stream);
-      RequireContains(error, "all_reduce #1 (n = 7, fp32) timed out after 2 s");
+      RequireContains(error, "all_reduce #1 (n = 7, fp32) timed out after 1 s");
       RequireContains(error, "rank " + std::to_string(rank.size - 1) +
                                  " has not arrived (its last was all_reduce #0)");
     }
     Barrier(*rank.store, "all have failed", rank.rank, rank.size);
     if (late) {  // Too late: the group is beyond repair.
       comm->AllReduce(*stream, data.view());
-      RequireContains(CommErrorOf(*stream), "timed out after 2 s");
+      RequireContains(CommErrorOf(*stream), "timed out after 1 s");
     }
     Barrier(*rank.store, "the late one too", rank.rank, rank.size);
     return "";
