@@ -1,9 +1,10 @@
-// The checker against brute force: an oracle that keeps every use of every byte and decides order
-// by walking the graph of who waited for whom, with no clocks and no segments.
+// The checker against brute force: an oracle that keeps every use of every byte, and of every step
+// of a stream the set of all steps before it, with no clocks and no segments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <iterator>
 #include <random>
@@ -40,11 +41,11 @@ class Oracle {
   // True if a byte of [begin, end) has an earlier use that conflicts and does not come before
   // `now`.
   bool Use(Node now, int begin, int end, bool write) {
-    const std::set<Node> before = Ancestors(now);
+    const Nodes& before = before_[now];
     bool race = false;
     for (int byte = begin; byte < end; ++byte) {
       for (const auto& [node, wrote] : uses_[byte]) {
-        race |= (wrote || write) && node != now && before.count(node) == 0;
+        race |= (wrote || write) && node != now && !before[node];
       }
       uses_[byte].push_back({now, write});
     }
@@ -56,25 +57,16 @@ class Oracle {
 
  private:
   Node Advance(int stream) {
-    const Node node = static_cast<Node>(parents_.size());
-    parents_.push_back(last_[stream]);
+    const Node node = static_cast<Node>(before_.size());
+    Nodes before;
+    for (const Node parent : last_[stream]) (before |= before_[parent]).set(parent);
+    before_.push_back(before);
     last_[stream] = {node};
     return node;
   }
-  std::set<Node> Ancestors(Node node) const {
-    std::set<Node> seen;
-    std::vector<Node> todo{node};
-    while (!todo.empty()) {
-      const Node next = todo.back();
-      todo.pop_back();
-      for (const Node parent : parents_[next]) {
-        if (seen.insert(parent).second) todo.push_back(parent);
-      }
-    }
-    return seen;
-  }
 
-  std::vector<std::set<Node>> parents_;
+  using Nodes = std::bitset<1024>;    // More than RunProgram() makes; set() throws beyond.
+  std::vector<Nodes> before_;         // A node: those that come before it.
   std::vector<std::set<Node>> last_;  // A stream: what its next step comes after.
   std::vector<std::pair<Node, bool>> uses_[kBytes];
 };
