@@ -300,7 +300,7 @@ TEST_F(LineSamples, AlpacaIsReadAsAPromptAndItsCompletion) {
 
 TEST_F(LineSamples, ThreadsAndFilesChangeNothing) {
   std::string text;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     text += Line({"question " + std::to_string(i), std::string(static_cast<size_t>(i % 97), 'x')});
   }
   const std::string a = Write("a.jsonl", text), b = Write("b.jsonl", text);
@@ -314,8 +314,8 @@ TEST_F(LineSamples, ThreadsAndFilesChangeNothing) {
   EXPECT_EQ(Read(kept), bytes);
   EXPECT_EQ(Contents(*one), Contents(*three));
   const auto both = Open(*Chat(), {a, b}, 2);
-  EXPECT_EQ(both->size(), 6000);
-  EXPECT_EQ(both->Where(3000), b + ", line 1");
+  EXPECT_EQ(both->size(), 2000);
+  EXPECT_EQ(both->Where(1000), b + ", line 1");
   EXPECT_EQ(both->Describe(), a + " and 1 more file");
 }
 
