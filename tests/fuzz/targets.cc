@@ -165,7 +165,8 @@ int FuzzRecipe(const uint8_t* data, size_t size) {
   Recipe recipe;
   try {
     recipe = ParseRecipe({{"recipe", std::string(Text(data, size))}});
-  } catch (const ConfigError&) {
+  } catch (const ConfigError& error) {
+    Require(std::string_view(error.what()).starts_with("recipe:"), "a mistake has a place");
     return 0;
   }
   Require(ParseRecipe({{"printed", PrintRecipe(recipe)}}) == recipe, "printed and read again");

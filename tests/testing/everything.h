@@ -26,6 +26,14 @@ inline size_t Part(size_t n) {
   return part % n;
 }
 
+// Whether case `i` of a grid that is cut into `n` parts is left to another part.
+inline bool OfAnotherPart(size_t i, size_t n) { return !AllCases() && i % n != Part(n); }
+
+// Where each call of a work is failed, or the work killed there: the first call that a run takes,
+// and from one to the next.
+inline int CallsApart() { return AllCases() ? 1 : 3; }
+inline int FirstCall() { return static_cast<int>(Part(static_cast<size_t>(CallsApart()))); }
+
 }  // namespace fsdp::testing
 
 #endif  // FSDP_TRAIN_TESTS_TESTING_EVERYTHING_H_

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "tests/testing/error_of.h"
+#include "tests/testing/everything.h"
 #include "tests/trainer/checkpoint/rank_states.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -97,16 +98,19 @@ TEST(CheckpointTest, SaysHowManyBytesItWrote) {
 }
 
 // Every world of up to 5 ranks, with every number of replicas and every wrapping, is read at every
-// F and wrapping: each element of each state, and zeros between.
+// F and, by a run, in one wrapping of three: each element of each state, and zeros between.
 TEST(CheckpointTest, AnyWorldReadsAnyOther) {
+  size_t saved = 0;
   for (int world = 1; world <= 5; ++world) {
     for (int shards = 1; shards <= world; ++shards) {
       if (world % shards != 0) continue;
       for (const WrapPolicy& wrap : kWraps) {
         const std::string dir = FreshDirectory("any");
         ASSERT_EQ(Save(Of(world, shards, wrap), dir, 5), NoErrors(world));
+        ++saved;
         for (int to = 1; to <= 5; ++to) {
           for (const WrapPolicy& to_wrap : kWraps) {
+            if (testing::OfAnotherPart(saved + to + (&to_wrap - kWraps), 3)) continue;
             EXPECT_EQ(LoadAndCompare(Of(to, to, to_wrap), dir + "/step_5", 5), "")
                 << "from world " << world << ", F " << shards << ", wrap "
                 << static_cast<int>(wrap.policy) << " to F " << to << ", wrap "
@@ -564,7 +568,7 @@ TEST(CheckpointTest, WhatIsNotFiniteIsNeverPublished) {
 
 // A run that saves at every step and keeps one, and readers that come at any moment.
 TEST(CheckpointTest, ReadersHoldWhatTheyRead) {
-  constexpr int kReads = 120, kReaders = 3, kEnough = 20;  // Each reader's, at least.
+  constexpr int kReads = 60, kReaders = 3, kEnough = 10;  // Each reader's, at least.
   const std::string run = FreshDirectory("held"), dir = run + "/checkpoints";
   const World world = Of(2, 2);
   ASSERT_EQ(Save(world, dir, 1), NoErrors(2));

@@ -87,9 +87,7 @@ bool With(const Fault& fault, int at, const std::string& root,
   return seen > at;
 }
 
-// The first call that a run tries, and from one to the next: one in three, three commits try all.
-int FirstCall() { return testing::AllCases() ? 0 : static_cast<int>(testing::Part(3)); }
-int CallsApart() { return testing::AllCases() ? 1 : 3; }
+using testing::CallsApart, testing::FirstCall;  // Three commits try all.
 
 class FileFaults : public ::testing::TestWithParam<TinySave> {};
 

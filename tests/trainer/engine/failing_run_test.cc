@@ -301,7 +301,7 @@ TEST_P(FailingRun, NothingThatItsWorkReadsIsGone) {
     const int64_t operations = std::stoll(whole[wrong].result);
     ASSERT_GT(operations, 100);
     std::printf("%s: %lld operations\n", c.name.c_str(), static_cast<long long>(operations));
-    const int64_t one_in = testing::Everything() ? 1 : world == 1 ? 6 : 36;
+    const int64_t one_in = testing::Everything() ? 1 : world == 1 ? 12 : 60;
     for (int64_t at = static_cast<int64_t>(testing::Part(one_in)); at < operations; at += one_in) {
       for (const bool of_host : {true, false}) {
         const std::vector<testing::Outcome> outcomes = run({at, of_host});

@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/testing/everything.h"
 #include "tests/testing/fresh_directory.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/loop/checkpoint_files.h"
@@ -90,8 +91,11 @@ std::vector<nlohmann::json> Records(const std::string& run, const std::string& k
 }
 
 TEST(SavingTest, InTheBackgroundGivesTheSameFiles) {
+  size_t i = 0;
   for (const int world : {1, 3}) {
+    ++i;
     for (const char* strategy : {"full_shard", "no_shard"}) {
+      if (testing::OfAnotherPart(i++, 2)) continue;
       std::map<std::string, std::string> files[2];
       Strings losses[2];
       for (const int async : {0, 1}) {
@@ -121,9 +125,10 @@ TEST(SavingTest, InTheBackgroundGivesTheSameFiles) {
 TEST(SavingTest, AFailureIsEveryRanksCheckpointError) {
   constexpr int kWorld = 3;
   for (const bool async : {false, true}) {
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 6; ++i) {
+      if (testing::OfAnotherPart(i + (async ? 1 : 0), 2)) continue;
       // The last save is at step 12, in the foreground; that of step 10 may be found out by it.
-      const int step = 2 + 2 * (i % 6);
+      const int step = 2 + 2 * i;
       const std::string run = UnusedPath("failure");
       const Recipe recipe = Tiny(run, {std::string("checkpoint={every: 2, keep_last: 0, async: ") +
                                        (async ? "true" : "false") + "}"});
@@ -552,8 +557,11 @@ TEST(StopTest, CutsAnEvaluationShortAndAResumeMakesIt) {
 
 // An evaluation of the average is that of a run whose weights are the average.
 TEST(EmaTest, EvaluatesTheAverage) {
+  size_t i = 0;
   for (const int world : {1, 2}) {
+    ++i;
     for (const char* strategy : {"full_shard", "no_shard"}) {
+      if (testing::OfAnotherPart(i++, 2)) continue;
       const Strings settings = {"data.valid={source: synthetic}", "eval={every: 1, steps: 2}",
                                 std::string("fsdp.sharding_strategy=") + strategy,
                                 "checkpoint={every: 1, keep_last: 0}"};

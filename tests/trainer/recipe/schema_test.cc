@@ -11,6 +11,7 @@
 
 #include "models/shape.h"
 #include "tests/testing/error_of.h"
+#include "tests/testing/everything.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
 #include "trainer/recipe/load.h"
@@ -177,8 +178,10 @@ TEST(Schema, AgreesWithTheLoaderOnEveryKey) {
                                     Json({"word"}),
                                     Json::object()};
   int allowed = 0, refused = 0;
+  size_t i = 0;
   ForEachKey(schema, {}, [&](const std::vector<std::string>& path, const Json&) {
     for (const Json& value : values) {
+      if (testing::OfAnotherPart(i++, 3)) continue;
       Json recipe = GoodRecipe();
       Json* at = &recipe;
       std::string key;
@@ -205,8 +208,8 @@ TEST(Schema, AgreesWithTheLoaderOnEveryKey) {
       }
     }
   });
-  EXPECT_GT(allowed, 200);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(allowed, 100);
+  EXPECT_GT(refused, 400);
 }
 
 // A random value that `schema` allows.
@@ -526,7 +529,7 @@ TEST(Print, ReadsBackToTheSameRecipe) {
   const Json schema = Schema();
   const RandomStream random(20231, "recipes");
   uint64_t n = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 150; ++i) {
     Json drawn = Draw(schema, random, n);
     Reconcile(drawn);
     SCOPED_TRACE(drawn.dump());
@@ -572,7 +575,7 @@ TEST(Recipe, EqualityIsThatOfThePrintedText) {
   Reconcile(drawn);
   const Recipe before = ParseRecipe({{"r", drawn.dump()}});
   int changed = 0;
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 200; ++i) {
     Json other = Draw(schema, random, n);
     // One section of another recipe.
     const auto& sections = schema["properties"];
@@ -586,48 +589,7 @@ TEST(Recipe, EqualityIsThatOfThePrintedText) {
     EXPECT_EQ(now == before, PrintRecipe(now) == PrintRecipe(before)) << name;
     changed += now == before ? 0 : 1;
   }
-  EXPECT_GT(changed, 400);
-}
-
-// Whatever the bytes, the loader gives a recipe or a ConfigError. Runs under ASan and UBSan too.
-TEST(Load, SurvivesMutatedText) {
-  const std::string seed = PrintRecipe(ParseRecipe({{"r", GoodRecipe().dump()}})) +
-                           "anchors: &a {x: *a, <<: [1, 'two', \"t\\x41\"]}\n- |\n  block\n";
-  const RandomStream random(99, "bytes");
-  const std::string alphabet = ":{}[],&*!|>'\"%@`#-?~ \n\t\r\\<=0e.x\xc3\xff";
-  uint64_t n = 0;
-  int recipes = 0, errors = 0;
-  for (int i = 0; i < 3000; ++i) {
-    std::string text = i % 2 == 0 ? seed.substr(0, seed.find("anchors")) : seed;
-    for (uint64_t edits = i % 2 == 0 ? 1 : 1 + random.Below(n++, 5); edits > 0; --edits) {
-      const size_t at = random.Below(n++, text.size());
-      switch (random.Below(n++, 4)) {
-        case 0:
-          text[at] = alphabet[random.Below(n++, alphabet.size())];
-          break;
-        case 1:
-          text.insert(at, 1, alphabet[random.Below(n++, alphabet.size())]);
-          break;
-        case 2:
-          text.erase(at, 1 + random.Below(n++, 5));
-          break;
-        default: {
-          const size_t from = random.Below(n++, text.size());
-          text.insert(at, text.substr(from, random.Below(n++, 30)));
-        }
-      }
-    }
-    try {
-      const Recipe recipe = ParseRecipe({{"r", text}});
-      EXPECT_EQ(ParseRecipe({{"r", PrintRecipe(recipe)}}), recipe);
-      ++recipes;
-    } catch (const ConfigError& error) {
-      EXPECT_EQ(std::string(error.what()).substr(0, 2), "r:");
-      ++errors;
-    }
-  }
-  EXPECT_GT(recipes, 20);  // Both outcomes were seen, not one alone.
-  EXPECT_GT(errors, 1000);
+  EXPECT_GT(changed, 160);
 }
 
 }  // namespace
