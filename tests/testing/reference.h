@@ -106,7 +106,8 @@ struct ReferenceWorlds {
   int with_every_strategy = 0;  // A world of threads; the others have some.
 };
 enum class ReferenceRanks { kAlone, kThreads, kProcesses };
-// Models, worlds and strategies. For every change, each two of them that can meet do so once.
+// Models, worlds and strategies: a run takes half of the pairs of a model and a world, each with
+// one strategy, and six runs take all.
 std::vector<ReferenceCase> ReferenceCases(std::span<const char* const> models,
                                           const ReferenceWorlds& worlds, ReferenceRanks ranks);
 
