@@ -440,7 +440,7 @@ TEST(Console, ShowsNoEscapeSequences) {
 TEST(AllStopped, GoOnWhenContinued) {
   Job job;
   Strings settings = Endless();
-  settings.push_back("run.timeout_s=15");
+  settings.push_back("run.timeout_s=5");
   settings.push_back("log.every=10");
   Process run = job.Start(job.LaunchArguments(3, settings));
   ASSERT_TRUE(Eventually([&] { return LastStep(job.run_dir()) >= 20; })) << run.Out();
@@ -448,7 +448,7 @@ TEST(AllStopped, GoOnWhenContinued) {
   for (const auto& [rank, pid] : RanksOf(run.pid())) all.push_back(pid);
   ASSERT_EQ(all.size(), 4u);
   for (const pid_t pid : all) ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  std::this_thread::sleep_for(std::chrono::seconds(25));
+  std::this_thread::sleep_for(std::chrono::seconds(9));
   const int64_t before = LastStep(job.run_dir());
   for (const pid_t pid : all) ASSERT_EQ(kill(pid, SIGCONT), 0);
   ASSERT_TRUE(

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/e2e/run_binary.h"
+#include "tests/testing/everything.h"
 
 namespace fsdp::e2e {
 namespace {
@@ -99,8 +100,8 @@ TEST(TwoJobs, AllRanksOfTheSecondExitWith5) {
 
 // Whatever the moment, one goes on, and what it leaves is whole.
 TEST(TwoJobs, OfPairsAtRandomMomentsOneSurvives) {
-  constexpr int kPairs = 12;
-  constexpr uint32_t kSeed = 8001;
+  constexpr int kPairs = 4;
+  const uint32_t kSeed = 8001 + testing::Part(180);
   std::mt19937 random(kSeed);
   for (int i = 0; i < kPairs; ++i) {
     const int world = 1 + i % 2;
