@@ -150,7 +150,7 @@ struct FamilyTable {
   std::vector<std::string_view> kept_fp32_in_fp16 = {};
   int64_t Config::*target_length = nullptr;
   bool Config::*branches_are_blocks = nullptr;
-  int64_t Config::*expert_pieces = nullptr;  // Of a config with experts.
+  int64_t Config::*expert_pieces = nullptr;  // A config with experts has it.
   ModelHead head = {};
   // Files of Hugging Face; without relatives there are none.
   std::vector<HfRelative<Config>> hf = {};

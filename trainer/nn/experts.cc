@@ -28,7 +28,7 @@ struct Route {
   TensorPtr shares;                   // fp32 [T / length, N] or [N]; null where nothing trains.
 };
 
-// What forward keeps of the rows: u = W_gate_up x, a = weight silu(g) u.
+// The rows that forward keeps: u = W_gate_up x, a = weight silu(g) u.
 struct KeptRows {
   SavedPtr u, a;
 };
@@ -37,7 +37,7 @@ struct KeptRows {
 
 struct ExpertRun {
   Route route;
-  bool wants_gradients = false;  // Of x and of the router.
+  bool wants_gradients = false;  // Those of x and of the router.
   bool is_divided = false;       // Over several segments.
   // In forward, until y is there.
   SavedPtr base;

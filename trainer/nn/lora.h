@@ -87,7 +87,8 @@ class LoraModel final : public Model {
 
   std::shared_ptr<Model> base_;
   std::vector<std::unique_ptr<Parameter>> adapters_;
-  // Of adapters to parameters in pieces, by weight, column and part: that of the first piece's.
+  // Adapters to parameters in pieces have the name of the first piece's: by weight, column and
+  // part.
   std::map<std::tuple<std::string, int64_t, char>, std::string> names_;
   std::vector<ModelSegment> segments_;
 };

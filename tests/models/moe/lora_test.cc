@@ -144,7 +144,7 @@ TEST(MoeLora, PiecesChangeNoBit) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
     run.options.executor.recompute = recompute;
     const TinyResult pieces = Train(run);
-    whole.grad_norms = pieces.grad_norms;  // Of other sums.
+    whole.grad_norms = pieces.grad_norms;  // They are other sums.
     EXPECT_EQ(FirstDifference(pieces, whole), "");
   }
   // Names that say which rows of the whole adapter they are.

@@ -12,7 +12,6 @@
 #include "tests/testing/model_promises.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/philox.h"
-#include "trainer/fsdp/model_layout.h"
 
 namespace fsdp::testing {
 namespace {
@@ -153,31 +152,6 @@ TEST(Moe, NoRoutingTakesOtherMemory) {
         }
       }
     }
-  }
-}
-
-// A unit with experts has those of one piece alone.
-TEST(Moe, PiecesTakeTheMemoryOfTheirExperts) {
-  MoeConfig config = TinyDots();
-  const auto gathered = [&](int64_t pieces) {
-    config.expert_pieces = pieces;
-    const Layout layout = MakeLayout(ShapesOf(*MakeMoe(config)), {}, 1);
-    int64_t most = 0;
-    for (int u = 1; u < std::ssize(layout.units); ++u) {
-      const FlatParameter& flat = layout.flat_parameters[layout.units[u].flat_parameters[0]];
-      const bool has_experts = std::ranges::any_of(flat.parameters, [](const Placement& p) {
-        return p.name.find("experts.down_proj") != std::string::npos;
-      });
-      if (has_experts) most = std::max(most, layout.GatheredBytes(u));
-    }
-    return most;
-  };
-  const int64_t experts = 6 * 3 * config.hidden_size * config.moe_intermediate_size * 4;
-  constexpr int64_t kPadding = 2 * kShardAlignment * 4;
-  EXPECT_GT(gathered(0), experts + kPadding);
-  for (const int64_t pieces : {1, 2, 3, 6}) {
-    EXPECT_GE(gathered(pieces), experts / pieces);
-    EXPECT_LT(gathered(pieces), experts / pieces + kPadding);
   }
 }
 

@@ -1,5 +1,5 @@
-// Runs with Muon and Adafactor that stop and go on: with the same bits, and with as many ranks as
-// one likes.
+// Runs with Muon and Adafactor, and with experts in pieces, that stop and go on: with the same
+// bits, and with as many ranks as one likes.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,6 +32,12 @@ constexpr char kAdafactor[] =
     "        num_attention_heads: 4, num_key_value_heads: 2, vocab_size: 50,\n"
     "        max_position_embeddings: 8}\n"
     "optimizer: {name: adafactor, lr: 0.01}\n";
+
+constexpr char kMixture[] =
+    "model: {family: moe, hidden_size: 24, num_hidden_layers: 2, intermediate_size: 16,\n"
+    "        num_attention_heads: 4, num_key_value_heads: 2, num_experts: 6,\n"
+    "        num_experts_per_tok: 2, vocab_size: 50, max_position_embeddings: 8}\n"
+    "optimizer: {lr: 0.01}\n";
 
 Recipe Load(const std::string& run, const char* text, const Strings& more) {
   Strings all = {"run.dir=" + run};
@@ -195,6 +201,25 @@ TEST(AdafactorResume, OtherKeysAndOptimizersAreRefused) {
   EXPECT_NE(outcome("optimizer.name=adamw").find("has adafactor, the recipe has adamw"),
             std::string::npos);
   EXPECT_NE(outcome("optimizer.adafactor.d=2").find("optimizer.adafactor.d"), std::string::npos);
+}
+
+// Experts that were gathered in pieces, in others, and in none: the same bits of all states.
+TEST(Experts, GoOnInOtherPieces) {
+  for (const std::string optimizer : {"adamw", "adafactor", "muon"}) {
+    const Strings settings = {"optimizer.name=" + optimizer, "train.grad_clip=0"};
+    const std::string whole = UnusedPath("whole"), run = UnusedPath("pieces");
+    TrainTo(kMixture, whole, 2, 6, settings);
+    int step = 0;
+    for (const char* wrap :
+         {"{policy: experts, expert_pieces: 3}", "{policy: experts, expert_pieces: 2}",
+          "{policy: transformer_block}"}) {
+      Strings with = settings;
+      with.push_back(std::string("fsdp.auto_wrap=") + wrap);
+      TrainTo(kMixture, run, 2, step += 2, with);
+    }
+    EXPECT_EQ(ValuesIn(run + "/checkpoints/step_6"), ValuesIn(whole + "/checkpoints/step_6"))
+        << optimizer;
+  }
 }
 
 }  // namespace
