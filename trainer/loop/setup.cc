@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "models/shape.h"
 #include "trainer/core/errors.h"
@@ -184,19 +183,15 @@ ModelShape ShapeFor(const Recipe& recipe) {
 }
 
 void CheckExpertLoad(const ModelShape& shape, double load) {
-  const auto field = [&](const char* name) {
-    const std::optional<FieldValue> value = shape.Find(name);
-    const auto* number = value ? std::get_if<int64_t>(&*value) : nullptr;
-    return number == nullptr ? int64_t{0} : *number;
-  };
-  const int64_t experts = field("num_experts"), per_token = field("num_experts_per_tok");
+  const std::optional<MixtureShape> mixture = shape.family().Mixture(shape);
+  if (!mixture) throw ConfigError("--expert-load: the model has no experts");
+  const std::string k = std::to_string(mixture->experts_per_token);
+  const std::string n = std::to_string(mixture->experts);
   const double most =
-      static_cast<double>(experts) / static_cast<double>(std::max<int64_t>(per_token, 1));
-  if (experts > 0 && load >= 1 && load <= most) return;
-  if (experts == 0) throw ConfigError("--expert-load: the model has no experts");
-  throw ConfigError("--expert-load: want a number from 1 to " + std::to_string(experts) + " / " +
-                    std::to_string(per_token) + ": a token chooses " + std::to_string(per_token) +
-                    " of " + std::to_string(experts) + " experts, each once");
+      static_cast<double>(mixture->experts) / static_cast<double>(mixture->experts_per_token);
+  if (load >= 1 && load <= most) return;
+  throw ConfigError("--expert-load: want a number from 1 to " + n + " / " + k +
+                    ": a token chooses " + k + " of " + n + " experts, each once");
 }
 
 std::shared_ptr<Model> BuildModel(const Recipe& recipe, const ModelShape& shape) {
