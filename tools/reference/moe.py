@@ -55,6 +55,7 @@ class Case:
     documents: list | None = None  # Lengths of each row's, by row modulo their number.
     normed: bool = False  # norm_topk_prob.
     more: dict = dataclasses.field(default_factory=dict)  # Further keys of config.json.
+    embedding: float = 0.4  # Of the embedding's numbers. Large: a token's choices are its own.
     fused: bool = False  # Its weights are there in the newer form, too.
     balanced: str = ""  # "batch": the balance losses and their gradients are there, too. "runs": 20
     # steps with them as well.
@@ -102,6 +103,55 @@ CASES = [
     Case("dots_5_2", "dots1", 30, 28, 12, 8, 2, 2, 2, 5, 2, 4, head_dim=8, tied=True,
          more=dict(n_group=1, topk_group=1, routed_scaling_factor=1.5, first_k_dense_replace=0,
                    n_shared_experts=1, intermediate_size=8)),
+    # The smallest: one token, three ids, one head, one expert a token.
+    Case("mixtral_6_1", "mixtral", 41, 3, 1, 7, 1, 1, 1, 6, 1, 1, head_dim=4, tied=True, masked=True),
+    # All experts, no position left.
+    Case("mixtral_7_7", "mixtral", 42, 13, 6, 6, 3, 3, 1, 7, 7, 2, head_dim=4, positions=6, masked=True,
+         rope=dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=0.25,
+                   high_freq_factor=1.0, original_max_position_embeddings=4)),
+    # For bf16, too. All but one.
+    Case("mixtral_4_3", "mixtral", 59443, 5, 7, 10, 5, 1, 1, 4, 3, 5, embedding=3.0),
+    # For bf16, too. Normalised weights, the last layer dense.
+    Case("qwen2_3_2", "qwen2_moe", 31044, 5, 8, 12, 3, 1, 2, 3, 2, 5, tied=True, normed=True, masked=True,
+         embedding=3.0, more=dict(mlp_only_layers=[1], shared_expert_intermediate_size=3,
+                                  intermediate_size=7)),
+    # All experts, documents.
+    Case("qwen2_6_6", "qwen2_moe", 45, 11, 7, 4, 1, 1, 1, 6, 6, 1, documents=[[3, 4], [1, 6], [7]],
+         more=dict(shared_expert_intermediate_size=3)),
+    # One token, one expert whose weight is 1.
+    Case("qwen2_5_1", "qwen2_moe", 46, 9, 1, 6, 1, 1, 1, 5, 1, 3, normed=True,
+         more=dict(shared_expert_intermediate_size=5)),
+    # All but one.
+    Case("qwen3_6_5", "qwen3_moe", 247, 17, 9, 5, 3, 1, 1, 6, 5, 1, positions=48, head_dim=6, masked=True,
+         rope=dict(rope_type="yarn", rope_theta=300.0, factor=3.0, original_max_position_embeddings=16,
+                   beta_fast=2.0, beta_slow=0.25)),
+    # All experts, the last layer dense, one token.
+    Case("qwen3_3_3", "qwen3_moe", 48, 7, 1, 6, 2, 2, 2, 3, 3, 5, head_dim=4, normed=True, tied=True,
+         more=dict(mlp_only_layers=[1], intermediate_size=7)),
+    # One expert a token whose weight is its score; more tokens than positions.
+    Case("qwen3_5_1", "qwen3_moe", 49, 11, 9, 9, 3, 3, 1, 5, 1, 3, head_dim=4, positions=6, masked=True,
+         rope=dict(rope_type="dynamic", rope_theta=1000.0, factor=2.5)),
+    # One expert a token, documents.
+    Case("olmoe_6_1", "olmoe", 50, 3, 9, 6, 1, 1, 1, 6, 1, 1, tied=True,
+         documents=[[2, 7], [9], [1, 1, 7]]),
+    # All experts, weights normalised, no position left.
+    Case("olmoe_5_5", "olmoe", 51, 15, 8, 10, 5, 1, 1, 5, 5, 1, positions=8, normed=True, masked=True,
+         rope=dict(rope_type="linear", rope_theta=100.0, factor=3.0)),
+    # One token.
+    Case("olmoe_3_2", "olmoe", 52, 19, 1, 6, 3, 1, 2, 3, 2, 3, epsilon=1e-2, masked=True),
+    # Three groups of two.
+    Case("dots_6_2", "dots1", 1853, 3, 7, 6, 3, 1, 1, 6, 2, 3, head_dim=4, normed=True, embedding=3.0,
+         more=dict(n_group=3, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=0,
+                   n_shared_experts=1)),
+    # All experts of all groups, documents.
+    Case("dots_4_4", "dots1", 54, 11, 7, 5, 1, 1, 1, 4, 4, 1, head_dim=6, tied=True,
+         documents=[[6, 1], [2, 5]],
+         more=dict(n_group=2, topk_group=2, routed_scaling_factor=0.5, first_k_dense_replace=0,
+                   n_shared_experts=3)),
+    # One token, one expert whose weight is 3, the first layer dense.
+    Case("dots_6_1", "dots1", 55, 13, 1, 7, 2, 2, 2, 6, 1, 1, head_dim=2, masked=True, normed=True,
+         more=dict(n_group=2, topk_group=1, routed_scaling_factor=3.0, first_k_dense_replace=1,
+                   n_shared_experts=1, intermediate_size=5)),
 ]
 
 
@@ -158,7 +208,7 @@ def build_model(case: Case) -> torch.nn.Module:
         elif p.dim() == 1:
             values *= 0.1
         elif name.endswith("embed_tokens.weight"):
-            values *= 0.4
+            values *= case.embedding
         else:
             values *= 1.2 / math.sqrt(p.shape[-1])
         p.data.copy_(torch.from_numpy(values.astype(np.float32)))
@@ -173,7 +223,8 @@ def choose(case: Case, scores: torch.Tensor) -> tuple[torch.Tensor, float]:
         of_group = scores.unflatten(-1, (groups, -1)).topk(2, dim=-1)[0].sum(-1)
         order = of_group.sort(dim=-1, descending=True)
         best = case.more["topk_group"]
-        margin = (order[0][:, best - 1] - order[0][:, best]).min().item()
+        if best < groups:
+            margin = (order[0][:, best - 1] - order[0][:, best]).min().item()
         kept = torch.zeros_like(of_group).scatter_(1, order[1][:, :best], 1.0).bool()
         kept = kept.repeat_interleave(case.experts // groups, dim=-1)
         scores = scores.masked_fill(~kept, -math.inf)

@@ -26,6 +26,38 @@ constexpr const char* kModels[] = {"mixtral_5_2", "mixtral_3_3", "qwen2_6_4", "q
 FSDP_REFERENCE_TESTS(MoeReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2},
                      .with_every_strategy = 3);
 
+// Shapes at the edges of what there is: one token, three ids, one expert a token, all of them.
+class MoeOddShapeTest : public MoeReferenceTest {};
+
+constexpr const char* kOddModels[] = {"mixtral_6_1", "mixtral_7_7", "mixtral_4_3", "qwen2_3_2",
+                                      "qwen2_6_6",   "qwen2_5_1",   "qwen3_6_5",   "qwen3_3_3",
+                                      "qwen3_5_1",   "olmoe_6_1",   "olmoe_5_5",   "olmoe_3_2",
+                                      "dots_6_2",    "dots_4_4",    "dots_6_1"};
+
+FSDP_REFERENCE_TESTS(MoeOddShapeTest, kOddModels, .threads = {2, 3}, .processes = {});
+
+// More ranks than experts.
+class MoeOfEightRanksTest : public ::testing::TestWithParam<std::tuple<const char*, Strategy>> {};
+
+TEST_P(MoeOfEightRanksTest, IsTheReference) {
+  const auto& [name, strategy] = GetParam();
+  const Reference reference(std::string("tests/fixtures/moe/") + name, SetMoeShape);
+  Judge judge(reference);
+  const auto train = [strategy = strategy](TinyRun run) {
+    run.world = 8;
+    run.options.executor.sharding_strategy = strategy;
+    if (IsHybrid(strategy)) run.options.executor.shard_size = 4;
+    return Train(run);
+  };
+  judge.Batch(train(reference.BatchRun()));
+  judge.Trainings(train);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, MoeOfEightRanksTest,
+                         ::testing::Combine(::testing::Values("qwen3_6_5", "dots_6_2"),
+                                            ::testing::Values(Strategy::kFullShard,
+                                                              Strategy::kHybridShard)));
+
 // The batch and the runs once more, with 0.3 aux + 0.02 z and biases that move by 0.01 a step.
 class MoeBalanceTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
