@@ -13,6 +13,7 @@ README.md beside this file says what every tensor means and which error the test
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -25,6 +26,7 @@ import common  # Before transformers: it keeps it off the network.
 import dhen
 import gpt2
 import llama
+import moe
 import numpy as np
 import regnet
 import safetensors.numpy
@@ -39,7 +41,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama, "regnet/odd": regnet, "dhen/odd": dhen}
+MODELS = {"gpt2/odd_heads": gpt2, "llama/llama_6_2": llama, "regnet/odd": regnet, "dhen/odd": dhen,
+          "moe/mixtral_4_3": moe, "moe/qwen2_3_2": moe}
 RUNS = ("sgd", "adamw")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # fp16's: far below an overflow, so that no step is skipped. Scripted skips are scaler.json's.
@@ -88,13 +91,38 @@ class Model:
 
     @property
     def ways(self) -> list[Way]:
-        return [w for w in WAYS if w.param == "bf16" or self.family is not dhen]
+        return [w for w in WAYS if w.param == "bf16" or self.family not in (dhen, moe)]
 
     def build(self) -> torch.nn.Module:
         model = self.family.build_model(self.case)
         if self.family in (gpt2, llama):
             model.set_attn_implementation("sdpa")  # transformers' default.
+        if self.family is moe:
+            moe.record(model, self.case)
         return model
+
+    @functools.cache
+    def choices(self, param: str, run: str) -> list[np.ndarray]:
+        """Of each step of train_exactly(): [layers, sequences, T, k], in rising order."""
+        choices: list = []
+        train_exactly(self, param, run, choices)
+        return choices
+
+    def chosen(self, rows: int) -> np.ndarray:
+        """The choices of the step that just ran."""
+        each = [chosen.unflatten(0, (rows, -1)).sort(-1)[0].numpy() for _, _, chosen, _ in moe.ROUTED]
+        return np.stack(each)
+
+    def as_files(self, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """By the names of the tensors in files, which may be parts of parameters."""
+        if self.family is not moe:
+            return results
+        files = {}
+        for key, values in results.items():
+            prefix, _, name = key.partition("/")
+            parts = common.FEED.tensors(name, torch.from_numpy(values))
+            files |= {f"{prefix}/{part}": np.ascontiguousarray(v) for part, v in parts}
+        return files
 
     def tables(self, dtype=torch.float32, seed: int | None = None) -> "Tables | None":
         return Tables(self.case, dtype, seed) if self.family is dhen else None
@@ -115,9 +143,11 @@ def batch_norms_of(model) -> dict[str, torch.nn.Module]:
     return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.BatchNorm2d)}
 
 
-def in_batch_norms(model) -> set[str]:
-    """Names of parameters that stay fp32: FSDP1 leaves batch norms out of mixed precision."""
-    return {f"{n}.{p}" for n in batch_norms_of(model) for p in ("weight", "bias")}
+def kept_in_fp32(model) -> set[str]:
+    """Names of parameters. FSDP1 leaves batch norms out of mixed precision, and so we do routers."""
+    routers = set(moe.routers(model))
+    return ({f"{n}.{p}" for n in batch_norms_of(model) for p in ("weight", "bias")}
+            | {f"{n}.weight" for n, m in model.named_modules() if m in routers})
 
 
 def statistics_of(model) -> dict[str, np.ndarray]:
@@ -211,7 +241,11 @@ def shard(net: torch.nn.Module, way: Way, mesh):
         if way.frame == "fsdp2":
             fully_shard(norm, mesh=mesh, mp_policy=MixedPrecisionPolicy(
                 param_dtype=torch.float32, reduce_dtype=torch.float32, output_dtype=param))
+    routers = moe.routers(net)
     if way.frame == "fsdp2":
+        for router in routers:
+            fully_shard(router, mesh=mesh, mp_policy=MixedPrecisionPolicy(
+                param_dtype=torch.float32, reduce_dtype=torch.float32))
         policy = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
         for block in blocks_of(net):
             fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -221,7 +255,9 @@ def shard(net: torch.nn.Module, way: Way, mesh):
     net = FullyShardedDataParallel(
         net, device_id=torch.device("cpu"), use_orig_params=True,
         auto_wrap_policy=ModuleWrapPolicy({type(block) for block in blocks_of(net)}),
-        mixed_precision=MixedPrecision(param_dtype=param, reduce_dtype=reduce))
+        mixed_precision=MixedPrecision(
+            param_dtype=param, reduce_dtype=reduce,
+            _module_classes_to_ignore=[torch.nn.modules.batchnorm._BatchNorm, *map(type, routers)]))
     return net, lambda: net.clip_grad_norm_(common.CLIP), ShardedGradScaler("cpu", **settings)
 
 
@@ -254,12 +290,13 @@ def pixels_of(model, ids: torch.Tensor) -> torch.Tensor:
     return (pixels - 128).to(model.dtype) / 64
 
 
-def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
-    """float64 on float64 masters; each step reads them rounded to `param`, those of batch norms as they
-    are. `grad/` and `step1/` are step 1's."""
+def train_exactly(model: Model, param: str, run: str,
+                  choices: list | None = None) -> dict[str, np.ndarray]:
+    """float64 on float64 masters; each step reads them rounded to `param`, those that stay fp32 as they
+    are. `grad/` and `step1/` are step 1's. Adds each step's to `choices`."""
     exact = model.exact()
     named = list(exact.named_parameters())
-    kept = in_batch_norms(exact)
+    kept = kept_in_fp32(exact)
     masters = {n: p.detach().clone().requires_grad_() for n, p in named}
     optimizer = make_optimizer(list(masters.items()), {n: p.dim() for n, p in named}, run)
     tables = model.tables(torch.float64)
@@ -270,7 +307,10 @@ def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
             for n, p in named:
                 p.copy_(masters[n] if n in kept else masters[n].to(DTYPES[param]))
         exact.zero_grad()
+        moe.ROUTED.clear()
         loss = loss_of(exact, model.tokens[step - 1], tables)
+        if choices is not None:
+            choices.append(model.chosen(common.GLOBAL_BATCH))
         loss.backward()
         losses.append(loss.item())
         if tables:
@@ -287,7 +327,7 @@ def train_exactly(model: Model, param: str, run: str) -> dict[str, np.ndarray]:
     results |= {f"{run}/{n}": m.detach().numpy().copy() for n, m in masters.items()}
     results |= {f"{run}/{n}": b for n, b in statistics_of(exact).items()}
     results |= tables.state(f"{run}/", tables.rows) if tables else {}
-    return results | {f"{run}/loss": np.array(losses)}
+    return model.as_files(results) | {f"{run}/loss": np.array(losses)}
 
 
 def order_of_sequences(order: int) -> np.ndarray:
@@ -319,7 +359,13 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh,
     for step in range(1, common.STEPS + 1):
         set_rate(optimizer, step, run)
         optimizer.zero_grad()
+        moe.ROUTED.clear()
         loss = loss_of(net, model.tokens[step - 1, mine], tables)
+        if model.family is moe:
+            other = model.chosen(len(mine)) != model.choices(way.param, run)[step - 1][:, mine]
+            if other.any():
+                raise SystemExit(f"{model.key}, {way.name}: {run} chooses {other.sum()} other experts "
+                                 f"than float64 in step {step}")
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         if tables:
@@ -338,7 +384,7 @@ def train_sharded(model: Model, way: Way, run: str, order: int, mesh,
         raise SystemExit(f"{model.key}, {way.name}: a step overflowed")
     results |= {f"{run}/{n}": b for n, b in statistics_of(net).items()}
     results |= tables.state(f"{run}/", tables.rows) if tables else {}
-    return results | whole(f"{run}/", grads=False) | {f"{run}/loss": np.array(losses)}
+    return model.as_files(results | whole(f"{run}/", grads=False)) | {f"{run}/loss": np.array(losses)}
 
 
 def run_script(model: Model, way: Way, mesh) -> dict[str, list]:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/models/moe/set_shape.h"
+#include "tests/testing/precision.h"
 
 namespace fsdp::testing {
 namespace {
@@ -57,6 +58,24 @@ INSTANTIATE_TEST_SUITE_P(Worlds, MoeOfEightRanksTest,
                          ::testing::Combine(::testing::Values("qwen3_6_5", "dots_6_2"),
                                             ::testing::Values(Strategy::kFullShard,
                                                               Strategy::kHybridShard)));
+
+// Beside PyTorch's FSDP in bf16, with the router in fp32 on both sides.
+class MixtralPrecisionTest : public PrecisionSuite {
+ protected:
+  MixtralPrecisionTest() : PrecisionSuite("tests/fixtures/moe/mixtral_4_3", SetMoeShape) {}
+};
+class Qwen2MoePrecisionTest : public PrecisionSuite {
+ protected:
+  Qwen2MoePrecisionTest() : PrecisionSuite("tests/fixtures/moe/qwen2_3_2", SetMoeShape) {}
+};
+
+TEST_P(MixtralPrecisionTest, ErrorsAreAtMostTwicePyTorchs) { Hold(); }
+TEST_P(Qwen2MoePrecisionTest, ErrorsAreAtMostTwicePyTorchs) { HoldTogether(); }
+
+INSTANTIATE_TEST_SUITE_P(BFloat16, MixtralPrecisionTest,
+                         ::testing::ValuesIn(WaysOf(DType::kBFloat16)), WayName);
+INSTANTIATE_TEST_SUITE_P(BFloat16, Qwen2MoePrecisionTest,
+                         ::testing::ValuesIn(WaysOf(DType::kBFloat16)), WayName);
 
 // The batch and the runs once more, with 0.3 aux + 0.02 z and biases that move by 0.01 a step.
 class MoeBalanceTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
