@@ -55,7 +55,7 @@ class Case:
     documents: list | None = None  # Lengths of each row's, by row modulo their number.
     normed: bool = False  # norm_topk_prob.
     more: dict = dataclasses.field(default_factory=dict)  # Further keys of config.json.
-    embedding: float = 0.4  # Of the embedding's numbers. Large: a token's choices are its own.
+    embedding: float = 0.4  # It multiplies the embedding's numbers. Large: a token's choices are its own.
     fused: bool = False  # Its weights are there in the newer form, too.
     balanced: str = ""  # "batch": the balance losses and their gradients are there, too. "runs": 20
     # steps with them as well.

@@ -103,7 +103,7 @@ class Model:
 
     @functools.cache
     def choices(self, param: str, run: str) -> list[np.ndarray]:
-        """Of each step of train_exactly(): [layers, sequences, T, k], in rising order."""
+        """Those of each step of train_exactly(): [layers, sequences, T, k], in rising order."""
         choices: list = []
         train_exactly(self, param, run, choices)
         return choices
