@@ -1,5 +1,5 @@
 // How long to wait for others.
-// Tests: tests/e2e/start_test.cc
+// Tests: tests/trainer/comm/patience_test.cc
 #ifndef FSDP_TRAIN_TRAINER_COMM_PATIENCE_H_
 #define FSDP_TRAIN_TRAINER_COMM_PATIENCE_H_
 

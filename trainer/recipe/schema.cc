@@ -168,10 +168,8 @@ Type<FsdpOptions> FsdpType() {
       Key("policy", &WrapPolicy::policy, OneOf<AutoWrap>(),
           "transformer_block: one unit per block. branch: one unit per residual branch, two per "
           "block, for families that allow it. experts: one unit per block, and expert_pieces of "
-          "them "
-          "for the experts of a block that has some. size: sub-trees of at least min_num_params. "
-          "none: "
-          "the whole model is one unit."),
+          "them for the experts of a block that has some. size: sub-trees of at least "
+          "min_num_params. none: the whole model is one unit."),
       Key("expert_pieces", &WrapPolicy::expert_pieces, Integer(1, kMaxExperts),
           "Policy experts: units that hold a layer's experts, equally many each. A divisor of "
           "num_experts. More of them need less memory and more collectives."),
