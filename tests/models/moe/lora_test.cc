@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "models/moe/moe.h"
+#include "tests/models/moe/set_shape.h"
 #include "tests/testing/tiny_run.h"
-#include "trainer/core/philox.h"
 
 namespace fsdp::testing {
 namespace {
@@ -130,14 +130,7 @@ TEST(MoeLora, StrategyAndRecomputationChangeNoBit) {
 // Adapters of pieces are pieces of adapters.
 TEST(MoeLora, PiecesChangeNoBit) {
   TinyRun run = Adapted();
-  run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
-    for (const SlicePiece& piece : SlicePieces(p, begin, std::ssize(values))) {
-      const RandomStream random(7, piece.slice->name);
-      for (int64_t i = 0; i < piece.count; ++i) {
-        values[piece.at + i] = 0.2f * random.Normal(piece.begin + i);
-      }
-    }
-  };
+  run.initial = InitialOfSlices;
   run.world = 2;
   TinyResult whole = Train(run);
   run.moe->expert_pieces = 5;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/models/moe/set_shape.h"
 #include "tests/testing/model_promises.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/core/philox.h"
@@ -75,20 +76,6 @@ TEST(Moe, OffloadAndTheRootChangeNoBit) {
   ExpectTheRootChangesNoBit(RunOf(TinyRun::TinyMoe()));
 }
 
-// Starts from numbers that belong to slices, as those of files do.
-TinyRun OfSlices(TinyRun run) {
-  run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
-    for (const SlicePiece& piece : SlicePieces(p, begin, std::ssize(values))) {
-      const RandomStream random(7, piece.slice->name);
-      const bool norm = piece.slice->shape.rank() == 1;
-      for (int64_t i = 0; i < piece.count; ++i) {
-        values[piece.at + i] = 0.1f * random.Normal(piece.begin + i) + (norm ? 1.0f : 0.0f);
-      }
-    }
-  };
-  return run;
-}
-
 // A layer's experts as units of their own: no bit changes but that of a norm over other sums.
 TEST(Moe, ExpertsInPiecesChangeNoBit) {
   MoeConfig plain_shared = TinyRun::TinyMoe();
@@ -96,7 +83,8 @@ TEST(Moe, ExpertsInPiecesChangeNoBit) {
   const std::vector<std::pair<MoeConfig, std::vector<int64_t>>> cases = {
       {TinyDots(), {1, 2, 3, 6}}, {TinyRun::TinyMoe(), {1, 5}}, {plain_shared, {5}}};
   for (const auto& [config, pieces] : cases) {
-    TinyRun run = OfSlices(Padded(RunOf(config)));
+    TinyRun run = Padded(RunOf(config));
+    run.initial = InitialOfSlices;
     run.world = 2;
     run.options.executor.max_norm = 0;  // Clipping would put the norm into every bit.
     run.options.executor.balance.scope = BalanceScope::kStep;
@@ -129,13 +117,13 @@ TEST(Moe, ExpertsInPiecesChangeNoBit) {
 // experts.
 TEST(Moe, NoRoutingTakesOtherMemory) {
   for (const bool all_to_some : {false, true}) {
-    TinyRun run = OfSlices(RunOf(TinyDots()));
+    TinyRun run = RunOf(TinyDots());
+    run.initial = InitialOfSlices;
     run.world = 2;
     ExecutorOptions& o = run.options.executor;
     if (all_to_some) {
-      run.initial = [of_slices = run.initial](const Parameter& p, int64_t begin,
-                                              std::span<float> values) {
-        of_slices(p, begin, values);
+      run.initial = [](const Parameter& p, int64_t begin, std::span<float> values) {
+        InitialOfSlices(p, begin, values);
         if (p.name().ends_with("mlp.gate.weight")) std::ranges::fill(values, 0.0f);
       };
       o.balance = {};

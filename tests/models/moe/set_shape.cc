@@ -6,6 +6,8 @@
 
 #include "models/shape.h"
 #include "tests/models/llama/set_shape.h"
+#include "trainer/core/philox.h"
+#include "trainer/nn/parameter.h"
 
 namespace fsdp::testing {
 namespace {
@@ -62,6 +64,16 @@ MoeConfig MoeConfigOf(const nlohmann::json& c) {
 
 void SetMoeShape(const nlohmann::json& config, TinyRun& run) {
   run.model = [shape = MoeConfigOf(config)] { return MakeModel(shape); };
+}
+
+void InitialOfSlices(const Parameter& parameter, int64_t begin, std::span<float> values) {
+  for (const SlicePiece& piece : SlicePieces(parameter, begin, std::ssize(values))) {
+    const RandomStream random(7, piece.slice->name);
+    const float mean = piece.slice->shape.rank() == 1 ? 1 : 0;  // A norm's weight.
+    for (int64_t i = 0; i < piece.count; ++i) {
+      values[piece.at + i] = mean + 0.1f * random.Normal(piece.begin + i);
+    }
+  }
 }
 
 }  // namespace fsdp::testing

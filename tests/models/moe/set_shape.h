@@ -2,7 +2,9 @@
 #ifndef FSDP_TRAIN_TESTS_MODELS_MOE_SET_SHAPE_H_
 #define FSDP_TRAIN_TESTS_MODELS_MOE_SET_SHAPE_H_
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 
 #include "models/moe/config.h"
 #include "tests/testing/tiny_run.h"
@@ -11,6 +13,10 @@ namespace fsdp::testing {
 
 MoeConfig MoeConfigOf(const nlohmann::json& config);
 void SetMoeShape(const nlohmann::json& config, TinyRun& run);
+
+// Numbers that belong to slices, as those of files do, whatever parameters have them: a
+// TinyRun::Initial.
+void InitialOfSlices(const Parameter& parameter, int64_t begin, std::span<float> values);
 
 }  // namespace fsdp::testing
 
