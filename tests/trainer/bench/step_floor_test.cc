@@ -352,6 +352,24 @@ TEST(StepFloor, HostUpdatesRunBesideOneForwardPass) {
   EXPECT_EQ(hidden.Seconds(), hidden.SecondsOf(StepResource::kDevice));
 }
 
+// docs/benchmarks/gpu_floor.md, its table's first line: 512 sequences of 1,024 tokens, 16 at a
+// time. A kernel or a copy more is one to be named there.
+TEST(StepFloor, AStepOfHalfABillionHasSoManyLaunchesAndBytes) {
+  Hardware gpu = Machine();
+  gpu.device = Hardware::Device::kCuda;
+  const StepFloor floor = FloorOf(
+      Parse({"model={family: llama, preset: qwen2.5-0.5b}", "data.seq_len=1024",
+             "train={micro_batch_size: 16, global_batch_size: 512}",
+             "optimizer={name: adamw, state_dtype: bf16}", "schedule.name=constant", kHalves}),
+      1, gpu);
+  EXPECT_EQ(floor.AllLaunches().kernels, 19816);
+  EXPECT_EQ(floor.AllLaunches().copies, 34);
+  double needed = 0;
+  for (const FloorPart& part : floor.parts) needed += part.in_the_floor ? part.bytes : 0;
+  EXPECT_NEAR(needed / 1e9, 2899.765, 0.001);
+  EXPECT_NEAR(floor.NeedlessBytes() / 1e9, 1589.1405, 0.001);
+}
+
 TEST(StepFloor, SpilledStateTakesTheDisksRates) {
   Hardware machine = Machine();
   machine.host_link_bytes_per_s = machine.host_copy_bytes_per_s = kFast;
