@@ -3,6 +3,7 @@
 // turn. Without a wait the checker must report a race, unless the wait is marked `pacing`.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -738,6 +739,9 @@ TEST(WaitDeletion, FrozenParameters) {
   };
   Totals totals;
   for (const std::vector<ParameterGroup>& groups : cases) {
+    const Layout layout = Runner(SmallConfig(), {}, 2, groups).layout();
+    EXPECT_EQ(std::ranges::any_of(layout.flat_parameters, &FlatParameter::HasRecords),
+              groups[0].match != "*.bias");
     std::set<uint64_t> seen;
     for (int bits = 0; bits < 128; ++bits) {
       ExecutorOptions o;
