@@ -55,14 +55,18 @@ const std::vector<HfFeature>& CommonFeatures() {
 }
 
 // Refuses any form of weights but bitsandbytes' nf4 (transformers' BitsAndBytesConfig). The tensors
-// say which weights have it (bnb_tensor.h).
+// say which weights have it (bnb_tensor.h). Others are whole, but a wrong choice: ConfigError.
 void ReadQuantisation(HfObject& hf) {
   const auto config = hf.Find("quantization_config");
   if (!config) return;
   const auto refuse = [&](const std::string& key, const std::string& words) {
-    config->Refuse(key, words +
-                            " is not in this version, only \"bitsandbytes\" with nf4 in uint8: "
-                            "begin from the weights before they were quantised");
+    try {
+      config->Refuse(key, words +
+                              " is not in this version, only \"bitsandbytes\" with nf4 in uint8: "
+                              "begin from the weights before they were quantised");
+    } catch (const CheckpointError& error) {
+      throw ConfigError(error.what());
+    }
   };
   const auto is_on = [&](const std::string& key) {
     const auto value = config->Find(key);

@@ -27,8 +27,9 @@ struct HfConfig {
 // Refuses by name whatever this version would compute in another way: a model_type that no family
 // reads, another activation, sliding windows in use, parts of heads that are not rotated, experts,
 // weights quantised otherwise than in bitsandbytes' nf4, dropout where we have none, ... A null
-// counts as absent. Throws CheckpointError with `path` and the key.
-// `files`: those beside config.json, for what it leaves open; null: there are none.
+// counts as absent. Throws CheckpointError with `path` and the key, for weights quantised otherwise
+// ConfigError. `files`: those beside config.json, for what it leaves open; null: there are
+// none.
 HfConfig ParseHfConfig(std::string_view text, const std::string& path,
                        const HfFiles* files = nullptr);
 HfConfig ReadHfConfig(const std::string& directory);  // Parses its config.json.
