@@ -207,8 +207,8 @@ class TinyRank {
     };
     executor.Initialize(initial, run_.initial_buffers, run_.initial_rows);
     executor.Synchronize();
-    const uint64_t coded = executor.InitializeRecords(
-        RecordsOf(initial), [this](const std::string& name, const auto& work) {
+    const uint64_t coded = executor.InitializeBase(
+        initial, RecordsOf(initial), [this](const std::string& name, const auto& work) {
           return Exchange(*rank_.store, name, rank_.rank, rank_.size, work());
         });
     report_.Add("coded", {static_cast<float>(coded & 0xffffff), static_cast<float>(coded >> 40)});

@@ -93,6 +93,10 @@ FlatParameter ParseFlatParameter(const JsonValue& node, int shards) {
     if (!known || !flat.frozen) code->Refuse("is no code of frozen weights");
     flat.dtypes.code = *known;
   }
+  flat.of_base = flat.HasRecords();
+  if (const auto base = node.Find("base")) flat.of_base = base->Boolean();
+  if (flat.of_base && !flat.frozen) node.Refuse("is of the base, but not frozen");
+  if (!flat.of_base && flat.HasRecords()) node.Refuse("has a code, but is not of the base");
   if (flat.size % shards != 0 || flat.size / shards != flat.shard_size) {
     node.Refuse("size is not " + std::to_string(shards) + " times shard_size");
   }

@@ -10,8 +10,9 @@
 //                   "since_best": 1},
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "classes": ["ants", "bees"],                names of what images show, where folders have them
-//    "base": {"files": "DIR", "hash": "<16 hexadecimal digits>"},   of coded weights, which are not
-//                                                here: where they came from, fsdp/records.h
+//    "base": {"files": "DIR", "hash": "<16 hexadecimal digits>"},   of a run with coded weights:
+//    what
+//                                                its frozen weights are read from, fsdp/records.h
 //    "beside": ["config.json", ...],             files here that came with an import
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],
@@ -39,10 +40,10 @@
 // (state_format.h) and dtypes; a tensor of its own has elements of its own, and lies whole in one
 // slice. Bytes [at, at + bytes) of the file hold the slice's values, little-endian: they are the
 // file's tensor <state>/<flat parameter>/<dtype> or <state>/<tensor>/<dtype>. A frozen flat
-// parameter has no state but its parameters, "master"; one of coded weights has none, its elements
-// are bytes, and it has "code", and each of its parameters "bytes". "whole", true or left out, says
-// that a unit is updated matrix by matrix and has no state "v". A tensor without an owner belongs
-// to the whole model.
+// parameter has no state but its parameters, "master". Where "base" is true it has none. Elements
+// of coded weights are bytes, "code" names the code, and each of its parameters has "bytes".
+// "whole", true or left out, says that a unit is updated matrix by matrix and has no state "v". A
+// tensor without an owner belongs to the whole model.
 //
 // A model's buffers are the tensors of the state "buffers", fp32 or int64. Its embedding tables are
 // those of the states "rows" and "row_sums" of the grid "rows": tables [rows, width] and [rows], in
@@ -93,8 +94,8 @@ struct CheckpointMeta {
     bool operator==(const Evaluation&) const = default;
   };
   std::optional<Evaluation> evaluation{};
-  // The weights that a run's coded ones (model.lora.base) are made of; a checkpoint does not repeat
-  // them.
+  // The weights that a run's frozen ones are, where it has coded ones (model.lora.base); a
+  // checkpoint does not repeat them.
   struct Base {
     std::string files;
     uint64_t hash = 0;

@@ -70,6 +70,7 @@ JsonTree ToJson(const FlatParameter& flat) {
                                     {"frozen", flat.frozen},
                                     {"parameters", std::move(parameters)}});
   if (flat.dtypes.whole) json["whole"] = true;
+  if (flat.of_base) json["base"] = true;
   if (flat.HasRecords()) json["code"] = Name(flat.dtypes.code);
   return json;
 }

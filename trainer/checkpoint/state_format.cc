@@ -76,7 +76,7 @@ RowPlacement DealOf(const StateFormat& state, int world) {
 }
 
 bool FlatHasState(const FlatParameter& flat, std::string_view state) {
-  if (flat.frozen) return state == "master" && !flat.HasRecords();
+  if (flat.frozen) return state == "master" && !flat.of_base;
   return !flat.dtypes.whole || state != "v";
 }
 

@@ -22,11 +22,11 @@ void CopyBuffers(Stream& stream, const std::vector<BufferState>& from,
   }
 }
 
-// Coded weights are no state.
+// A base is no state.
 View StateOfMaster(const Executor& executor, int flat) {
   const View& master = executor.master(flat);
-  const bool coded = executor.layout().flat_parameters[flat].HasRecords();
-  return coded ? View(nullptr, master.dtype, Shape{0}) : master;
+  const bool of_base = executor.layout().flat_parameters[flat].of_base;
+  return of_base ? View(nullptr, master.dtype, Shape{0}) : master;
 }
 
 ExecutorOptions ForExecutor(const SessionOptions& options) {

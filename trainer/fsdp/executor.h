@@ -43,12 +43,10 @@ class Executor final : public SegmentHooks {
   void ReplaceSchedule(Mode mode, Schedule schedule);
   const Mesh& mesh() const { return communicators_.mesh(); }
   int shard_rank() const { return shard_rank_; }
-  // The stream for work between steps. It comes behind all earlier work, and before the next step's
-  // work on every stream.
+  // For work between steps: behind all earlier work, and before the next step's on every stream.
   Stream& compute();
   Stream& host();  // The same for work on host memory.
-  // The place where a flat parameter is updated and its gradient lies (pinned memory for updates on
-  // the host), and the stream for work on its shards between steps.
+  // The place of a flat parameter's update and gradient; the stream for its shards between steps.
   MemoryPlace PlaceOf(int flat) const { return memory_.storage.UpdatePlace(flat); }
   Stream& StreamFor(int flat) { return PlaceOf(flat) == MemoryPlace::kDevice ? compute() : host(); }
   // Master, state and average lie in PlaceOf(), too, unless they are spilled to the disk.
@@ -79,12 +77,13 @@ class Executor final : public SegmentHooks {
   std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<FormOf>& forms);
   // Persistent, contents undefined: for results of forward that the host reads, such as logits.
   View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
-  // Enqueues the initial values of this rank's elements, its rows of tables, and the buffers.
-  // Calls `fill` on threads of the compute stream. Padding becomes zero.
+  // Enqueues initial values of this rank's elements, its rows of tables, and the buffers, but for a
+  // base (FlatParameter::of_base). Calls `fill` on threads of the compute stream. Padding: zero.
   void Initialize(const FillParameter& fill, const FillBuffer& fill_buffer = nullptr,
                   const FillRows& fill_rows = nullptr);
-  // The same for coded weights, which that leaves out. Blocks. Returns the hash over all ranks.
-  uint64_t InitializeRecords(const RecordSource& source, const ShareBytes& share);
+  // The same for a base. Blocks. Returns its hash over all ranks (fsdp/records.h); 0: it has none.
+  uint64_t InitializeBase(const FillParameter& fill, const RecordSource& coded,
+                          const ShareBytes& share);
   // Before a step: enqueues compute copies of masters that were written in another way.
   void MastersWritten();
   // Enqueues the state that the loss scaler, if in use, goes on from.
@@ -112,6 +111,8 @@ class Executor final : public SegmentHooks {
   // Writes elements [at, at + host.NumElements()) of this rank's shard to `host`, host memory.
   void FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
                  const FillParameter& fill) const;
+  void InitializeMaster(int flat, const FillParameter& fill);
+  uint64_t InitializeRecords(int flat, const RecordSource& source, const ShareBytes& share);
   View NewShard(int flat, MemoryKind kind, const ShardForm& form);
   bool scales_loss() const { return memory_.scaler.data != nullptr; }
   CachingBuffers* caching() const { return allocator_.caching(); }

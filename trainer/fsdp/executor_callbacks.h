@@ -28,7 +28,7 @@ using FillParameter = std::function<void(const Parameter&, int64_t begin, std::s
 using FillBuffer = std::function<void(const ModelBuffer&, int64_t begin, const View& values)>;
 using FillRows = std::function<void(const EmbeddingTable&, int64_t begin, std::span<float> values)>;
 
-// The source of the records of coded weights, for Executor::InitializeRecords().
+// The source of the records of coded weights, for Executor::InitializeBase().
 struct RecordSource {
   // Writes whole records of the slice, from record `first` on, as EncodeRecords()
   // (ops/weight_codes.h) does, and with nested scales the fp32 scales, 256 a record. On any thread.

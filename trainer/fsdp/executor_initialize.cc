@@ -1,6 +1,7 @@
-// Initial values of elements, and the records of coded weights.
+// Initial values of elements, and a base: coded weights, and the frozen ones beside them.
 // Tests: tests/trainer/engine/coded_weights_test.cc
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -166,31 +167,34 @@ void Upload(Stream& stream, const View& through, const std::vector<uint8_t>& rec
 void Executor::Initialize(const FillParameter& fill, const FillBuffer& fill_buffer,
                           const FillRows& fill_rows) {
   for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
-    if (layout_.flat_parameters[f].HasRecords()) continue;
-    for (const ShardPart& shard_part : spilled().PartsOf(f)) {
-      const View master = spilled().In(0, shard_part, this->master(f));
-      for (int64_t at = 0; at < shard_part.count; at += memory_.upload.NumElements()) {
-        const View part =
-            memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), shard_part.count - at));
-        Operation operation{"initialize", {}, {part}, {}};
-        operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
-        const auto initialize = [this, f, at = shard_part.begin + at, fill](ThreadPool& pool,
-                                                                            const View& host) {
-          FillShard(pool, f, at, host, fill);
-        };
-        operation.kernels.host = OnCpu(initialize, part);
-        Stream& stream = StreamFor(f);
-        stream.Enqueue(std::move(operation));
-        Cast(stream, part, master.Slice(at, part.NumElements()));
-      }
-      if (spilled().Holds(this->master(f))) {
-        spilled().Write(host(), 0, shard_part, this->master(f));
-      }
-    }
+    if (!layout_.flat_parameters[f].of_base) InitializeMaster(f, fill);
   }
   MastersWritten();
   buffers().Initialize(compute(), memory_.upload, fill_buffer);
   if (tables_ && fill_rows) tables_->Initialize(compute(), fill_rows);
+}
+
+void Executor::InitializeMaster(int f, const FillParameter& fill) {
+  for (const ShardPart& shard_part : spilled().PartsOf(f)) {
+    const View master = spilled().In(0, shard_part, this->master(f));
+    for (int64_t at = 0; at < shard_part.count; at += memory_.upload.NumElements()) {
+      const View part =
+          memory_.upload.Slice(0, std::min(memory_.upload.NumElements(), shard_part.count - at));
+      Operation operation{"initialize", {}, {part}, {}};
+      operation.costs = {Cost{.bytes_written = static_cast<double>(part.bytes())}};
+      const auto initialize = [this, f, at = shard_part.begin + at, fill](ThreadPool& pool,
+                                                                          const View& host) {
+        FillShard(pool, f, at, host, fill);
+      };
+      operation.kernels.host = OnCpu(initialize, part);
+      Stream& stream = StreamFor(f);
+      stream.Enqueue(std::move(operation));
+      Cast(stream, part, master.Slice(at, part.NumElements()));
+    }
+    if (spilled().Holds(this->master(f))) {
+      spilled().Write(host(), 0, shard_part, this->master(f));
+    }
+  }
 }
 
 void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& host,
@@ -210,43 +214,64 @@ void Executor::FillShard(ThreadPool& pool, int flat, int64_t at, const View& hos
   }
 }
 
-uint64_t Executor::InitializeRecords(const RecordSource& source, const ShareBytes& share) {
-  uint64_t hash = 0;
-  for (int f = 0; f < static_cast<int>(parameters_.size()); ++f) {
-    const FlatParameter& flat = layout_.flat_parameters[f];
-    if (!flat.HasRecords()) continue;
-    HostRecords host(flat, shard_rank_, parameters_[f]);
-    const auto on_host = [&](const char* name, const std::function<void(ThreadPool&)>& work) {
-      Operation operation{name, {}, {}, {}};
-      operation.kernels.host = OnCpu(work);
-      StreamFor(f).Enqueue(std::move(operation));
-      StreamFor(f).Synchronize();
+uint64_t Executor::InitializeBase(const FillParameter& fill, const RecordSource& coded,
+                                  const ShareBytes& share) {
+  const std::vector<FlatParameter>& flats = layout_.flat_parameters;
+  if (std::ranges::none_of(flats, &FlatParameter::of_base)) return 0;
+  // Operations that a failed stream leaves behind may share it.
+  const auto sum = std::make_shared<std::atomic<uint64_t>>(0);
+  share("frozen weights", [&] {
+    const auto hashed = [fill, sum](const Parameter& p, int64_t begin, std::span<float> values) {
+      fill(p, begin, values);
+      *sum += HashOfValues(p, begin, values);
     };
-    share("records of " + flat.name, [&] {
-      on_host("encode", [&](ThreadPool& pool) { Encode(pool, source, host); });
-      return "";
-    });
-    hash += HashOf(source, host);
-    if (!host.scales.empty()) {
-      const std::vector<double> sums =
-          OfAllShards("scales of " + flat.name, shard_rank_, layout_.shards, host.sums, share);
-      const int64_t own = shard_rank_ * std::ssize(host.sums);
-      on_host("encode scales",
-              [&](ThreadPool& pool) { FinishScales(pool, source, sums, own, host); });
+    for (int f = 0; f < static_cast<int>(flats.size()); ++f) {
+      if (flats[f].of_base && !flats[f].HasRecords()) InitializeMaster(f, hashed);
     }
-    Upload(StreamFor(f), memory_.upload, host.records, master(f));
+    Synchronize();
+    return "";
+  });
+  uint64_t hash = *sum;
+  for (int f = 0; f < static_cast<int>(flats.size()); ++f) {
+    if (flats[f].HasRecords()) hash += InitializeRecords(f, coded, share);
   }
+  MastersWritten();
   uint64_t all = 0;
   const auto own = [&] {
     const uint64_t counted = mesh().coordinate().replicate == 0 ? hash : 0;
     return BytesOf(std::span<const uint64_t>(&counted, 1));
   };
-  for (const std::string& of_rank : share("hash of the records", own)) {
+  for (const std::string& of_rank : share("hash of the base", own)) {
     uint64_t part = 0;
     std::memcpy(&part, of_rank.data(), sizeof(part));
     all += part;
   }
   return all;
+}
+
+uint64_t Executor::InitializeRecords(int f, const RecordSource& source, const ShareBytes& share) {
+  const FlatParameter& flat = layout_.flat_parameters[f];
+  HostRecords host(flat, shard_rank_, parameters_[f]);
+  const auto on_host = [&](const char* name, const std::function<void(ThreadPool&)>& work) {
+    Operation operation{name, {}, {}, {}};
+    operation.kernels.host = OnCpu(work);
+    StreamFor(f).Enqueue(std::move(operation));
+    StreamFor(f).Synchronize();
+  };
+  share("records of " + flat.name, [&] {
+    on_host("encode", [&](ThreadPool& pool) { Encode(pool, source, host); });
+    return "";
+  });
+  const uint64_t hash = HashOf(source, host);
+  if (!host.scales.empty()) {
+    const std::vector<double> sums =
+        OfAllShards("scales of " + flat.name, shard_rank_, layout_.shards, host.sums, share);
+    const int64_t own = shard_rank_ * std::ssize(host.sums);
+    on_host("encode scales",
+            [&](ThreadPool& pool) { FinishScales(pool, source, sums, own, host); });
+  }
+  Upload(StreamFor(f), memory_.upload, host.records, master(f));
+  return hash;
 }
 
 }  // namespace fsdp

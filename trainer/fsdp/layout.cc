@@ -159,6 +159,9 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
       }
     }
   }
+  if (std::ranges::any_of(layout.flat_parameters, &FlatParameter::HasRecords)) {
+    for (FlatParameter& flat : layout.flat_parameters) flat.of_base = flat.frozen;
+  }
   return layout;
 }
 

@@ -86,6 +86,9 @@ struct FlatParameter {
   int64_t shard_size = 0;  // Elements of one rank's shard.
   bool frozen = false;     // All its parameters are frozen: no gradient, no optimizer state.
   DTypes dtypes = {};
+  // The model has coded weights, and this is frozen, coded or not: part of the base that such a run
+  // is made of. Checkpoints do not hold it.
+  bool of_base = false;
 
   int64_t ShardBegin(int shard) const { return shard * shard_size; }
   bool HasRecords() const { return dtypes.code != WeightCode::kNone; }

@@ -49,4 +49,16 @@ uint64_t HashOfRecord(const ParameterSlice& slice, int64_t index, std::span<cons
   return scales.empty() ? hash : XXH64(scales.data(), scales.size_bytes(), hash);
 }
 
+uint64_t HashOfValues(const Parameter& parameter, int64_t begin, std::span<const float> values) {
+  uint64_t sum = 0;
+  for (const SlicePiece& piece : SlicePieces(parameter, begin, std::ssize(values))) {
+    const uint64_t name = XXH64(piece.slice->name.data(), piece.slice->name.size(), 0);
+    for (int64_t i = 0; i < piece.count; ++i) {
+      const float& value = values[static_cast<size_t>(piece.at + i)];
+      sum += XXH64(&value, sizeof(value), name + static_cast<uint64_t>(piece.begin + i));
+    }
+  }
+  return sum;
+}
+
 }  // namespace fsdp

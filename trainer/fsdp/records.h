@@ -1,4 +1,4 @@
-// The records of coded weights (ops/weight_codes.h) as they are made, and what identifies them.
+// The records of coded weights (ops/weight_codes.h) as they are made, and what identifies a base.
 // Tests: tests/trainer/engine/coded_weights_test.cc
 #ifndef FSDP_TRAIN_TRAINER_FSDP_RECORDS_H_
 #define FSDP_TRAIN_TRAINER_FSDP_RECORDS_H_
@@ -17,10 +17,15 @@ int64_t BlocksOf(const ParameterSlice& slice);
 // Encodes what `read` gives, 1 MiB of it at a time.
 RecordSource RecordsOf(FillParameter read);
 
-// XXH64 of a slice's record as RecordSource::fill() makes it, and of its scales, if there are any.
-// The sum over all records identifies a run's coded weights, whichever rank holds which.
+// The sum of the hashes of all records, and of all elements of frozen weights without a code,
+// identifies the base of a run, whichever rank holds which. Both are XXH64's.
+
+// A slice's record as RecordSource::fill() makes it, and its scales, if there are any.
 uint64_t HashOfRecord(const ParameterSlice& slice, int64_t index, std::span<const uint8_t> record,
                       std::span<const float> scales);
+// Elements [begin, begin + n) of a parameter: the sum over them. Each is known by its slice's name
+// and its place there, so that the parts of a parameter have the sum of the whole.
+uint64_t HashOfValues(const Parameter& parameter, int64_t begin, std::span<const float> values);
 
 }  // namespace fsdp
 

@@ -124,23 +124,23 @@ class Evaluating {
       });
     }
     stage_ = "the weights";
-    RecordSource records;
-    EveryRank(job_, "weights", [&] { records = ReadWeights(); });
-    InitializeBase(records, job_, rank_.executor());
+    WeightSource weights;
+    EveryRank(job_, "weights", [&] { weights = ReadWeights(); });
+    InitializeBase(weights, job_, rank_.executor());
     stage_ = "the beginning of a batch";
   }
 
-  // Returns the source of coded weights.
-  RecordSource ReadWeights() {
+  // Leaves out those of a base.
+  WeightSource ReadWeights() {
     const std::string& from = evaluation_.checkpoint;
     WeightSource opened =
         evaluation_.ours
             ? OpenStoredWeights(std::make_unique<CheckpointReader>(from), evaluation_.averaged)
             : OpenInitialWeights(evaluation_.recipe.model);
-    const WeightSource read = RequireFinite(std::move(opened), "--checkpoint: " + from, "told");
+    WeightSource read = RequireFinite(std::move(opened), "--checkpoint: " + from, "told");
     rank_.executor().Initialize(read.parameters, read.buffers, read.rows);
     rank_.executor().Synchronize();
-    return RecordsOf(read);
+    return read;
   }
 
   void Evaluate() {

@@ -57,48 +57,57 @@ void DescribeHead(const HeadToDraw& to_draw, const ModelShape& shape, const Mode
                           " classes: one for " + classes(shape) + " is drawn anew"));
 }
 
-bool HasRecords(const Layout& layout) {
-  return std::ranges::any_of(layout.flat_parameters, &FlatParameter::HasRecords);
+bool HasBase(const Layout& layout) {
+  return std::ranges::any_of(layout.flat_parameters, &FlatParameter::of_base);
+}
+
+WeightSource OpenFor(const Recipe& recipe, const ModelHead& head) {
+  return RequireFinite(OpenInitialWeights(recipe.model, head),
+                       "model.init_from: " + *recipe.model.init_from, "trained");
+}
+
+CheckpointMeta::Base MakeBase(const Recipe& recipe, const WeightSource& weights, const Job& job,
+                              Executor& executor, Recorder& recorder) {
+  CheckpointMeta::Base base;
+  base.files = std::filesystem::absolute(FindInitialWeights(recipe.model)).lexically_normal();
+  base.hash = InitializeBase(weights, job, executor);
+  int64_t coded = 0, bytes = 0;
+  for (const FlatParameter& flat : executor.layout().flat_parameters) {
+    for (const Placement& p : flat.parameters) {
+      coded += p.coded_bytes > 0 ? p.parameters() : 0;
+      bytes += p.coded_bytes;
+    }
+  }
+  recorder.Line(Printable(base.files + ": " + HumanCount(static_cast<double>(coded)) +
+                          " frozen weights are kept as " +
+                          std::string(Name(recipe.model.lora->base)) + ", " + HumanBytes(bytes) +
+                          " on all ranks together"));
+  return base;
 }
 
 }  // namespace
 
-uint64_t InitializeBase(const RecordSource& records, const Job& job, Executor& executor) {
-  if (!HasRecords(executor.layout())) return 0;
+uint64_t InitializeBase(const WeightSource& weights, const Job& job, Executor& executor) {
+  if (!HasBase(executor.layout())) return 0;
   const auto share = [&job](const std::string& name, const std::function<std::string()>& work) {
     return Together(*job.store, "base/" + name, job.rank, job.world, work);
   };
-  return executor.InitializeRecords(records, share);
+  return executor.InitializeBase(weights.parameters, RecordsOf(weights), share);
 }
 
-std::optional<CheckpointMeta::Base> InitializeBase(const Recipe& recipe, const Job& job,
-                                                   Executor& executor, Recorder& recorder,
-                                                   std::optional<ResumedBase> resumed) {
-  if (!HasRecords(executor.layout())) return std::nullopt;
-  CheckpointMeta::Base base;
-  RecordSource records;
+std::optional<CheckpointMeta::Base> ResumeBase(const Recipe& recipe, const Job& job,
+                                               const CheckpointMeta& meta,
+                                               const std::string& checkpoint, Executor& executor,
+                                               Recorder& recorder) {
+  if (!HasBase(executor.layout())) return std::nullopt;
+  WeightSource weights;
   EveryRank(job, "base", [&] {
-    const HeadToDraw to_draw = FindHeadToDraw(ShapeFor(recipe), recipe.model);
-    base.files = std::filesystem::absolute(FindInitialWeights(recipe.model)).lexically_normal();
-    records = RecordsOf(RequireFinite(OpenInitialWeights(recipe.model, to_draw.head),
-                                      "model.init_from: " + base.files, "trained"));
+    weights = OpenFor(recipe, FindHeadToDraw(ShapeFor(recipe), recipe.model).head);
   });
-  base.hash = InitializeBase(records, job, executor);
-  if (resumed && resumed->meta.base) {
-    EveryRank(job, "same base",
-              [&] { RequireBase(*resumed->meta.base, base, resumed->checkpoint); });
+  const CheckpointMeta::Base base = MakeBase(recipe, weights, job, executor, recorder);
+  if (meta.base) {
+    EveryRank(job, "same base", [&] { RequireBase(*meta.base, base, checkpoint); });
   }
-  int64_t weights = 0, bytes = 0;
-  for (const FlatParameter& flat : executor.layout().flat_parameters) {
-    for (const Placement& p : flat.parameters) {
-      weights += p.coded_bytes > 0 ? p.parameters() : 0;
-      bytes += p.coded_bytes;
-    }
-  }
-  recorder.Line(Printable(base.files + ": " + HumanCount(static_cast<double>(weights)) +
-                          " frozen weights are kept as " +
-                          std::string(Name(recipe.model.lora->base)) + ", " + HumanBytes(bytes) +
-                          " on all ranks together"));
   return base;
 }
 
@@ -113,15 +122,14 @@ std::optional<CheckpointMeta::Base> InitializeWeights(const Recipe& recipe, cons
                                 std::span<float> values) {
     FillInitial(table, seed, begin, values);
   };
+  WeightSource read;
   if (recipe.model.init_from) {
     DescribeFiles(recipe, shape, recorder);
-    const std::string& from = *recipe.model.init_from;
     const HeadToDraw to_draw = FindHeadToDraw(shape, recipe.model);
     const ModelHead& head = to_draw.head;
     if (!head.tensors.empty()) DescribeHead(to_draw, shape, recipe.model, recorder);
     EveryRank(job, "initial weights", [&] {
-      const WeightSource read = RequireFinite(OpenInitialWeights(recipe.model, head),
-                                              "model.init_from: " + from, "trained");
+      read = OpenFor(recipe, head);
       const auto fill = [draw, head, stored = read.parameters](const Parameter& p, int64_t begin,
                                                                std::span<float> values) {
         p.is_adapter() || head.Has(p.name()) ? draw(p, begin, values) : stored(p, begin, values);
@@ -134,7 +142,8 @@ std::optional<CheckpointMeta::Base> InitializeWeights(const Recipe& recipe, cons
   }
   session.InitializeEma();
   executor.Synchronize();
-  return InitializeBase(recipe, job, executor, recorder);
+  if (!HasBase(executor.layout())) return std::nullopt;
+  return MakeBase(recipe, read, job, executor, recorder);
 }
 
 }  // namespace fsdp

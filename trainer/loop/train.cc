@@ -150,7 +150,7 @@ class Trainer {
     executor().Synchronize();  // The optimizer's zeros are written.
     CheckpointMeta meta;
     EveryRank(job_, "load", [&] { meta = checkpointer_->Load(start_.resume_from); });
-    base_ = InitializeBase(recipe_, job_, executor(), recorder_, {{meta, start_.resume_from}});
+    base_ = ResumeBase(recipe_, job_, meta, start_.resume_from, executor(), recorder_);
     executor().MastersWritten();
     updates_ = meta.updates;
     skipped_ = meta.skipped;

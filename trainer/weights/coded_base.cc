@@ -27,45 +27,58 @@ void InParts(int64_t first, int64_t count, const Body& body) {
 void RequireBase(const CheckpointMeta::Base& of_checkpoint, const CheckpointMeta::Base& found,
                  const std::string& checkpoint) {
   if (of_checkpoint.hash == found.hash) return;
-  throw CheckpointError(checkpoint + ": its run's coded weights were made of " +
+  throw CheckpointError(checkpoint + ": its run's frozen weights are those of " +
                         of_checkpoint.files + ", with the hash " + ToHex(of_checkpoint.hash) +
                         ", and those of " + found.files + " have " + ToHex(found.hash) +
                         ": model.init_from must hold the same weights as then");
 }
 
-CodedBase::CodedBase(RecordSource records, const Model& model) : source_(std::move(records)) {
-  std::vector<uint8_t> bytes;
-  std::vector<float> scales;
+CodedBase::CodedBase(FillParameter plain, RecordSource records, const Model& model)
+    : plain_(std::move(plain)), source_(std::move(records)) {
   for (const ModelSegment& segment : model.segments()) {
     for (const Parameter* p : segment.parameters) {
-      if (p->code() == WeightCode::kNone) continue;
-      const int64_t record_bytes = RecordBytes(p->code());
-      for (const ParameterSlice& slice : p->slices()) {
-        const bool nested = p->code() == WeightCode::kNf4Nested && !source_.is_whole(slice);
-        const int64_t blocks = BlocksOf(slice);
-        double sum = 0;
-        InParts(
-            0, CodedBytes(p->code(), slice.shape.NumElements()) / record_bytes,
-            [&](int64_t first, int64_t count) {
-              bytes.resize(static_cast<size_t>(count * record_bytes));
-              scales.resize(static_cast<size_t>(nested ? count * kRecordBlocks : 0));
-              source_.fill(*p, slice, first, bytes, scales);
-              for (int64_t i = 0; i < count; ++i) {
-                const int64_t used = std::min(kRecordBlocks, blocks - (first + i) * kRecordBlocks);
-                const auto own = std::span<const float>(scales).subspan(
-                    static_cast<size_t>(nested ? i * kRecordBlocks : 0),
-                    static_cast<size_t>(nested ? used : 0));
-                sum += SumScales(own);
-                hash_ += HashOfRecord(
-                    slice, first + i,
-                    std::span<const uint8_t>(bytes).subspan(static_cast<size_t>(i * record_bytes),
-                                                            static_cast<size_t>(record_bytes)),
-                    own);
-              }
-            });
-        if (nested) means_[slice.name] = static_cast<float>(sum / static_cast<double>(blocks));
-      }
+      if (p->trainable()) continue;
+      p->code() == WeightCode::kNone ? ReadPlain(*p) : ReadRecords(*p);
     }
+  }
+}
+
+void CodedBase::ReadPlain(const Parameter& parameter) {
+  std::vector<float> values;
+  const int64_t n = parameter.shape().NumElements();
+  for (int64_t begin = 0; begin < n; begin += kAtOnce * kWeightRecord) {
+    values.resize(static_cast<size_t>(std::min(kAtOnce * kWeightRecord, n - begin)));
+    plain_(parameter, begin, values);
+    hash_ += HashOfValues(parameter, begin, values);
+  }
+}
+
+void CodedBase::ReadRecords(const Parameter& parameter) {
+  std::vector<uint8_t> bytes;
+  std::vector<float> scales;
+  const auto record_bytes = static_cast<size_t>(RecordBytes(parameter.code()));
+  for (const ParameterSlice& slice : parameter.slices()) {
+    const bool nested = parameter.code() == WeightCode::kNf4Nested && !source_.is_whole(slice);
+    const int64_t blocks = BlocksOf(slice);
+    const int64_t size = CodedBytes(parameter.code(), slice.shape.NumElements());
+    double sum = 0;
+    InParts(0, size / RecordBytes(parameter.code()), [&](int64_t first, int64_t count) {
+      bytes.resize(static_cast<size_t>(count) * record_bytes);
+      scales.resize(static_cast<size_t>(nested ? count * kRecordBlocks : 0));
+      source_.fill(parameter, slice, first, bytes, scales);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t used = std::min(kRecordBlocks, blocks - (first + i) * kRecordBlocks);
+        const auto own = std::span<const float>(scales).subspan(
+            static_cast<size_t>(nested ? i * kRecordBlocks : 0),
+            static_cast<size_t>(nested ? used : 0));
+        sum += SumScales(own);
+        hash_ += HashOfRecord(slice, first + i,
+                              std::span<const uint8_t>(bytes).subspan(
+                                  static_cast<size_t>(i) * record_bytes, record_bytes),
+                              own);
+      }
+    });
+    if (nested) means_[slice.name] = static_cast<float>(sum / static_cast<double>(blocks));
   }
 }
 
@@ -87,6 +100,7 @@ void CodedBase::Records(const Parameter& parameter, const ParameterSlice& slice,
 }
 
 void CodedBase::Fill(const Parameter& parameter, int64_t begin, std::span<float> values) const {
+  if (parameter.code() == WeightCode::kNone) return plain_(parameter, begin, values);
   const int64_t record_bytes = RecordBytes(parameter.code());
   std::vector<uint8_t> records;
   std::vector<float> decoded;

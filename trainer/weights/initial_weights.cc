@@ -241,7 +241,13 @@ std::vector<std::string> IgnoredKeys(const WeightsPath& from) {
 std::vector<std::string> InitialNotes(const WeightsPath& from) {
   const Weights found = Find(from);
   std::vector<std::string> notes;
-  if (!found.ours) notes = ReadHfConfig(found.directory).notes;
+  if (!found.ours) {
+    notes = ReadHfConfig(found.directory).notes;
+  } else if (ReadCheckpointMeta(found.directory).base) {
+    notes.push_back(
+        "its run kept frozen weights in four or eight bits: they are decoded, with its "
+        "adapters merged into them, and model.lora.base encodes the sum anew");
+  }
   if (!found.adapter.empty()) {
     notes.push_back("the PEFT adapter of " + found.adapter + " is merged into these weights");
   }
@@ -274,17 +280,17 @@ std::shared_ptr<Model> ModelOfCheckpoint(const CheckpointReader& reader) {
   if (const auto& lora = recipe.model.lora; lora && lora->rank > 0) {
     model = std::make_unique<LoraModel>(std::move(model), *lora);
   }
-  std::unordered_map<std::string, WeightCode> codes;
+  std::unordered_map<std::string, WeightCode> base;
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {
-    for (const Placement& p : flat.parameters) codes[WholeName(p.name)] = flat.dtypes.code;
+    if (!flat.of_base) continue;
+    for (const Placement& p : flat.parameters) base[WholeName(p.name)] = flat.dtypes.code;
   }
   for (const ModelSegment& segment : model->segments()) {
     for (Parameter* p : segment.parameters) {
-      if (const auto code = codes.find(p->name());
-          code != codes.end() && code->second != WeightCode::kNone) {
-        p->Freeze();
-        p->Encode(code->second);
-      }
+      const auto code = base.find(p->name());
+      if (code == base.end()) continue;
+      p->Freeze();
+      if (code->second != WeightCode::kNone) p->Encode(code->second);
     }
   }
   return model;

@@ -67,7 +67,7 @@ struct WeightSource {
   // For coded weights, where they are not made of `parameters` (fsdp/records.h).
   std::optional<RecordSource> records = {};
 };
-// For Executor::InitializeRecords().
+// For Executor::InitializeBase().
 RecordSource RecordsOf(const WeightSource& source);
 // Throws ConfigError where files have a weight in four bits in another form than the model's.
 void RequireForms(const WeightSource& source, const Model& model);

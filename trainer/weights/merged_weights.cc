@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "models/shape.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/model.h"
 #include "trainer/recipe/load.h"
@@ -56,7 +57,10 @@ MergedWeights::MergedWeights(CheckpointReader& reader, const Model& model, std::
   }
   for (const FlatParameter& flat : reader.manifest().flat_parameters) {
     if (FlatHasState(flat, state_)) continue;
-    for (const Placement& p : flat.parameters) frozen_.insert(WholeName(p.name));
+    for (const Placement& p : flat.parameters) {
+      frozen_.insert(WholeName(p.name));
+      if (flat.of_base) of_base_.insert(WholeName(p.name));
+    }
   }
   std::set<std::string> names;
   for (const ModelSegment& segment : model.segments()) {
@@ -141,13 +145,14 @@ const CodedBase& MergedWeights::Base() {
   path.base = recipe.model.base.value_or("");
   WeightSource weights;
   try {
-    weights = OpenInitialWeights(path);
+    const ModelShape shape = ShapeFromJson(meta.config, from + ", config");
+    weights = OpenInitialWeights(path, FindHeadToDraw(shape, path).head);
   } catch (const CheckpointError& error) {
-    throw CheckpointError(reader_.directory() + ": its coded weights are made of " +
+    throw CheckpointError(reader_.directory() + ": its frozen weights are those of " +
                           meta.base->files +
                           ", so these, or a link to them, must be there: " + error.what());
   }
-  auto base = std::make_shared<CodedBase>(RecordsOf(weights), model_);
+  auto base = std::make_shared<CodedBase>(weights.parameters, RecordsOf(weights), model_);
   RequireBase(*meta.base, {path.directory, base->hash()}, reader_.directory());
   base_ = std::move(base);
   return *base_;
@@ -166,7 +171,7 @@ std::optional<RecordSource> MergedWeights::Records() {
 }
 
 void MergedWeights::ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out) {
-  if (parameter.code() != WeightCode::kNone) {
+  if (of_base_.count(parameter.name()) > 0) {
     reader_.RequireParameter(parameter.name(), parameter.shape());
     if (out.empty()) return;
     return instead_ ? instead_(parameter, begin, out) : Base().Fill(parameter, begin, out);

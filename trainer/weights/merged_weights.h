@@ -39,8 +39,8 @@ void AddLora(const LoraFactors& factors, const Shape& weight, int64_t begin, std
 class MergedWeights {
  public:
   // Keeps references. `state`: "master", or "ema" for the averaged weights. Frozen parameters have
-  // no average and are read from "master". Throws CheckpointError where the checkpoint has no such
-  // state, or its parameters or buffers are not the model's.
+  // no average and are read from "master", those of a base from its files. Throws CheckpointError
+  // where the checkpoint has no such state, or its parameters or buffers are not the model's.
   MergedWeights(CheckpointReader& reader, const Model& model, std::string state);
 
   // Fills `out` with elements [begin, begin + out.size()) of the parameter plus its adapters' sum
@@ -48,10 +48,10 @@ class MergedWeights {
   void Read(const Parameter& parameter, int64_t begin, std::span<float> out);
   // Read() without adapters, which are parameters of their own.
   void ReadPlain(const Parameter& parameter, int64_t begin, std::span<float> out);
-  // From here on takes coded weights from `read`, which are others than those of the run.
+  // From here on takes the base of a run with coded weights from `read`: other weights than its
+  // own.
   void TakeBase(FillParameter read) { instead_ = std::move(read); }
-  // Those of coded weights, which the checkpoint does not have; nothing where none are coded.
-  // Outlives this.
+  // Those of coded weights; nothing where none are coded. Outlives this.
   std::optional<RecordSource> Records();
   // Elements [begin, begin + n) of a buffer, in its dtype, which are the same for every state.
   void ReadBuffer(const ModelBuffer& buffer, int64_t begin, const View& out);
@@ -79,8 +79,8 @@ class MergedWeights {
   FillParameter instead_;                  // TakeBase().
   const WeightLayout layout_;
   const std::string state_;
-  std::unordered_set<std::string> frozen_;
-  const Parameter* loaded_ = nullptr;  // The parameter whose adapters are held.
+  std::unordered_set<std::string> frozen_, of_base_;  // By name; those of the base are in both.
+  const Parameter* loaded_ = nullptr;                 // The parameter whose adapters are held.
   std::vector<LoraFactors> factors_;
   StateFormat tables_;  // As the model has them.
   std::vector<Block> blocks_;

@@ -121,6 +121,14 @@ TEST(ManifestTest, NamesTheBaseOfCodedWeights) {
   FlatParameter& coded = m.flat_parameters[2];
   coded = {"h.0.frozen", {{"w", Shape{10, 7}, 0, 9216}}, 18432, 9216, /*frozen=*/true};
   coded.dtypes.code = WeightCode::kNf4;
+  coded.of_base = true;
+  FlatParameter plain = {"h.0.frozen.2", {{"norm", Shape{10}, 0}}, 512, 256, /*frozen=*/true};
+  plain.of_base = true;
+  m.flat_parameters.push_back(plain);
+  for (StateFormat& state : m.states) {
+    if (state.grid == Grid::kElement) state.dtypes.push_back(DType::kFloat32);
+    if (state.grid == Grid::kBlock) state.coded.push_back(false);
+  }
   const std::string text = ManifestToText(m);
   const Manifest read = ParseManifest(text, "manifest.json");
   EXPECT_EQ(read.meta.base, m.meta.base);
@@ -128,6 +136,17 @@ TEST(ManifestTest, NamesTheBaseOfCodedWeights) {
   EXPECT_EQ(read.flat_parameters[2].parameters[0].size(), 9216);
   EXPECT_EQ(ManifestToText(read), text);
   EXPECT_FALSE(FlatHasState(read.flat_parameters[2], "master"));
+  EXPECT_FALSE(FlatHasState(read.flat_parameters.back(), "master"));
+  EXPECT_TRUE(FlatHasState(read.flat_parameters[0], "master"));
+  std::string trained = text.substr(text.find('\n') + 1);
+  const std::string frozen = "\"frozen\":true", base = "\"base\":true";
+  trained.replace(trained.rfind(frozen), frozen.size(), "\"frozen\":false");
+  EXPECT_THAT(testing::ErrorOf<CheckpointError>([&] { ParseManifest(Seal(trained), "x"); }),
+              ::testing::HasSubstr("is of the base, but not frozen"));
+  std::string held = text.substr(text.find('\n') + 1);
+  held.replace(held.find(base), base.size(), "\"base\":false");
+  EXPECT_THAT(testing::ErrorOf<CheckpointError>([&] { ParseManifest(Seal(held), "x"); }),
+              ::testing::HasSubstr("has a code, but is not of the base"));
   std::string unknown = text.substr(text.find('\n') + 1);
   unknown.replace(unknown.find("\"nf4\""), 5, "\"nf5\"");
   EXPECT_THAT(testing::ErrorOf<CheckpointError>([&] { ParseManifest(Seal(unknown), "x"); }),

@@ -7,6 +7,9 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "trainer/ops/weight_codes.h"
 
 namespace fsdp {
 namespace {
@@ -126,6 +129,25 @@ TEST(Layout, FrozenParametersAreFlatParametersOfTheirOwn) {
 
 // A unit's parameters of other dtypes are a buffer of their own; bytes count each in its own
 // dtypes.
+// Without coded weights there is no base.
+TEST(Layout, FrozenParametersBesideCodedOnesAreOfTheBase) {
+  for (const bool coded : {false, true}) {
+    std::vector<SegmentShape> segments = {
+        {"embed", false, {{"table", Shape{8, 4}, /*frozen=*/true}}},
+        {"h.0", true, {{"norm", Shape{4}, /*frozen=*/true}, {"adapter", Shape{4, 2}}}},
+        {"h.1", true, {{"w", Shape{64, 64}, /*frozen=*/true}}},
+    };
+    if (coded) {
+      ParameterShape& w = segments[2].parameters[0];
+      w.dtypes = {.master = DType::kUInt8, .compute = DType::kUInt8, .code = WeightCode::kInt8};
+      w.coded_bytes = CodedBytes(WeightCode::kInt8, 64 * 64);
+    }
+    for (const FlatParameter& flat : MakeLayout(segments, {}, 2).flat_parameters) {
+      EXPECT_EQ(flat.of_base, coded && flat.frozen) << flat.name;
+    }
+  }
+}
+
 TEST(Layout, EachChoiceOfDTypesIsAFlatParameter) {
   const DTypes half{.compute = DType::kBFloat16, .grad = DType::kFloat16}, full;
   std::vector<SegmentShape> segments = ThreeBlocks();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,14 +34,17 @@ TEST(CodedBase, ReadsAnyPart) {
     }
     ASSERT_TRUE(EncodeFrozen(*model, {.base = LoraBase::kNf4, .base_scales = scales}).empty());
     const FillParameter read = OpenInitialWeights(base).parameters;
-    const CodedBase coded(RecordsOf(read), *model);
+    const CodedBase coded(read, RecordsOf(read), *model);
     int tried = 0;
     for (const ModelSegment& segment : model->segments()) {
       for (const Parameter* p : segment.parameters) {
-        if (p->code() == WeightCode::kNone) continue;
         std::vector<float> all(static_cast<size_t>(p->shape().NumElements())), plain(all.size());
         coded.Fill(*p, 0, all);
         read(*p, 0, plain);
+        if (p->code() == WeightCode::kNone) {
+          EXPECT_EQ(all, plain) << p->name();
+          continue;
+        }
         for (const ParameterSlice& slice : p->slices()) {
           const auto n = static_cast<size_t>(slice.shape.NumElements());
           std::vector<uint8_t> records(
@@ -72,13 +76,50 @@ TEST(CodedBase, ReadsAnyPart) {
   }
 }
 
+// Each element counts, at its place, and those of parts as those of the whole.
+TEST(CodedBase, AHashIsOfAllFrozenWeights) {
+  const std::string base = SavedCheckpoint("base");
+  const std::shared_ptr<Model> model = MakeModel(ReadInitialShape(base));
+  for (const ModelSegment& segment : model->segments()) {
+    for (Parameter* p : segment.parameters) p->Freeze();
+  }
+  ASSERT_TRUE(EncodeFrozen(*model, {.base = LoraBase::kNf4}).empty());
+  const FillParameter read = OpenInitialWeights(base).parameters;
+  const auto hash_with = [&](const Parameter* changed, const std::function<void(float*)>& change) {
+    const FillParameter other = [&](const Parameter& p, int64_t begin, std::span<float> values) {
+      read(p, begin, values);
+      if (&p == changed && begin == 0 && values.size() > 1) change(values.data());
+    };
+    return CodedBase(other, RecordsOf(read), *model).hash();
+  };
+  const uint64_t hash = hash_with(nullptr, nullptr);
+  int tried = 0;
+  for (const ModelSegment& segment : model->segments()) {
+    for (const Parameter* p : segment.parameters) {
+      if (p->code() != WeightCode::kNone) continue;
+      EXPECT_NE(hash_with(p, [](float* values) { values[0] += 1; }), hash) << p->name();
+      std::vector<float> all(static_cast<size_t>(p->shape().NumElements()));
+      read(*p, 0, all);
+      const uint64_t whole = HashOfValues(*p, 0, all);
+      const auto half = all.size() / 2;
+      EXPECT_EQ(HashOfValues(*p, 0, std::span(all).first(half)) +
+                    HashOfValues(*p, static_cast<int64_t>(half), std::span(all).subspan(half)),
+                whole);
+      std::swap(all[0], all[half]);
+      EXPECT_EQ(HashOfValues(*p, 0, all) == whole, all[0] == all[half]);
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 3);
+}
+
 TEST(CodedBase, RefusesOtherWeights) {
   EXPECT_NO_THROW(RequireBase({"a", 17}, {"b", 17}, "run/step_1"));
   EXPECT_THAT(
       testing::ErrorOf<CheckpointError>([] {
         RequireBase({"a", 17}, {"b", 18}, "run/step_1");
       }),
-      ::testing::AllOf(::testing::HasSubstr("run/step_1: its run's coded weights were made of a, "
+      ::testing::AllOf(::testing::HasSubstr("run/step_1: its run's frozen weights are those of a, "
                                             "with the hash 0000000000000011"),
                        ::testing::HasSubstr("those of b have 0000000000000012")));
 }
