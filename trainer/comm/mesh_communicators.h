@@ -37,10 +37,9 @@ class MeshCommunicators {
   // The groups that get communicators of their own. Groups after them with the same ranks share
   // these.
   static std::vector<Group> Connected(const Mesh& mesh, int queues);
-
- private:
   static bool Share(const Mesh& mesh, int queues, Group a, Group b);
 
+ private:
   const Mesh mesh_;
   std::array<Communicator*, kGroups> by_group_{};
   std::vector<std::unique_ptr<Communicator>> owned_;

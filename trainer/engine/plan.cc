@@ -13,6 +13,7 @@
 #include "trainer/core/units.h"
 #include "trainer/fsdp/memory_plan.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/fsdp/try_collectives.h"
 #include "trainer/nn/model.h"
 #include "trainer/optim/update_rule.h"
 #include "trainer/runtime/spill/spill_memory.h"
@@ -24,6 +25,18 @@ bool HasExperts(const Model& model) {
   return std::ranges::any_of(model.segments(), [](const ModelSegment& segment) {
     return std::ranges::any_of(segment.parameters, &Parameter::is_of_experts);
   });
+}
+
+// Bytes of a device that the communicator of a group will still take.
+int64_t BytesToConnect(const PlanTarget& target, const Model& model, const ExecutorOptions& options,
+                       const Mesh& mesh, Group group, const GroupOnHost& ranks) {
+  if (!target.communicator) return 0;
+  std::vector<Communicator::Size> calls;
+  for (const auto& [other, of_group] : CollectivesOf(model, options, mesh)) {
+    if (!MeshCommunicators::Share(mesh, options.communicators, group, other)) continue;
+    calls.insert(calls.end(), of_group.begin(), of_group.end());
+  }
+  return target.communicator(calls, ranks);
 }
 
 // PlanRun(), which with a ceiling throws MemoryError instead of a plan above it.
@@ -56,14 +69,15 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
     plan.schedule_hash = ScheduleFor(options.executor, model, mesh, Mode::kTrain).Hash();
   }
   std::vector<GroupOnHost> groups;
+  int64_t connected = 0;
   for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
     const RankGroup all = mesh.RanksOf(group);
     const std::vector<int>& ranks = all.ranks();
     const auto here = [&](int rank) { return rank < local_world; };
     groups.push_back({static_cast<int>(ranks.size()),
                       static_cast<int>(std::count_if(ranks.begin(), ranks.end(), here))});
+    connected += BytesToConnect(target, model, options.executor, mesh, group, groups.back());
   }
-  const int64_t connected = std::ssize(groups) * target.communicator;
   if (plan.device_available && connected > 0) {
     MemoryRoom& room = *plan.device_available;
     room.bytes = std::max<int64_t>(0, room.bytes - connected);

@@ -3,11 +3,13 @@
 #ifndef FSDP_TRAIN_TRAINER_ENGINE_PLAN_H_
 #define FSDP_TRAIN_TRAINER_ENGINE_PLAN_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trainer/comm/communicator.h"
 #include "trainer/core/process_limits.h"
 #include "trainer/engine/host_memory.h"
 #include "trainer/engine/plan_memory.h"
@@ -22,8 +24,11 @@ struct PlanTarget {
   // others (contexts, libraries, other programs). Empty: unknown.
   std::optional<MemoryRoom> room = std::nullopt;
   std::optional<int64_t> outside = std::nullopt;
-  // Bytes of `room` that each communicator of a group of ranks will still take: over NCCL.
-  int64_t communicator = 0;
+  // Over NCCL: the bytes of `room` that a communicator of a group will still take for these calls.
+  // Null: none.
+  using CommunicatorBytes =
+      std::function<int64_t(const std::vector<Communicator::Size>& calls, const GroupOnHost&)>;
+  CommunicatorBytes communicator = nullptr;
   // Bytes held back for the code of kernels, by which `room` is less.
   int64_t code = 0;
   // The ranks run on another host; `host` is the memory that a rank gets there.

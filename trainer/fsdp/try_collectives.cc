@@ -60,7 +60,7 @@ int64_t LargestSumOfStatistics(const Model& model, const ExecutorOptions& option
 }
 
 // Every layout once: ranks connect in pairs, and a layout says which of them have something for
-// each other. A unit at a time, since layouts of many ranks are large.
+// each other.
 void TryExchanges(Device& device, const MatrixLayout& matrices, int64_t units, DType dtype,
                   Communicator& world) {
   std::set<uint64_t> tried;
@@ -74,10 +74,9 @@ void TryExchanges(Device& device, const MatrixLayout& matrices, int64_t units, D
 
 }  // namespace
 
-std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
-                                                                    const ExecutorOptions& options,
-                                                                    const Mesh& mesh) {
-  std::map<Group, std::vector<Communicator::Size>> largest;
+Collectives LargestCollectives(const Layout& layout, const ExecutorOptions& options,
+                               const Mesh& mesh) {
+  Collectives largest;
   const auto add = [&](Group group, Collective kind, DType dtype, DType result, int64_t n) {
     Add({kind, dtype, result, n}, largest[group]);
   };
@@ -113,40 +112,51 @@ std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout
   return largest;
 }
 
-void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
-                    const MeshCommunicators& communicators, std::optional<DType> matrix_dtype) {
-  const Mesh& mesh = communicators.mesh();
+Collectives CollectivesOf(const Model& model, const ExecutorOptions& options, const Mesh& mesh) {
   const Layout layout = LayoutFor(options, model, mesh.shard_size());
-  auto largest = LargestCollectives(layout, options, mesh);
-  if (const auto tables = model.tables(); !tables.empty() && mesh.world_size() > 1) {
+  Collectives largest = LargestCollectives(layout, options, mesh);
+  if (mesh.world_size() == 1) return largest;
+  std::vector<Communicator::Size>& sizes = largest[Group::kWorld];
+  const auto add = [&](Collective kind, DType dtype, int64_t n) {
+    Add({kind, dtype, dtype, n}, sizes);
+  };
+  add(Collective::kAllReduce, DType::kFloat32, kFound + 1);  // Scalars.
+  if (const auto tables = model.tables(); !tables.empty()) {
     const TableLayout of_tables =
         MakeTableLayout(tables, mesh.world_size(), options.micro_batch_size, options.micro_batches);
     const int64_t rows = of_tables.round_rows(), elements = rows * of_tables.width();
-    std::vector<Communicator::Size>& sizes = largest[Group::kWorld];
-    const auto add = [&](Collective kind, DType dtype, int64_t n) {
-      Add({kind, dtype, dtype, n}, sizes);
-    };
     add(Collective::kAllGather, DType::kInt32, 1);
     add(Collective::kAllToAll, DType::kInt64, rows);
     add(Collective::kAllToAll, of_tables.dtype(), elements);
     add(Collective::kAllToAll, DType::kFloat32, elements);
   }
   if (const int64_t sum = LargestSumOfStatistics(model, options, mesh.world_size()); sum > 0) {
-    Add({Collective::kAllReduce, DType::kFloat32, DType::kFloat32, sum}, largest[Group::kWorld]);
+    add(Collective::kAllReduce, DType::kFloat32, sum);
   }
-  if (options.factored && mesh.world_size() > 1) {
-    const int64_t n = FactorLayout(model, layout).FirstSum();
-    Add({Collective::kAllReduce, DType::kFloat32, DType::kFloat32, n}, largest[Group::kWorld]);
+  if (options.factored) {
+    add(Collective::kAllReduce, DType::kFloat32, FactorLayout(model, layout).FirstSum());
+  } else if (options.whole) {
+    add(Collective::kAllToAll, DType::kFloat32, 0);
   }
+  return largest;
+}
+
+void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
+                    const MeshCommunicators& communicators, std::optional<DType> matrix_dtype) {
+  const Mesh& mesh = communicators.mesh();
+  const Collectives largest = CollectivesOf(model, options, mesh);
   for (Communicator* const communicator : communicators.all()) {
     std::vector<Communicator::Size> sizes;
     for (const auto& [group, of_group] : largest) {
       if (communicators.Over(group) != communicator) continue;
-      for (const Communicator::Size& size : of_group) Add(size, sizes);
+      for (const Communicator::Size& size : of_group) {
+        if (size.n > 0) Add(size, sizes);
+      }
     }
     communicator->Try(device, sizes);
   }
   if (options.whole && !options.factored && mesh.world_size() > 1) {
+    const Layout layout = LayoutFor(options, model, mesh.shard_size());
     TryExchanges(device, MatrixLayout(model, layout, mesh.world_size()), std::ssize(layout.units),
                  MatrixDType(layout, matrix_dtype), *communicators.Over(Group::kWorld));
   }

@@ -17,15 +17,18 @@ namespace fsdp {
 
 class Model;
 
-// By group: the largest call of each kind and dtypes, over all flat parameters. The step's scalars
-// and a model's statistics are left out.
-std::map<Group, std::vector<Communicator::Size>> LargestCollectives(const Layout& layout,
-                                                                    const ExecutorOptions& options,
-                                                                    const Mesh& mesh);
+// By group: the largest call of each kind and dtypes.
+using Collectives = std::map<Group, std::vector<Communicator::Size>>;
+// Those of a step's flat parameters.
+Collectives LargestCollectives(const Layout& layout, const ExecutorOptions& options,
+                               const Mesh& mesh);
+// All of a step: of scalars, statistics, embedding tables and matrices, too. The exchanges of
+// matrices that are updated whole have no number of elements here.
+Collectives CollectivesOf(const Model& model, const ExecutorOptions& options, const Mesh& mesh);
 
-// Makes each communicator try its groups' largest calls, those of embedding tables and statistics
-// among them, and all exchanges of matrices that are updated whole: see Communicator::Try().
-// matrix_dtype: chosen for these (matrix_layout.h).
+// Makes each communicator try its groups' calls, and all exchanges of matrices, so that it makes
+// the connections and takes the memory of these, and of no others: see Communicator::Try().
+// matrix_dtype: chosen for exchanges (matrix_layout.h).
 void TryCollectives(Device& device, const Model& model, const ExecutorOptions& options,
                     const MeshCommunicators& communicators,
                     std::optional<DType> matrix_dtype = std::nullopt);

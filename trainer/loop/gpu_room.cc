@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/core/units.h"
 #include "trainer/engine/plan_cures.h"
+#include "trainer/loop/gpu_transport.h"
 #include "trainer/runtime/choose_device.h"
 
 namespace fsdp {
@@ -28,14 +28,14 @@ PlanTarget RoomNow(const ChosenDevice& device, int sharers) {
   return LessCode(std::move(target), sharers);
 }
 
-PlanTarget RoomToBegin(const ChosenDevice& device, int sharers) {
+PlanTarget RoomToBegin(const ChosenDevice& device, int sharers, const Recipe& recipe) {
   PlanTarget target = RoomNow(device, sharers);
-  if (target.room && sharers == 1) target.communicator = kNcclStagingBytes;
+  if (target.room && sharers == 1) target.communicator = BytesOverNccl(recipe, /*all=*/false);
   return target;
 }
 
-PlanTarget RoomUnseen(PlanTarget target) {
-  target.communicator = kNcclStagingBytes + kNcclBufferBytes;
+PlanTarget RoomUnseen(PlanTarget target, const Recipe& recipe) {
+  target.communicator = BytesOverNccl(recipe, /*all=*/true);
   return target;
 }
 

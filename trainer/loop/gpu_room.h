@@ -9,6 +9,8 @@
 
 namespace fsdp {
 
+struct Recipe;
+
 // Bytes of a rank's room that are held back for kernels. CUDA loads a kernel's code at its first
 // launch: our own in the first step, a library's whenever the library chooses another. They are
 // estimates, not measured on a GPU. Ranks that share a GPU have a context each, and hold back less.
@@ -19,13 +21,13 @@ PlanTarget LessCode(PlanTarget target, int sharers);
 // CPU's room is not known: empty. Makes the GPU this thread's. Throws DeviceError.
 PlanTarget RoomNow(const ChosenDevice& device, int sharers);
 
-// RoomNow() before the run has anything on the GPU: less the bytes that communicators take for
-// certain.
-PlanTarget RoomToBegin(const ChosenDevice& device, int sharers);
+// RoomNow() before a run of the recipe has anything on the GPU: less the bytes that communicators
+// take for certain.
+PlanTarget RoomToBegin(const ChosenDevice& device, int sharers, const Recipe& recipe);
 
 // The room on a GPU that nobody has asked, with the memory of `target`: less the bytes that
-// communicators may take.
-PlanTarget RoomUnseen(PlanTarget target);
+// communicators of a run of the recipe may take.
+PlanTarget RoomUnseen(PlanTarget target, const Recipe& recipe);
 
 // Adds to `error` how much a rank needs, and whether as much is still free. `error` came from
 // allocating what a plan of these options says, which fitted when the plan was made. Throws

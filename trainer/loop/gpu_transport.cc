@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/comm/nccl/communicator_memory.h"
 #include "trainer/comm/nccl/nccl_communicator.h"
 #include "trainer/comm/pinned_communicator.h"
 #include "trainer/loop/gpu_room.h"
@@ -25,6 +26,16 @@ std::string Hex(const std::string& bytes) {
     text += {kDigits[byte / 16], kDigits[byte % 16]};
   }
   return text;
+}
+
+NcclOptions OptionsOf(const Recipe& recipe) {
+  const FsdpOptions::MixedPrecision& mixed = recipe.fsdp.mixed_precision;
+  NcclOptions options;
+  options.comm.timeout_s = recipe.run.timeout_s;
+  options.deterministic = recipe.run.deterministic;
+  options.exact_into_fp32 = mixed.reduce_dtype != DType::kFloat32 &&
+                            mixed.sum == FsdpOptions::MixedPrecision::Sum::kExact;
+  return options;
 }
 
 // Ranks that disagree about what computes hear of it later.
@@ -111,7 +122,9 @@ class Transport final : public Choice {
 
   Chosen Record(const std::string& version, Choosing& c) const override {
     c.run.sharers = SharersOf(c);
-    if (c.run.place.job != nullptr) c.run.target = RoomToBegin(*c.run.place.device, c.run.sharers);
+    if (c.run.place.job != nullptr) {
+      c.run.target = RoomToBegin(*c.run.place.device, c.run.sharers, *c.run.recipe);
+    }
     Chosen chosen{.id = id(), .labels = {{"NCCL", version.empty() ? kNone : version}}};
     if (!version.empty()) {
       chosen.value = "NCCL " + version;
@@ -138,6 +151,14 @@ const Choice& TransportChoice() {
   return choice;
 }
 
+PlanTarget::CommunicatorBytes BytesOverNccl(const Recipe& recipe, bool all) {
+  return [options = OptionsOf(recipe), all](const std::vector<Communicator::Size>& calls,
+                                            const GroupOnHost& group) {
+    return NcclStaging(options, calls) +
+           (all ? NcclBuffers(options, calls, group.ranks, group.here) : 0);
+  };
+}
+
 int SharersOf(const Choosing& choosing) {
   const std::vector<std::string>& gpus = choosing.told;
   const std::string& mine = gpus[choosing.mine];
@@ -151,16 +172,10 @@ MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, D
       return MakePinnedCommunicator(job.connect(name, group), device);
     };
   }
-  NcclOptions options;
-  options.comm.timeout_s = run.recipe->run.timeout_s;
-  const FsdpOptions::MixedPrecision& mixed = run.recipe->fsdp.mixed_precision;
-  options.deterministic = run.recipe->run.deterministic;
-  options.exact_into_fp32 = mixed.reduce_dtype != DType::kFloat32 &&
-                            mixed.sum == FsdpOptions::MixedPrecision::Sum::kExact;
-  return
-      [nccl = run.nccl, options, &job, &device](const std::string& name, const RankGroup& group) {
-        return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);
-      };
+  return [nccl = run.nccl, options = OptionsOf(*run.recipe), &job, &device](
+             const std::string& name, const RankGroup& group) {
+    return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);
+  };
 }
 
 }  // namespace fsdp

@@ -22,6 +22,10 @@ const Choice& TransportChoice();
 // The number of ranks that compute on this rank's GPU, as ranks have told; 1 without a GPU.
 int SharersOf(const Choosing& choosing);
 
+// The bytes that communicators of a recipe's run over NCCL take of a GPU: those that are certain,
+// and with `all` those that NCCL is expected to take besides.
+PlanTarget::CommunicatorBytes BytesOverNccl(const Recipe& recipe, bool all);
+
 // Connects groups of the run's ranks. `device` is this rank's. It and `job` outlive the function
 // returned and the communicators that the function makes.
 MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, Device& device);

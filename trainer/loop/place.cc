@@ -13,21 +13,21 @@ DeviceType TypeOf(const Hardware& hardware) {
   return hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
-PlanTarget WholeDevice(const ChosenDevice& device) {
+PlanTarget WholeDevice(const ChosenDevice& device, const Recipe& recipe) {
   PlanTarget target{.device = device.type};
   if (device.type == DeviceType::kCuda) {
     target.room = {device.memory / device.sharers, "all memory of " + device.name};
     target = LessCode(std::move(target), device.sharers);
-    if (device.sharers == 1) target = RoomUnseen(target);
+    if (device.sharers == 1) target = RoomUnseen(target, recipe);
   }
   return target;
 }
 
 // Each rank has a described GPU to itself.
-PlanTarget RoomOf(const Hardware& hardware, int local_world) {
+PlanTarget RoomOf(const Hardware& hardware, int local_world, const Recipe& recipe) {
   PlanTarget target{.device = TypeOf(hardware)};
   const bool cuda = target.device == DeviceType::kCuda;
-  if (cuda) target = RoomUnseen(target);
+  if (cuda) target = RoomUnseen(target, recipe);
   target.outside = hardware.outside;
   if (hardware.memory) {
     target.room = {*hardware.memory - hardware.outside.value_or(0), "memory of " + hardware.name};
@@ -56,9 +56,10 @@ Place PlaceToEvaluate(const Job& job, bool silent) {
   return place;
 }
 
-Place PlaceOfDryRun(int rank, int world, int local_world, const ChosenDevice& device) {
+Place PlaceOfDryRun(const Recipe& recipe, int rank, int world, int local_world,
+                    const ChosenDevice& device) {
   Place place{.rank = rank, .world = world, .local_world = local_world, .device = device};
-  place.target = WholeDevice(device);
+  place.target = WholeDevice(device, recipe);
   place.data.emplace();
   return place;
 }
@@ -68,9 +69,9 @@ Place PlaceToPlan(const Recipe& recipe, int world, int local_world,
   Place place{.world = world, .local_world = local_world, .expert_load = expert_load};
   if (hardware) {
     place.described = hardware->name;
-    place.target = RoomOf(*hardware, local_world);
+    place.target = RoomOf(*hardware, local_world, recipe);
   } else if (recipe.run.device == RunRecipe::Device::kCuda) {
-    place.target = RoomUnseen({.device = DeviceType::kCuda});
+    place.target = RoomUnseen({.device = DeviceType::kCuda}, recipe);
   }
   return place;
 }

@@ -54,7 +54,8 @@ Place PlaceToEvaluate(const Job& job, bool silent);
 
 // `device`: the rank would compute on it. The plan is held against all memory of a GPU: a dry run
 // takes none of it, not for a context either.
-Place PlaceOfDryRun(int rank, int world, int local_world, const ChosenDevice& device);
+Place PlaceOfDryRun(const Recipe& recipe, int rank, int world, int local_world,
+                    const ChosenDevice& device);
 
 // `hardware` decides what computes. Without it hosts are like this one.
 Place PlaceToPlan(const Recipe& recipe, int world, int local_world,

@@ -285,9 +285,10 @@ std::string WhatRanksDo(const ResolvedRun& run) {
 // Checks what can be checked before a run begins. On the sim device no machine is asked.
 ExitCode DryRun(const Recipe& recipe, const RankEnvironment& environment) {
   const bool here = recipe.run.device != RunRecipe::Device::kSim;
-  const ResolvedRun run = Resolve(
-      recipe, PlaceOfDryRun(environment.rank, environment.world_size, environment.local_world_size,
-                            here ? DeviceFor(recipe, environment) : ChosenDevice()));
+  const ResolvedRun run =
+      Resolve(recipe, PlaceOfDryRun(recipe, environment.rank, environment.world_size,
+                                    environment.local_world_size,
+                                    here ? DeviceFor(recipe, environment) : ChosenDevice()));
   CheckRunDirectory(*run.recipe, run.data->files);
   CheckInitialWeights(recipe);
   if (environment.rank == 0) {

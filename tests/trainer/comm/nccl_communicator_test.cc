@@ -42,6 +42,14 @@ void UseGpus(EmulatedGpus gpus) {
   }();
 }
 
+// The calls of a step, which a run tries first.
+const std::vector<Communicator::Size> kStep = {
+    {Collective::kAllGather, DType::kFloat32, DType::kFloat32, 1000},
+    {Collective::kReduceScatter, DType::kFloat32, DType::kFloat32, 1000},
+    {Collective::kReduceScatter, DType::kBFloat16, DType::kFloat32, 1000},
+    {Collective::kAllReduce, DType::kFloat32, DType::kFloat32, 2000},
+};
+
 // Rank r has GPU r, but for those above `last_gpu`, which have that.
 Body OnNccl(const Body& body, const NcclOptions& options, int last_gpu = kGpus) {
   return [=](Rank& rank) {
@@ -50,7 +58,10 @@ Body OnNccl(const Body& body, const NcclOptions& options, int last_gpu = kGpus) 
                                        const CommOptions& comm) {
       NcclOptions own = options;
       own.comm = comm;
-      return CreateNcclCommunicator(FindNccl(), *rank.device, *rank.store, name, group, own);
+      auto communicator =
+          CreateNcclCommunicator(FindNccl(), *rank.device, *rank.store, name, group, own);
+      communicator->Try(*rank.device, kStep);
+      return communicator;
     };
     return body(rank);
   };
@@ -74,8 +85,8 @@ constexpr NcclOptions kDeterministicSoon{
     .deterministic = true, .staging_bytes = kStagingBytes, .end_patience_s = kSoon_s};
 constexpr NcclOptions kNativeSoon{.staging_bytes = kStagingBytes, .end_patience_s = kSoon_s};
 constexpr NcclOptions kExactIntoFp32{.exact_into_fp32 = true, .staging_bytes = kStagingBytes};
-// NCCL's collectives before the first one of a kNative: of three kinds, small and large.
-constexpr int64_t kTried = 6;
+// NCCL's collectives before the first one of a kNative: kStep, each small and large.
+constexpr int64_t kTried = 8;
 
 template <const NcclOptions& options>
 std::vector<Outcome> RunThreads(int size, const Body& body) {
@@ -334,8 +345,8 @@ TEST(NcclCommunicatorTest, IsFinalizedWhereAllIsWellAndAbortedElsewhere) {
             std::pair(int64_t{1}, int64_t{1}));
 }
 
-// NCCL connects at the first call of a kind, and waits there for the peers. Collectives of steps
-// have connected when a communicator is there; a broadcast has not.
+// NCCL connects at the first call of a kind, and waits there for the peers. Collectives that were
+// tried have connected by then; a broadcast has not.
 TEST(NcclCommunicatorTest, FirstCallsOfAStepWaitForNobody) {
   for (const auto run :
        {RunThreads<kNative>, RunThreads<kDeterministic>, RunThreads<kExactIntoFp32>}) {
@@ -377,8 +388,10 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
   };
   for (const bool exact : {false, true}) {
     WaitForEnds();
-    const auto run = exact ? RunThreads<kExactIntoFp32> : RunThreads<kNative>;
-    Results(run(2, [&](Rank& rank) -> std::string {
+    UseGpus({});
+    constexpr int64_t kOwnBytes = (2 << 20) + 8192;  // Nobody else's.
+    const NcclOptions options{.exact_into_fp32 = exact, .staging_bytes = kOwnBytes};
+    const auto body = [&](Rank& rank) -> std::string {
       Device& device = *rank.device;
       const auto stream = device.CreateStream("comm");
       Tensor full(device, DType::kFloat32, 2000), part(device, DType::kFloat32, 1000),
@@ -388,6 +401,7 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
       Barrier(*rank.store, "joined", rank.rank, rank.size);
       const size_t joined = free_bytes();
       Require(joined < before, "NCCL takes nothing");
+      Require((EmulatedAllocation(kOwnBytes) != nullptr) == exact, "staging memory");
       comm->AllGather(*stream, part.view(), full.view());
       comm->ReduceScatter(*stream, full.view(), part.view());
       comm->AllReduce(*stream, full.view());
@@ -397,11 +411,12 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
       Require(free_bytes() == joined, "a call has taken memory");
       Barrier(*rank.store, "measured", rank.rank, rank.size);
       return "";
-    }));
+    };
+    Results(RunThreadRanksWith(nullptr, 2, OnNccl(body, options)));
   }
 }
 
-// Nor for a call that is larger than what every communicator tries, if it has been told of it.
+// Nor for a call that NCCL makes in another way because of its size.
 TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
   constexpr int64_t kMost = 300'000;
   UseGpus({.nccl_middle = 1'100'000});
@@ -435,6 +450,7 @@ TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
       comm->AllGather(*stream, part.view(), full.view());
       comm->AllToAll(*stream, part.view(), full.view().Slice(0, kMost));
       comm->Exchange(*stream, uneven, full.view(), more.view());
+      comm->AllReduce(*stream, part.view().Slice(0, 7));  // The smallest ones are tried, too.
       stream->Synchronize();
       Barrier(*rank.store, "done", rank.rank, rank.size);
       Require(free_bytes() == tried, "a call has taken memory");
@@ -631,7 +647,7 @@ TEST(NcclCommunicatorTest, ConnectingTimesOut) {
   unsetenv("NCCL_SOCKET_IFNAME");
 }
 
-// Nor does one hang for ever whose first collectives do, or for which there is no memory.
+// Nor does one hang for ever that tries collectives which do, or for which there is no memory.
 TEST(NcclCommunicatorTest, WhatIsTriedFailsOnAllRanks) {
   const auto why = [](const EmulatedGpus& gpus) {
     UseGpus(gpus);

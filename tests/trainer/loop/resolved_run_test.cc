@@ -83,7 +83,7 @@ std::vector<ResolvedRun> ForTraining(const std::vector<Recipe>& recipes,
 }
 
 ResolvedRun ForADryRun(const Recipe& recipe, int world) {
-  return Resolve(recipe, PlaceOfDryRun(/*rank=*/0, world, (world + 1) / 2, ChosenDevice()));
+  return Resolve(recipe, PlaceOfDryRun(recipe, /*rank=*/0, world, (world + 1) / 2, ChosenDevice()));
 }
 
 ResolvedRun ToPlan(const Recipe& recipe, int world,

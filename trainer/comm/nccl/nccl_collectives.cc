@@ -102,7 +102,7 @@ void NcclCollectives::Do(CudaStreamHandle stream, const char* what, const NcclLi
 // NCCL skips what is empty; here ranks meet in it, as in any other call.
 void NcclCollectives::Meet(CudaStreamHandle stream) {
   Do(stream, "ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
-    return nccl.AllReduce(staging_.data, staging_.data, 1, ncclUint8, ncclSum, comm, stream);
+    return nccl.AllReduce(meeting_.data, meeting_.data, 1, ncclUint8, ncclSum, comm, stream);
   });
 }
 
@@ -120,13 +120,13 @@ int64_t NcclCollectives::LargestSlice(DType dtype) const {
 }
 
 void NcclCollectives::ReduceScatter(CudaStreamHandle stream, const CollectiveCall& call) {
-  if (!deterministic_ && call.result == call.dtype) {
+  if (OverwritesInput(call)) return SumAndWiden(stream, call);
+  if (!IsOurs(call)) {
     return Do(stream, "ncclReduceScatter", [&](const NcclLibrary& nccl, ncclComm_t comm) {
       return nccl.ReduceScatter(call.in, call.out, call.n, TypeOf(call.dtype), ncclSum, comm,
                                 stream);
     });
   }
-  if (OverwritesInput(call)) return SumAndWiden(stream, call);
   const int64_t most = LargestSlice(call.dtype);
   for (int64_t begin = 0; begin < call.n; begin += most) {
     SumSlices(stream, call, call.in + begin * SizeOf(call.dtype), call.n,
@@ -155,7 +155,7 @@ void NcclCollectives::SumAndWiden(CudaStreamHandle stream, const CollectiveCall&
 
 // A reduce-scatter and an all-gather of each piece; what is too little to be shared out, whole.
 void NcclCollectives::AllReduce(CudaStreamHandle stream, const CollectiveCall& call) {
-  if (!deterministic_) {
+  if (!IsOurs(call)) {
     return Do(stream, "ncclAllReduce", [&](const NcclLibrary& nccl, ncclComm_t comm) {
       return nccl.AllReduce(call.in, call.out, call.n, TypeOf(call.dtype), ncclSum, comm, stream);
     });

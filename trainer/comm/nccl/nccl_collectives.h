@@ -20,26 +20,25 @@ CollectiveCall RehearsalOf(const Communicator::Size& size, int rank, int ranks, 
 
 class NcclCollectives {
  public:
-  // `staging`: memory of the GPU, for one call at a time.
+  // `meeting`: a few bytes of the GPU's memory, for calls of nothing.
   NcclCollectives(NcclLink& link, int rank, int size, const NcclOptions& options,
-                  const View& staging)
-      : link_(link),
-        rank_(rank),
-        size_(size),
-        deterministic_(options.deterministic),
-        exact_into_fp32_(options.deterministic || options.exact_into_fp32),
-        staging_(staging) {}
+                  const View& meeting)
+      : link_(link), rank_(rank), size_(size), options_(options), meeting_(meeting) {}
 
   // Whether a call writes to what it reads, beside its result.
   bool OverwritesInput(const CollectiveCall& call) const {
-    return call.kind == Collective::kReduceScatter && call.result != call.dtype &&
-           !exact_into_fp32_;
+    return call.kind == Collective::kReduceScatter && call.result != call.dtype && !IsOurs(call);
   }
+  // Memory of the GPU, for one call at a time whose sum is ours: SumsHere().
+  void SetStaging(const View& staging) { staging_ = staging; }
 
   // Puts the call on the stream. Addresses are the device's. Throws CommError, DeviceError.
   void Run(CudaStreamHandle stream, const CollectiveCall& call);
 
  private:
+  bool IsOurs(const CollectiveCall& call) const {
+    return SumsHere(options_, call.kind, call.dtype, call.result);
+  }
   // Elements of the largest slice that ranks can give each other in the staging memory.
   int64_t LargestSlice(DType dtype) const;
   void Do(CudaStreamHandle stream, const char* what, const NcclLink::Call& call);
@@ -62,8 +61,9 @@ class NcclCollectives {
 
   NcclLink& link_;
   const int rank_, size_;
-  const bool deterministic_, exact_into_fp32_;
-  const View staging_;  // Elements are bytes.
+  const NcclOptions options_;
+  const View meeting_;
+  View staging_;  // Elements are bytes. Empty before SetStaging().
 };
 
 }  // namespace fsdp

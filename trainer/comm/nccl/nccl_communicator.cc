@@ -41,9 +41,7 @@ constexpr double kCompareAfter_s = 5;
 constexpr double kAnswer_s = 2;  // A rank's, where it is.
 // A call that all have made ends, though one of them is gone; if not, nobody comes any more.
 constexpr double kEndedPatience_s = 3;
-// Sizes that are tried before a run: NCCL has algorithms by kind and size, and connections for
-// each.
-constexpr int64_t kSmallest = 1, kLeastBytes = 64 << 10, kMostBytes = 8 << 20;
+constexpr int64_t kMeetingBytes = 512;
 constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
 
 Patience PatienceOf(double seconds) {
@@ -53,15 +51,21 @@ Patience PatienceOf(double seconds) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<NcclLink> link, Buffer staging, Store& store,
-                   const std::string& key, const RankGroup& group, const NcclOptions& options)
+  NcclCommunicator(Device& device, std::unique_ptr<NcclLink> link, Buffer meeting, Store& store,
+                   const std::string& key, const std::string& what, const RankGroup& group,
+                   const NcclOptions& options)
       : Communicator(group, DeviceType::kCuda),
+        store_(store),
+        key_(key),
+        what_(what),
         group_(group),
         timeout_s_(options.comm.timeout_s),
+        device_(device),
+        options_(options),
         link_(std::move(link)),
-        staging_(std::move(staging)),
+        meeting_(std::move(meeting)),
         collectives_(*link_, group.rank(), group.size(), options,
-                     staging_.As(DType::kUInt8, Shape{staging_.bytes()})),
+                     meeting_.As(DType::kUInt8, Shape{meeting_.bytes()})),
         news_(store, key, group,
               {.ended = [this](uint64_t calls, const std::string& why) { PeerEnded(calls, why); },
                .lost = [this](const std::string& why) { Fail(why, /*tell=*/false); },
@@ -71,9 +75,6 @@ class NcclCommunicator final : public Communicator {
   }
   ~NcclCommunicator() override;
 
-  // Before the first call: has NCCL make its connections. All ranks call it, and meet behind it.
-  // Throws CommError, DeviceError and MemoryError.
-  void Try(Device& device, const NcclOptions& options);
   void Try(Device& device, const std::vector<Size>& sizes) override;
 
   void Abort(const std::string& why) override { Fail(Me() + " aborted: " + why, /*tell=*/true); }
@@ -90,9 +91,12 @@ class NcclCommunicator final : public Communicator {
 
   std::string Me() const { return "rank " + std::to_string(group_.NameOf(rank())); }
 
+  void Rehearse(Device& device, const std::vector<Size>& sizes);
   // Calls in the memory, one behind the other, in place where they may be. Forgotten afterwards:
   // the first call that counts is #0.
   void Rehearse(Device& device, const View& memory, const std::vector<Size>& sizes);
+  // Takes the staging memory, if it is to be used for the first time.
+  void Stage(Device& device, Collective kind, DType dtype, DType result);
   void Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) override;
   std::string Begin(InFlight call);  // Why it fails at once; empty: it does not.
   void Launch(CudaStreamHandle stream, const CollectiveCall& call);
@@ -111,11 +115,16 @@ class NcclCommunicator final : public Communicator {
                const std::string& otherwise, bool late);
   std::string Cause(const CallPosition::Call& call, const std::string& otherwise, bool late);
 
+  Store& store_;
+  const std::string key_, what_;  // In the store; for errors.
+  int tries_ = 0;
   const RankGroup group_;
   const double timeout_s_;
   int gpu_ = 0;
+  Device& device_;
+  const NcclOptions options_;
   const std::unique_ptr<NcclLink> link_;
-  Buffer staging_;
+  Buffer meeting_, staging_;  // The latter is empty until a sum needs it.
   NcclCollectives collectives_;
   // Used by the calling thread.
   EventPtr last_;  // Behind all uses of the staging memory.
@@ -163,33 +172,42 @@ NcclCommunicator::~NcclCommunicator() {
   for (int ms = 0; ms < 1000 && !last_->Ready(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (!last_->Ready()) new Buffer(std::move(staging_));  // Work that still goes on may write to it.
-}
-
-void NcclCommunicator::Try(Device& device, const NcclOptions& options) {
-  const Buffer data = device.Allocate(std::clamp(options.staging_bytes, kLeastBytes, kMostBytes));
-  std::vector<Size> sizes;
-  const auto add = [&](Collective kind, DType dtype, int64_t n) {
-    sizes.push_back({kind, dtype, DType::kFloat32, n});
-  };
-  for (const int64_t n : {kSmallest, data.bytes() / size() / SizeOf(DType::kFloat32)}) {
-    add(Collective::kAllGather, DType::kFloat32, n);
-    add(Collective::kReduceScatter, DType::kFloat32, n);
-    add(Collective::kAllReduce, DType::kFloat32, n == kSmallest ? n : n * size());
-    // The elements that travel fill half of the memory.
-    if (options.exact_into_fp32) {
-      add(Collective::kReduceScatter, DType::kBFloat16, std::max<int64_t>(1, n / 2));
-    }
+  if (last_->Ready()) return;
+  for (Buffer* buffer : {&meeting_, &staging_}) {  // Work that still goes on may write to them.
+    new Buffer(std::move(*buffer));
   }
-  Rehearse(device, data.As(DType::kUInt8, Shape{data.bytes()}), sizes);
 }
 
 void NcclCommunicator::Try(Device& device, const std::vector<Size>& sizes) {
+  if (sizes.empty()) return;
+  Card tried;
+  tried.error = ErrorOf([&] { Rehearse(device, sizes); });
+  // So nobody hears that a rank has left, and after how many calls, while it still tries.
+  ExchangeCards(store_, key_ + "/tried " + std::to_string(tries_++), what_, group_, tried);
+}
+
+// NCCL has algorithms by kind and size, and connections for each: the smallest call of a kind is
+// tried beside the largest.
+void NcclCommunicator::Rehearse(Device& device, const std::vector<Size>& sizes) {
+  std::vector<Size> all;
   int64_t most = 0;
-  for (const Size& s : sizes) most = std::max(most, RehearsalBytes(s, rank(), size()));
+  for (const Size& s : sizes) {
+    Stage(device, s.kind, s.dtype, s.kind == Collective::kReduceScatter ? s.result : s.dtype);
+    Size smallest = s;
+    smallest.n = 1;
+    if (!s.layout && s.n > 1) all.push_back(smallest);
+    all.push_back(s);
+    most = std::max(most, RehearsalBytes(s, rank(), size()));
+  }
   if (most == 0) return;
   const Buffer data = device.Allocate(most);
-  Rehearse(device, data.As(DType::kUInt8, Shape{most}), sizes);
+  Rehearse(device, data.As(DType::kUInt8, Shape{most}), all);
+}
+
+void NcclCommunicator::Stage(Device& device, Collective kind, DType dtype, DType result) {
+  if (staging_.bytes() > 0 || !SumsHere(options_, kind, dtype, result)) return;
+  staging_ = device.Allocate(options_.staging_bytes);
+  collectives_.SetStaging(staging_.As(DType::kUInt8, Shape{staging_.bytes()}));
 }
 
 void NcclCommunicator::Rehearse(Device& device, const View& memory,
@@ -217,13 +235,16 @@ void NcclCommunicator::Rehearse(Device& device, const View& memory,
 
 void NcclCommunicator::Enqueue(Stream& stream, Operation operation, const CollectiveCall& call) {
   if (last_stream_ != &stream) stream.Wait(last_);
+  Stage(device_, call.kind, call.dtype, call.result);
   InFlight in_flight;
   in_flight.call = {call.sequence, ToString(call)};
   in_flight.before = stream.Record();
   in_flight.fail = MayFailHere(stream, operation.name);
   const std::string failure = Begin(std::move(in_flight));
   wake_.notify_all();
-  operation.writes.push_back(Range(staging_.data(), staging_.bytes()));
+  for (const Buffer* buffer : {&meeting_, &staging_}) {
+    if (buffer->bytes() > 0) operation.writes.push_back(Range(buffer->data(), buffer->bytes()));
+  }
   if (collectives_.OverwritesInput(call)) {
     operation.writes.push_back(Range(call.in, size() * call.bytes()));
   }
@@ -433,7 +454,7 @@ std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclL
   FSDP_CHECK(SumInOrderCuda != nullptr) << "nobody links ops/cuda/sum_in_order_cuda.cu";
   const std::string key = "nccl/" + name, what = "[nccl] " + name, failed = key + "/not connected";
   // This also makes the device's GPU the thread's, which NCCL takes.
-  Buffer staging = device.Allocate(options.staging_bytes);
+  Buffer meeting = device.Allocate(kMeetingBytes);
   Card mine = MyCard();
   mine.error = ErrorOf([&] {
     if (group.rank() == 0) mine.words = Hex(MakeNcclId(*nccl));
@@ -470,13 +491,8 @@ std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclL
   }
   if (in_vain || !connected.error.empty()) link.reset();
   ExchangeCards(store, key + "/connected", what, group, connected);
-  auto communicator = std::make_unique<NcclCommunicator>(std::move(link), std::move(staging), store,
-                                                         key, group, options);
-  Card tried;
-  tried.error = ErrorOf([&] { communicator->Try(device, options); });
-  // So nobody hears that a rank has left, and after how many calls, while it still tries.
-  ExchangeCards(store, key + "/tried", what, group, tried);
-  return communicator;
+  return std::make_unique<NcclCommunicator>(device, std::move(link), std::move(meeting), store, key,
+                                            what, group, options);
 }
 
 }  // namespace fsdp

@@ -25,16 +25,12 @@ class NcclLibrary;  // nccl_link.h
 [[gnu::weak]] std::string VersionText(const NcclLibrary& nccl);  // "2.28.9".
 [[gnu::weak]] int VersionOf(const NcclLibrary& nccl);            // 22809.
 
-// Memory of the GPU that a communicator takes for itself, however large the tensors are.
+// Memory of the GPU that a communicator takes for itself, however large the tensors are, if sums
+// are its own (NcclOptions).
 inline constexpr int64_t kNcclStagingBytes = 32 << 20;
 // Up to here every rank sums everything in a deterministic all-reduce: one all-gather is less than
 // two rounds.
 inline constexpr int64_t kNcclWholeBytes = 64 << 10;
-// Bytes that NCCL takes beside that memory, for plans of machines that are not here. It is an
-// estimate: a run measures it. 32 channels have a buffer of each protocol for one peer:
-// NCCL_BUFFSIZE (4 MiB by NCCL's documentation), and for LL128 and LL the sizes that the defaults
-// of its init.cc come to.
-inline constexpr int64_t kNcclBufferBytes = 32 * ((int64_t{4} << 20) + 4'915'200 + 524'288);
 
 // Ranks that may share a GPU: two where the environment has NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL
 // is of kSharedGpuVersion or newer (NCCL 2.30.3, environment variables: experimental), otherwise
@@ -61,14 +57,22 @@ struct NcclOptions {
   double end_patience_s = 10;
 };
 
-// All ranks of the group call this, with a `name` that the job uses once; blocks until all are
-// connected, and all-gathers, reduce-scatters and all-reduces have been tried, small and large.
-// NCCL therefore allocates its buffers for these before the first step; Try() makes NCCL allocate
-// for further sizes. Needs 8 MiB at most beside the staging memory meanwhile. `device`, of CUDA,
-// outlives it; each rank has a GPU of its own. The communicator is for tensors in the GPU's memory.
-//   Host      Calls return at once, except the first all-to-all, the first broadcast, and sizes for
-//             which NCCL has an algorithm that was not tried: these connect and wait for the peers.
-//             Ranks therefore make the calls of all their communicators in one order.
+// Whether ranks send each other slices of a call and add them up in the staging memory: NCCL does
+// not. `result` is the dtype that a reduce-scatter leaves.
+inline bool SumsHere(const NcclOptions& options, Collective kind, DType dtype, DType result) {
+  if (kind == Collective::kAllReduce) return options.deterministic;
+  const bool exact = options.deterministic || (result != dtype && options.exact_into_fp32);
+  return kind == Collective::kReduceScatter && exact;
+}
+
+// All ranks of the group call this, with a `name` that the job uses once; blocks until all have
+// met. Try() tells which collectives come: NCCL connects for these, and allocates its buffers, and
+// the communicator takes its staging memory, if it needs any. A call that was not told
+// connects and allocates when it is first made. `device`, of CUDA, outlives it; each rank has a GPU
+// of its own. The communicator is for tensors in the GPU's memory.
+//   Host      Calls return at once, except kinds and sizes for which NCCL has an algorithm that was
+//             not tried: these connect and wait for the peers. Ranks therefore make the calls of
+//             all their communicators in one order.
 //   Streams   A call on another stream than the last one waits for that.
 //   Timeout   Counts from when a call begins on the GPU. Its CommError says where the others are.
 //   Failure   A thread looks every few ms whether NCCL knows of an error. It, a timeout or Abort()
