@@ -95,7 +95,8 @@ const Change kChanges[] = {
      }},
     {"optimizer.state_dtype: 8bit",
      [](SessionOptions& o) {
-       if (o.optimizer.kind == OptimizerKind::kSgd) return false;
+       const OptimizerKind kind = o.optimizer.kind;
+       if (kind != OptimizerKind::kAdamW && kind != OptimizerKind::kMuon) return false;
        return std::exchange(o.executor.state_dtype, DType::kUInt8) != DType::kUInt8;
      }},
     {"fsdp.cpu_offload.optimizer_share: 0",
@@ -116,6 +117,7 @@ const Change kChanges[] = {
      }},
     {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
      [](SessionOptions& o) {
+       if (o.executor.whole) return false;
        o.executor.cpu_offload.optimizer = true;
        return !std::exchange(o.executor.cpu_offload.spill, ".");
      }},

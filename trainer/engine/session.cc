@@ -318,6 +318,7 @@ Session::Snapshot Session::TakeSnapshot() {
   if (executor_->tables()) executor_->tables()->Hold(snapshots_->Record());
   // Before any unit: its update waits for all that was copied until then.
   CopyBuffers(*snapshots_, on_device_.row_moments, snapshot_.row_moments);
+  if (host_snapshots_ && !on_device_.row_moments.empty()) of_host.Wait(snapshots_->Record());
   CopyBuffers(*snapshots_, on_device_.factors, snapshot_.factors);
   if (!on_device_.factors.empty()) optimizer_->Hold(snapshots_->Record());
   std::set<int> copied;  // In the order of the updates that wait.

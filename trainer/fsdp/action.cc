@@ -59,6 +59,12 @@ constexpr MoveName kMoveNames[] = {{true, Resource::kHostGradient, "fetch_gradie
                                    {false, Resource::kSecondary, "keep"},
                                    {false, Resource::kJoinedGradient, "join_gradient"},
                                    {false, Resource::kComputeShard, "return"},
+                                   {true, Resource::kHostPieces, "fetch_pieces"},
+                                   {false, Resource::kHostPieces, "leave_pieces"},
+                                   {true, Resource::kHostSums, "fetch_sums"},
+                                   {false, Resource::kHostSums, "leave_sums"},
+                                   {true, Resource::kHostSquares, "fetch_squares"},
+                                   {false, Resource::kHostSquares, "leave_squares"},
                                    {false, Resource::kValue, "fetch"}};
 
 constexpr const char* kStreamNames[kNumStreams] = {"compute",    "gather",     "reduce", "data",
@@ -121,7 +127,8 @@ std::string ToString(const Action& a) {
   };
   slot_of("shard", a.Find({Resource::kShard}));
   slot_of("update", a.Find({Resource::kUpdated}));
-  slot_of("matrix", a.Find({Resource::kMatrixPieces, Resource::kMatrixOwned}));
+  slot_of("matrix",
+          a.Find({Resource::kMatrixPieces, Resource::kMatrixOwned, Resource::kHostPieces}));
   const Use* const part = a.Find({Resource::kSpilled, Resource::kSpillSlot, Resource::kSpillCopy});
   if (part) out << " part " << part->part;
   slot_of("spill", a.Find({Resource::kSpillSlot, Resource::kSpillCopy}));

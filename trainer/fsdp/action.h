@@ -113,6 +113,9 @@ enum class Resource {
   kMatrixOwned,    // Matrices that this rank owns, in pieces.
   kFactorSums,     // Sums of rows and columns; then moments.
   kUpdateSquares,  // Sums by tensor.
+  kHostPieces,     // In host memory, with updates on the host: kMatrixPieces,
+  kHostSums,       // kFactorSums,
+  kHostSquares,    // kUpdateSquares.
   kScalars,
   kBatch
 };

@@ -159,7 +159,7 @@ class Executor final : public SegmentHooks {
   void ReduceScalars(const Action& action);
   void Clip(Stream& stream);
   void Update(const Action& action);
-  void RunMatrices(const Action& action);
+  void RunMatrices(const Action& action, MatrixAction matrices);
   void RunTables(const Action& action);
   void PrepareTables();  // Blocks until all ranks agree on the step's number of rounds.
   Device& device_;

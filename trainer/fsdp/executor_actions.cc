@@ -20,6 +20,9 @@
 namespace fsdp {
 
 void Executor::Execute(const Action& action) {
+  if (const std::optional<MatrixAction> matrices = MatrixAction::Of(action)) {
+    return RunMatrices(action, *matrices);
+  }
   switch (action.kind) {
     case ActionKind::kHostWait:  // Waits are all that it is.
     case ActionKind::kRun:
@@ -52,16 +55,6 @@ void Executor::Execute(const Action& action) {
       return ReduceScalars(action);
     case ActionKind::kClip:
       return Clip(stream(action.stream));
-    case ActionKind::kMatrixPieces:
-    case ActionKind::kMatrixSend:
-    case ActionKind::kMatrixUpdate:
-    case ActionKind::kMatrixReturn:
-    case ActionKind::kFactorSums:
-    case ActionKind::kFactorReduce:
-    case ActionKind::kFactorFold:
-    case ActionKind::kUpdateSquares:
-    case ActionKind::kUpdateReduce:
-      return RunMatrices(action);
     case ActionKind::kOptimizer:
       return Update(action);
     case ActionKind::kDrop:
@@ -344,13 +337,25 @@ void Executor::Update(const Action& action) {
   }
 }
 
-void Executor::RunMatrices(const Action& action) {
+std::optional<MatrixAction> MatrixAction::Of(const Action& action) {
+  const Use* const slot =
+      action.Find({Resource::kMatrixPieces, Resource::kMatrixOwned, Resource::kHostPieces});
+  const bool moves =
+      action.kind == ActionKind::kMove &&
+      action.Find({Resource::kHostPieces, Resource::kHostSums, Resource::kHostSquares});
+  if (!moves &&
+      (action.kind < ActionKind::kMatrixPieces || action.kind > ActionKind::kUpdateReduce)) {
+    return std::nullopt;
+  }
+  return MatrixAction{.kind = action.kind,
+                      .unit = action.unit,
+                      .slot = slot ? slot->slot : 0,
+                      .to = moves ? action.writes.front().what : Resource()};
+}
+
+void Executor::RunMatrices(const Action& action, MatrixAction matrices) {
   Stream& stream = this->stream(action.stream);
-  const Use* const use = action.Find({Resource::kMatrixPieces, Resource::kMatrixOwned});
-  MatrixAction matrices{.kind = action.kind,
-                        .unit = action.unit,
-                        .slot = use ? use->slot : 0,
-                        .world = communicators_.Over(Group::kWorld)};
+  matrices.world = communicators_.Over(Group::kWorld);
   const bool pieces = action.kind == ActionKind::kMatrixPieces;
   if (pieces) stream.Wait(copied_[action.unit]);  // Momentum changes here; the rest in Update().
   if (pieces || action.kind == ActionKind::kFactorSums ||

@@ -68,7 +68,8 @@ struct ShardUpdate {
 
 // An action on matrices: one of the four on a unit's that are updated whole
 // (ActionKind::kMatrixPieces and what follows), or of the five of factored moments (kFactorSums and
-// what follows). Buffers are the optimizer's: `slot` chooses among kMatrixSlots.
+// what follows), or a kMove of their buffers. These are the optimizer's: `slot` chooses among
+// MatrixSlots().
 struct MatrixAction {
   ActionKind kind = ActionKind::kMatrixPieces;
   int unit = 0, slot = 0;
@@ -82,6 +83,10 @@ struct MatrixAction {
   };
   std::vector<Shard> shards = {};
   Communicator* world = nullptr;  // For what travels: of all ranks.
+  Resource to = {};               // kMove, between the device and the host: where to.
+
+  // Without shards and ranks. Empty: the action is the executor's own.
+  static std::optional<MatrixAction> Of(const Action& action);
 };
 
 // The update of this rank's embedding rows by one round of an exchange, as ops/row_adagrad.h takes

@@ -70,19 +70,21 @@ void HostUpdates::ReadAheadOf(size_t n) {
   }
 }
 
-void HostUpdates::Update(int unit) {
+void HostUpdates::Update(int unit, const std::vector<Use>& read) {
   const std::vector<bool>& copied = o_.units[unit].spilled;
-  if (copied.empty()) return UpdateInMemory(unit);
+  if (copied.empty()) return UpdateInMemory(unit, read);
   for (size_t part = 0; part < copied.size(); ++part) {
     UpdateSpilled(first_part_.at(unit) + part, copied[part]);
   }
 }
 
-void HostUpdates::AddUpdate(int unit, std::vector<Use> writes) {
+void HostUpdates::AddUpdate(int unit, const std::vector<Use>& read, std::vector<Use> writes) {
+  std::vector<Use> reads = {{Resource::kFactors}, {Resource::kHostGradient, unit}};
+  reads.insert(reads.end(), read.begin(), read.end());
   list_.Add({.kind = ActionKind::kOptimizer,
              .stream = StreamId::kUpdate,
              .unit = unit,
-             .reads = {{Resource::kFactors}, {Resource::kHostGradient, unit}},
+             .reads = std::move(reads),
              .writes = std::move(writes)});
 }
 
@@ -94,7 +96,7 @@ void HostUpdates::AddReturn(int unit, const Use& from) {
              .writes = {{Resource::kComputeShard, unit}}});
 }
 
-void HostUpdates::UpdateInMemory(int unit) {
+void HostUpdates::UpdateInMemory(int unit, const std::vector<Use>& read) {
   const bool fetched = o_.units[unit].fetched;
   const bool copied = !fetched && o_.units[unit].copied;
   const int slot = copied ? next_update_slot_++ % update_slots_ : -1;
@@ -103,7 +105,7 @@ void HostUpdates::UpdateInMemory(int unit) {
   std::vector<Use> writes{master};
   if (fetched) writes.push_back(compute);
   if (copied) writes.push_back(copy);
-  AddUpdate(unit, std::move(writes));
+  AddUpdate(unit, read, std::move(writes));
   if (!fetched) AddReturn(unit, copied ? copy : master);
 }
 
@@ -117,7 +119,7 @@ void HostUpdates::UpdateSpilled(size_t n, bool copied) {
   std::vector<Use> writes{in_memory};
   if (fetched) writes.push_back(compute);
   if (copied) writes.push_back(copy);
-  AddUpdate(on_disk.of, std::move(writes));
+  AddUpdate(on_disk.of, {}, std::move(writes));
   if (!fetched) AddReturn(on_disk.of, copied ? copy : in_memory);
   list_.Add({.kind = ActionKind::kMove,
              .stream = StreamId::kSpillWrite,

@@ -31,16 +31,17 @@ class HostUpdates {
 
   // For a training step: lists the reads from the disk that wait for no update of the step.
   void Begin() { ReadAheadOf(0); }
-  // Lists the update of a unit, which begins when the norm is known, and its way back, with the
-  // reads of later units before it. Call it in the order of OrderOfUpdates().
-  void Update(int unit);
+  // Lists the update of a unit, which begins when the norm is known and `read`, beside the
+  // gradient, is there; and its way back, with the reads of later units before it. Call it in the
+  // order of OrderOfUpdates() where units are spilled.
+  void Update(int unit, const std::vector<Use>& read = {});
   // For a step without updates: reads a spilled part of a unit into the slot that it returns.
   Use ReadSpilled(int unit, int part);
 
  private:
-  void AddUpdate(int unit, std::vector<Use> writes);
+  void AddUpdate(int unit, const std::vector<Use>& read, std::vector<Use> writes);
   void AddReturn(int unit, const Use& from);
-  void UpdateInMemory(int unit);
+  void UpdateInMemory(int unit, const std::vector<Use>& read);
   void UpdateSpilled(size_t n, bool copied);
   // Lists the reads that must be on their way when the `n`-th part, from 0 on, is updated.
   void ReadAheadOf(size_t n);

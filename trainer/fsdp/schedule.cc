@@ -412,9 +412,9 @@ class Builder {
     tables_.Update();
     const std::vector<int> order =
         OrderOfUpdates(o_, {reduced_units_.begin(), reduced_units_.end()});
-    DeviceUpdates on_device(o_, list_, order);
-    if (o_.factored) on_device.FactorMoments();
-    for (const int u : order) IsOnHost(u) ? updates_.Update(u) : on_device.Update(u);
+    DeviceUpdates updates(o_, list_, updates_, order);
+    if (o_.factored) updates.FactorMoments();
+    for (const int u : order) updates.Update(u);
   }
 
   struct Uses {

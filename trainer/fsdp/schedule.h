@@ -46,12 +46,15 @@
 //   Matrices that are updated whole (UnitRow::whole): one rank, the owner, computes the update of a
 //   matrix from all of it. In the order of the updates a unit's pieces travel to the owners, are
 //   computed there and travel back. The pieces of the next unit travel beside the products of this
-//   one, and so do the results of the one before: three slots of each buffer (kMatrixSlots). One
-//   rank alone owns everything: nothing travels, and one slot is enough.
+//   one, and so do the results of the one before: three slots of each buffer (MatrixSlots()). One
+//   rank alone owns everything: nothing travels, and one slot is enough. Where the host updates
+//   units, it makes the pieces, which are then fetched, and results leave for its update: momentum
+//   and masters never come to the device.
 //
 //   Factored second moments (ScheduleOptions::factored): each unit's shard is summed by the rows
 //   and columns of its tensors, one all-reduce adds the sums of all units, and moments are made of
-//   them. A second all-reduce adds the squares of updates. Only then do the updates begin.
+//   them. A second all-reduce adds the squares of updates. Only then do the updates begin. The
+//   sums of units on the host are fetched for that, and the moments leave for the host.
 //
 //   Offloaded activations leave behind their segment's forward, beside that of the next; they come
 //   back beside the backward of the segment behind theirs.
@@ -85,8 +88,9 @@ enum class Mode { kTrain, kEval };  // kEval: forward only, also for sampling.
 // run.
 inline constexpr int64_t kMaxScheduledRuns = int64_t{1} << 17;
 
-// Slots of pieces of matrices, and of matrices with their owners, among several ranks.
-inline constexpr int kMatrixSlots = 3;
+// Slots of pieces of matrices, and of matrices with their owners. One where pieces neither travel
+// between ranks nor come from the host.
+constexpr int MatrixSlots(bool travels, bool on_host) { return travels || on_host ? 3 : 1; }
 
 // A unit, as the schedule sees it. Unit 0 is the root.
 struct UnitRow {

@@ -43,11 +43,16 @@ void ScheduleOptions::Check() const {
     require(unit.spilled.empty() || on_host,
             "spilled units are updated on the host, and evaluated where they are fetched");
     require(unit.trains || !unit.on_host, "what is frozen has no update");
-    require(!unit.whole || (unit.trains && !unit.on_host),
-            "matrices are updated whole where the device updates their unit");
-    require(!o.factored || (!unit.whole && !unit.on_host),
-            "factored moments are for units that the device updates, by shards");
+    require(!unit.whole || unit.trains, "what is frozen has no update");
+    require(!o.factored || !unit.whole, "factored moments are for units updated by shards");
     require(!unit.cast || !unit.on_host, "units on the host are cast where they are fetched");
+  }
+  if (!o.factored && !o.Any(&UnitRow::whole)) return;
+  for (const SegmentRow& segment : o.segments) {
+    const UnitRow& unit = o.units[segment.unit];
+    require(!unit.trains || unit.on_host == o.Any(&UnitRow::on_host),
+            "the device or the host updates all units where matrices are updated as such");
+    require(unit.spilled.empty(), "the updates of matrices read nothing from a disk");
   }
 }
 

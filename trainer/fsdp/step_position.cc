@@ -35,7 +35,9 @@ std::string PassOfMove(const Action& move) {
     return move.stream == StreamId::kLeave ? "forward" : "backward";
   }
   if (move.Find({Resource::kHostGradient, Resource::kJoinedGradient})) return "backward";
-  return move.writes.front().what == Resource::kComputeShard ? "update" : "";
+  const bool update = move.Find({Resource::kHostPieces, Resource::kHostSums, Resource::kHostSquares,
+                                 Resource::kComputeShard});
+  return update ? "update" : "";
 }
 
 // Empty where there are no words for it.

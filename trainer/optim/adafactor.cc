@@ -23,6 +23,22 @@ FactorLayout LayoutOf(const OptimizerOptions& options, const Executor& executor,
 
 }  // namespace
 
+// The host's moments are a copy of the state.
+Adafactor::Sums Adafactor::NewSums(Executor& executor, bool on_host) const {
+  const MemoryPlace place = on_host ? MemoryPlace::kPinned : MemoryPlace::kDevice;
+  const auto buffer = [&](int64_t elements, MemoryKind kind = MemoryKind::kActivations) {
+    return executor.NewBuffer(elements, DType::kFloat32, {kind, place});
+  };
+  const int64_t values = factors_.values(), tensors = std::ssize(tensors_);
+  const View first = buffer(factors_.FirstSum());
+  return {first,
+          {.sums = first.Slice(0, values),
+           .weights = first.Slice(values, tensors),
+           .updates = buffer(factors_.SecondSum()),
+           .moments = buffer(values, on_host ? MemoryKind::kActivations : MemoryKind::kOptimizer),
+           .fresh = buffer(1)}};
+}
+
 Adafactor::Adafactor(const OptimizerOptions& options, Executor& executor, const Model& model)
     : options_(options),
       constants_{.beta2_decay = options.adafactor.beta2_decay,
@@ -32,19 +48,16 @@ Adafactor::Adafactor(const OptimizerOptions& options, Executor& executor, const 
       layout_(executor.layout()),
       factors_(LayoutOf(options, executor, model)),
       shard_(executor.shard_rank()),
-      adds_(executor.mesh().coordinate().replicate == 0) {
-  const auto buffer = [&](int64_t elements, MemoryKind kind) {
-    return executor.NewBuffer(elements, DType::kFloat32, kind);
+      adds_(executor.mesh().coordinate().replicate == 0),
+      on_host_(UpdatesOnHost(executor)) {
+  const MemoryPlace place = on_host_ ? MemoryPlace::kPinned : MemoryPlace::kDevice;
+  const auto buffer = [&](int64_t elements, MemoryPlace at) {
+    return executor.NewBuffer(elements, DType::kFloat32, {MemoryKind::kActivations, at});
   };
   for (const FactorLayout::Tensor& tensor : factors_.tensors()) tensors_.push_back(tensor.shape);
-  const int64_t values = factors_.values(), tensors = std::ssize(tensors_);
-  first_sum_ = buffer(factors_.FirstSum(), MemoryKind::kActivations);
-  sums_ = {.sums = first_sum_.Slice(0, values),
-           .weights = first_sum_.Slice(values, tensors),
-           .updates = buffer(factors_.SecondSum(), MemoryKind::kActivations),
-           .moments = buffer(values, MemoryKind::kOptimizer),
-           .fresh = buffer(1, MemoryKind::kActivations)};
-  Fill(executor.compute(), 0, sums_.moments);
+  summed_ = NewSums(executor, /*on_host=*/false);
+  at_shards_ = on_host_ ? NewSums(executor, true) : summed_;
+  Fill(executor.compute(), 0, summed_.all.moments);
   int64_t workspace = 0, part = 0;
   for (int f = 0; f < std::ssize(layout_.flat_parameters); ++f) {
     const int64_t size = layout_.flat_parameters[f].shard_size;
@@ -56,9 +69,10 @@ Adafactor::Adafactor(const OptimizerOptions& options, Executor& executor, const 
     pieces_.push_back(factors_.Pieces(layout_, f, shard_, 0, size));
     if (!layout_.flat_parameters[f].frozen) part = std::max(part, std::min(size, kPart));
   }
-  workspace_ = buffer(workspace, MemoryKind::kActivations);
-  update_ = buffer(part, MemoryKind::kActivations);
-  gate_ = buffer(2, MemoryKind::kActivations);
+  workspace_ = buffer(workspace, place);
+  update_ = buffer(part, place);
+  gate_ = buffer(2, MemoryPlace::kDevice);
+  shard_gate_ = on_host_ ? buffer(1, place) : gate_.Slice(0, 1);
 }
 
 void Adafactor::Begin(Stream& stream, ConstView coefficient) {
@@ -67,8 +81,29 @@ void Adafactor::Begin(Stream& stream, ConstView coefficient) {
   Scale(stream, 0, gate);
   Fill(stream, 1, one);
   Accumulate(stream, one, gate);
-  Fill(stream, 0, first_sum_);
-  Fill(stream, 0, sums_.updates);
+  Fill(stream, 0, summed_.first);
+  Fill(stream, 0, summed_.all.updates);
+  if (!on_host_) return;
+  Copy(stream, gate, shard_gate_);
+  Copy(stream, summed_.first, at_shards_.first);
+  Copy(stream, summed_.all.updates, at_shards_.all.updates);
+}
+
+// The device adds up and folds; the result goes where shards are.
+void Adafactor::Move(Stream& stream, Resource to) {
+  switch (to) {
+    case Resource::kFactorSums:
+      return Copy(stream, at_shards_.first, summed_.first);
+    case Resource::kHostSums:
+      Copy(stream, summed_.first, at_shards_.first);
+      Copy(stream, summed_.all.moments, at_shards_.all.moments);
+      return Copy(stream, summed_.all.fresh, at_shards_.all.fresh);
+    case Resource::kUpdateSquares:
+      return Copy(stream, at_shards_.all.updates, summed_.all.updates);
+    default:
+      FSDP_CHECK(to == Resource::kHostSquares);
+      return Copy(stream, summed_.all.updates, at_shards_.all.updates);
+  }
 }
 
 void Adafactor::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
@@ -78,24 +113,27 @@ void Adafactor::Run(Stream& stream, const MatrixAction& action, const Shared& sh
       for (const MatrixAction::Shard& shard : action.shards) {
         if (!adds_) continue;
         FactorSums(stream, pieces_[shard.flat], shard.coefficient, shard.gradient, shard.master,
-                   sums_, workspace_);
+                   at_shards_.all, workspace_);
       }
       return;
+    case ActionKind::kMove:
+      return Move(stream, action.to);
     case ActionKind::kFactorReduce:
-      return action.world->AllReduce(stream, first_sum_);
+      return action.world->AllReduce(stream, summed_.first);
     case ActionKind::kFactorFold:
       stream.Wait(std::exchange(copied_, nullptr));
-      return FoldFactors(stream, tensors_, constants_, shared.factors, gate_.Slice(0, 1), sums_);
+      return FoldFactors(stream, tensors_, constants_, shared.factors, gate_.Slice(0, 1),
+                         summed_.all);
     case ActionKind::kUpdateSquares:
       for (const MatrixAction::Shard& shard : action.shards) {
         if (!adds_) continue;
         UpdateSquares(stream, pieces_[shard.flat], constants_, shard.coefficient, shard.gradient,
-                      v[shard.flat], sums_, workspace_);
+                      v[shard.flat], at_shards_.all, workspace_);
       }
       return;
     default:
       FSDP_CHECK(action.kind == ActionKind::kUpdateReduce);
-      return action.world->AllReduce(stream, sums_.updates);
+      return action.world->AllReduce(stream, summed_.all.updates);
   }
 }
 
@@ -114,21 +152,21 @@ void Adafactor::Step(Stream& stream, const ShardUpdate& update, const Shared& sh
     const View result = update_.Slice(0, count);
     if (covered < count) Fill(stream, 0, result);  // Padding does not move.
     FactoredUpdate(stream, pieces, constants_, shared.factors, update.coefficient,
-                   part(update.gradient), part(v), sums_, result);
-    Sgd(stream, {.momentum = 0}, rules[i], shared.factors, gate_.Slice(0, 1), result,
-        part(update.master), View(),
-        {shared.seed, part(update.copy), part(average), options_.ema.value_or(0)});
+                   part(update.gradient), part(v), at_shards_.all, result);
+    Sgd(stream, {.momentum = 0}, rules[i], shared.factors, shard_gate_, result, part(update.master),
+        View(), {shared.seed, part(update.copy), part(average), options_.ema.value_or(0)});
   }
 }
 
 std::vector<OwnState> Adafactor::state() const {
   std::vector<OwnState> states;
+  const View& moments = summed_.all.moments;
   for (const FactorLayout::Tensor& tensor : factors_.tensors()) {
     const FactoredTensor& t = tensor.shape;
     if (t.values() == 0) continue;
-    states.push_back({tensor.name + ".rows", tensor.parameter, sums_.moments.Slice(t.at, t.rows)});
+    states.push_back({tensor.name + ".rows", tensor.parameter, moments.Slice(t.at, t.rows)});
     states.push_back({tensor.name + ".columns", tensor.parameter,
-                      sums_.moments.Slice(t.at + t.rows, t.values() - t.rows)});
+                      moments.Slice(t.at + t.rows, t.values() - t.rows)});
   }
   return states;
 }

@@ -34,8 +34,8 @@ class Adafactor {
   // Elements that are updated at a time, with fp32 memory for as many.
   static constexpr int64_t kPart = int64_t{1} << 20;
 
-  // Takes persistent memory from the executor, on the device: moments, zeros, and beside these two
-  // sums, a workspace and a part's updates.
+  // Takes persistent memory from the executor: moments, zeros, and two sums on the device; where
+  // shards are updated a workspace and a part's updates, and on the host copies of the former.
   Adafactor(const OptimizerOptions& options, Executor& executor, const Model& model);
 
   struct Shared {
@@ -65,10 +65,19 @@ class Adafactor {
   const bool adds_;  // Replicas hold the same gradients, which count once.
   std::vector<FactoredTensor> tensors_;
   std::vector<std::vector<FactoredPiece>> pieces_;  // By flat parameter.
-  View first_sum_;                                  // FactoredSums::sums, then weights.
-  FactoredSums sums_;
+  // `first`: FactoredSums::sums, then weights.
+  struct Sums {
+    View first;
+    FactoredSums all;
+  };
+  Sums NewSums(Executor& executor, bool on_host) const;
+  void Move(Stream& stream, Resource to);
+
+  const bool on_host_;       // Shards are updated there.
+  Sums summed_, at_shards_;  // On the device, and where shards are.
   View update_, workspace_;
-  View gate_;  // [2], fp32: 1, or NaN in a step that is skipped; and 1.
+  View gate_;        // [2], fp32: 1, or NaN in a step that is skipped; and 1.
+  View shard_gate_;  // [1]: the first, or its copy in host memory.
   EventPtr copied_;
 };
 

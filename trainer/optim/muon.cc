@@ -92,11 +92,14 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
       shard_(executor.shard_rank()),
       rows_are_outputs_(model.linear_layout() == WeightLayout::kOutIn),
       alone_(executor.mesh().world_size() == 1),
+      on_host_(UpdatesOnHost(executor)),
       unit_of_flat_(executor.layout().flat_parameters.size()),
       slots_(executor.layout().units.size()) {
   const Layout& flats = executor.layout();
-  const auto buffer = [&](int64_t elements, DType dtype) {
-    return executor.NewBuffer(elements, dtype, MemoryKind::kActivations);
+  const auto buffer = [&](int64_t elements, DType dtype, bool host = false) {
+    return executor.NewBuffer(
+        elements, dtype,
+        {MemoryKind::kActivations, host ? MemoryPlace::kPinned : MemoryPlace::kDevice});
   };
   int64_t largest_shard = 0;
   for (const FlatParameter& flat : flats.flat_parameters) {
@@ -114,9 +117,10 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
     short_side = std::max(short_side, std::min(matrix.rows, matrix.width));
   }
   const DType dtype = MatrixDType(flats, options.muon.ns_dtype);
-  update_ = buffer(largest_shard, DType::kFloat32);
-  for (int slot = 0; slot < (alone_ ? 1 : kMatrixSlots); ++slot) {
+  update_ = buffer(largest_shard, DType::kFloat32, on_host_);
+  for (int slot = 0; slot < MatrixSlots(!alone_, on_host_); ++slot) {
     pieces_.push_back(buffer(layout_.MostHeld(), dtype));
+    shard_pieces_.push_back(on_host_ ? buffer(layout_.MostHeld(), dtype, true) : pieces_.back());
     if (!alone_) owned_.push_back(buffer(layout_.MostOwned(), dtype));
   }
   if (options.muon.row_beta2) {
@@ -132,6 +136,7 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
     Fill(executor.compute(), 0, row_moments_);
   }
   gate_ = buffer(2, DType::kFloat32);
+  shard_gate_ = on_host_ ? buffer(1, DType::kFloat32, true) : gate_.Slice(0, 1);
   int64_t products = 0;
   for (const WholeMatrix& matrix : layout_.matrices()) {
     products = std::max(products, ProductElements(std::min(matrix.rows, matrix.width)));
@@ -152,6 +157,7 @@ void Muon::Begin(Stream& stream, ConstView coefficient) {
   Scale(stream, 0, gate);
   Fill(stream, 1, one);
   Accumulate(stream, one, gate);
+  if (on_host_) Copy(stream, gate, shard_gate_);
 }
 
 // A piece as it lies in this rank's shard.
@@ -177,6 +183,9 @@ void Muon::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
       return action.world->Exchange(stream, unit.to_owners, pieces_[slot], owned_[slot]);
     case ActionKind::kMatrixUpdate:
       return Compute(stream, action);
+    case ActionKind::kMove:
+      return action.to == Resource::kHostPieces ? Copy(stream, pieces_[slot], shard_pieces_[slot])
+                                                : Copy(stream, shard_pieces_[slot], pieces_[slot]);
     default:
       FSDP_CHECK(action.kind == ActionKind::kMatrixReturn);
       return action.world->Exchange(stream, unit.from_owners, owned_[slot], pieces_[slot]);
@@ -201,7 +210,7 @@ void Muon::Pack(Stream& stream, const MatrixAction& action, const Shared& shared
     for (const MatrixPiece& piece : units_[action.unit].held) {
       if (layout_.matrices()[piece.matrix].flat == shard.flat) pieces.push_back(InShard(piece));
     }
-    PackPieces(stream, pieces, update, pieces_[action.slot]);
+    PackPieces(stream, pieces, update, shard_pieces_[action.slot]);
   }
 }
 
@@ -264,9 +273,9 @@ void Muon::Step(Stream& stream, const ShardUpdate& update, const Shared& shared,
   for (const MatrixPiece& piece : units_[unit].held) {
     if (layout_.matrices()[piece.matrix].flat == update.flat) pieces.push_back(InShard(piece));
   }
-  SpreadPieces(stream, pieces, 1, pieces_[slots_[unit]], result);
-  Sgd(stream, {.momentum = 0}, rules, shared.factors, gate_.Slice(0, 1), result, update.master,
-      View(), {shared.seed, update.copy, average, options_.ema.value_or(0)});
+  SpreadPieces(stream, pieces, 1, shard_pieces_[slots_[unit]], result);
+  Sgd(stream, {.momentum = 0}, rules, shared.factors, shard_gate_, result, update.master, View(),
+      {shared.seed, update.copy, average, options_.ema.value_or(0)});
 }
 
 }  // namespace fsdp

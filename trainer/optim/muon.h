@@ -8,8 +8,9 @@
 //   W <- W - s lr (weight_decay W + r O)       r: AdjustLr; s: the group's lr_scale
 // M, the state "m", lies in shards, as the masters do, in codes of 8 bits where the run's state
 // does. A rank updates its elements of M and packs U for the owners of matrices, in ns_dtype. An
-// owner computes O of its matrices; all ranks that hold elements of a matrix get those of O. An
-// update therefore depends neither on the number of ranks, nor on how shards cut a matrix, nor on
+// owner computes O of its matrices; all ranks that hold elements of a matrix get those of O. Where
+// the host updates shards, U and O pass through the device, momentum and masters do not. An update
+// therefore depends neither on the number of ranks, nor on how shards cut a matrix, nor on
 // who owns it. The second moments of outputs, the state "row_v", are with the matrix's owner alone:
 // nobody else needs them, and they are too few to shard. A checkpoint has them as tensors of their
 // own, by matrix, which the owners write and, at another number of ranks, other owners read.
@@ -60,9 +61,9 @@ struct RowMoments {
 
 class Muon {
  public:
-  // Takes its buffers, persistent, from the executor, on the device: a shard's update in fp32, the
-  // packed tensors in ns_dtype (one slot on one rank, kMatrixSlots on several), and the workspace
-  // of the largest matrix.
+  // Takes its buffers, persistent, from the executor: a shard's update in fp32 where shards are
+  // updated; on the device the packed tensors in ns_dtype, in MatrixSlots(), and the workspace of
+  // the largest matrix. The host has packed tensors of its own where it updates shards.
   Muon(const OptimizerOptions& options, Executor& executor, const Model& model);
 
   // Before all others of a step. coefficient: as Optimizer::Begin() has it.
@@ -100,17 +101,20 @@ class Muon {
   const MatrixLayout layout_;
   const int rank_, shard_;
   const bool rows_are_outputs_;
-  const bool alone_;  // One rank, which owns everything: nothing travels.
+  const bool alone_;    // One rank, which owns everything: nothing travels between ranks.
+  const bool on_host_;  // Shards are updated there.
   std::vector<int64_t> shard_sizes_;
   std::vector<int> unit_of_flat_;
   std::vector<OfUnit> units_;
   std::vector<int> slots_;            // By unit: of the pieces that have come last.
   View update_;                       // [the largest shard], fp32.
   std::vector<View> pieces_, owned_;  // By slot.
+  std::vector<View> shard_pieces_;    // pieces_, or in host memory.
   View row_moments_{nullptr, DType::kFloat32, Shape{0}};
   std::vector<int64_t> moments_at_;  // By matrix: where those that the rank owns begin.
   View line_factors_;                // [the most outputs of a matrix], fp32.
   View gate_;                        // [2], fp32: 1, or NaN in a step that is skipped; and 1.
+  View shard_gate_;                  // [1]: the first, or its copy in host memory.
   NewtonSchulzWorkspace workspace_;
 };
 

@@ -141,10 +141,12 @@ void Optimizer::Begin(Stream& stream, ConstView inputs, ConstView coefficient) {
 }
 
 void Optimizer::RunMatrices(Stream& stream, const MatrixAction& action) {
-  if (adafactor_) return adafactor_->Run(stream, action, {factors_, seed_}, state_[0].shards);
+  const bool on_host = !action.shards.empty() && on_host_[action.shards[0].flat];
+  const View& factors = on_host ? host_factors_ : factors_;
+  if (adafactor_) return adafactor_->Run(stream, action, {factors, seed_}, state_[0].shards);
   static const std::vector<View> kNone;
   const auto absmax = std::ranges::find(state_, std::string("m_absmax"), &ShardState::name);
-  muon_->Run(stream, action, {factors_, seed_},
+  muon_->Run(stream, action, {factors, seed_},
              {rules_, state_[0].shards, absmax == state_.end() ? kNone : absmax->shards});
 }
 
@@ -158,15 +160,16 @@ void Optimizer::Hold(const EventPtr& copied) {
 
 void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
   const View average = options_.ema ? state_.back().shards[update.flat] : View();
+  const View& factors = on_host_[update.flat] ? host_factors_ : factors_;
   if (adafactor_) {
-    return adafactor_->Step(stream, update, {factors_, seed_}, rules_[update.flat],
+    return adafactor_->Step(stream, update, {factors, seed_}, rules_[update.flat],
                             state_[0].shards[update.flat], average);
   }
   if (whole_[update.flat]) {
-    return muon_->Step(stream, update, {factors_, seed_}, rules_[update.flat][0], average);
+    return muon_->Step(stream, update, {factors, seed_}, rules_[update.flat][0], average);
   }
   ShardOperands operands{rules_[update.flat][update.part],
-                         on_host_[update.flat] ? host_factors_ : factors_,
+                         factors,
                          update.coefficient,
                          update.gradient,
                          update.master,

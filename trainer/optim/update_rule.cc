@@ -1,8 +1,10 @@
 #include "trainer/optim/update_rule.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
+#include "trainer/fsdp/executor.h"
 #include "trainer/ops/state_codes.h"
 #include "trainer/ops/update.h"
 
@@ -36,6 +38,14 @@ std::vector<KeptState> KeptStates(const OptimizerOptions& options, const Layout&
   }
   if (options.ema) kept.push_back({"ema"});
   return kept;
+}
+
+bool UpdatesOnHost(const Executor& executor) {
+  for (int f = 0; f < std::ssize(executor.layout().flat_parameters); ++f) {
+    const bool frozen = executor.layout().flat_parameters[f].frozen;
+    if (!frozen && executor.PlaceOf(f) != MemoryPlace::kDevice) return true;
+  }
+  return false;
 }
 
 void UpdateShard(Stream& stream, const OptimizerOptions& o, uint64_t seed,

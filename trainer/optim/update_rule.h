@@ -19,6 +19,8 @@
 
 namespace fsdp {
 
+class Executor;
+
 struct OptimizerOptions {
   using Kind = OptimizerKind;
 
@@ -53,6 +55,9 @@ struct KeptState {
 // "v_absmax" where the layout has flat parameters with codes; then "ema" where masters are
 // averaged. Matrices that Muon updates have no "v". Adafactor has a "v" of vectors alone.
 std::vector<KeptState> KeptStates(const OptimizerOptions& options, const Layout& layout);
+
+// Whether the host updates flat parameters that train.
+bool UpdatesOnHost(const Executor& executor);
 
 struct ShardOperands {
   ConstView rules;    // A table of WriteRules().

@@ -49,11 +49,24 @@ void CheckMuon(const Require& require, const Recipe& recipe) {
   require(!muon || optimizer.muon.ns_coefficients[0] > 0, {"optimizer.muon.ns_coefficients"},
           "the first coefficient is " + Shortest(optimizer.muon.ns_coefficients[0]) +
               ", want above 0: the iteration multiplies a small matrix by it");
-  require(!muon || !recipe.fsdp.cpu_offload.optimizer,
-          {"fsdp.cpu_offload.optimizer", "optimizer.name"},
-          "`muon` computes on the device with whole matrices, but fsdp.cpu_offload.optimizer "
-          "leaves masters and state with the host: set that to false, or optimizer.name to "
-          "adamw");
+}
+
+// An optimizer whose update of a matrix depends on all of its elements.
+void CheckOffload(const Require& require, const Recipe& recipe) {
+  const OptimizerRecipe::Kind kind = recipe.optimizer.name;
+  const FsdpOptions::CpuOffload& offload = recipe.fsdp.cpu_offload;
+  const bool of_matrices =
+      kind == OptimizerRecipe::Kind::kMuon || kind == OptimizerRecipe::Kind::kAdafactor;
+  if (!of_matrices || !offload.optimizer) return;
+  const std::string name = "`" + std::string(Name(kind)) + "`";
+  const double share = offload.optimizer_share;
+  require(share == 0 || share == 1, {"fsdp.cpu_offload.optimizer_share", "optimizer.name"},
+          "fsdp.cpu_offload.optimizer_share is " + Shortest(share) + ", but " + name +
+              " updates all matrices in one place: set that to 0 or 1, or optimizer.name to adamw");
+  require(!offload.spill, {"fsdp.cpu_offload.spill", "optimizer.name"},
+          "fsdp.cpu_offload.spill takes state to a disk, but " + name +
+              " reads a matrix's more than once in an update: set that to null, or "
+              "optimizer.name to adamw");
 }
 
 void CheckAdafactor(const Require& require, const Recipe& recipe) {
@@ -64,10 +77,6 @@ void CheckAdafactor(const Require& require, const Recipe& recipe) {
               Shortest(kMinFactoredEps) +
               ": updates are divided by it where a moment is 0, "
               "and fp32 has no square of less");
-  require(!recipe.fsdp.cpu_offload.optimizer, {"fsdp.cpu_offload.optimizer", "optimizer.name"},
-          "`adafactor` adds up rows and columns on the device, but fsdp.cpu_offload.optimizer "
-          "leaves masters and state with the host: set that to false, or optimizer.name to "
-          "adamw");
 }
 
 }  // namespace
@@ -79,6 +88,7 @@ void CheckOptimizer(const Recipe& recipe, const Require& require) {
           {"optimizer.eps"}, AdamWEpsMessage(optimizer.eps));
   CheckMuon(require, recipe);
   CheckAdafactor(require, recipe);
+  CheckOffload(require, recipe);
   require(
       optimizer.name == OptimizerRecipe::Kind::kSgd || optimizer.momentum == 0,
       {"optimizer.momentum", "optimizer.name"},

@@ -322,7 +322,11 @@ TEST(CudaTwin, LearnsWithMuon) {
   run.steps = 2;
   run.device = DeviceType::kCuda;
   const MuonOptions& muon = run.options.optimizer.muon;
-  LearnsWhatTheCpuLearns(run, /*kinks=*/0, std::pow(muon.ns_coefficients[0], muon.ns_steps));
+  const double times = std::pow(muon.ns_coefficients[0], muon.ns_steps);
+  LearnsWhatTheCpuLearns(run, /*kinks=*/0, times);
+  run.options.executor.cpu_offload.optimizer = true;
+  LearnsWhatTheCpuLearns(run, /*kinks=*/0, times);
+  run.options.executor.cpu_offload.optimizer = false;
   const TinyResult host = Train(run);
   ResetEmulatedGpus({.count = run.world});
   run.nccl = TinyRun::Nccl::kDeterministic;

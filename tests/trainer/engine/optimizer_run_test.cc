@@ -30,6 +30,11 @@ void ExpectSettingsChangeNoBit(TinyRun run) {
   o.limit_all_gathers = 1;
   o.recompute = Recompute::kFull;
   EXPECT_EQ(FirstDifference(Train(run), plain), "");
+  o.cpu_offload.optimizer = true;
+  EXPECT_EQ(FirstDifference(Train(run), plain), "") << "on the host";
+  o.cpu_offload.params = true;
+  EXPECT_EQ(FirstDifference(Train(run), plain), "") << "fetched";
+  o.cpu_offload = {};
   o.limiter = FsdpOptions::Limiter::kHost;
   o.buffers = FsdpOptions::Buffers::kCaching;
   EXPECT_EQ(FirstDifference(Train(run), plain), "");
@@ -94,6 +99,8 @@ void ExpectNarrowFormatsLearn(TinyRun run, DType state_dtype) {
       EXPECT_TRUE(std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) << name;
     }
     EXPECT_LT(result.losses.back(), result.losses.front());
+    o.cpu_offload.optimizer = true;
+    EXPECT_EQ(FirstDifference(Train(run), result), "") << "on the host";
   }
 }
 

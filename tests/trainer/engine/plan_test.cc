@@ -21,12 +21,14 @@
 #include "trainer/engine/plan_cures.h"
 #include "trainer/fsdp/model_layout.h"
 #include "trainer/ops/cpu/gemm/gemm.h"
+#include "trainer/optim/muon.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 
 namespace fsdp {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using testing::TinyRun;
 
@@ -382,6 +384,26 @@ TEST_F(PlanTest, AShareThatDoesNotFitCanBeLeftToTheHost) {
     ADD_FAILURE() << "taken";
   } catch (const MemoryError& error) {
     EXPECT_THAT(error.what(), HasSubstr("it fits with fsdp.cpu_offload.optimizer_share: 0:"));
+  }
+}
+
+// Their state is read more than once in an update, and not in codes with Adafactor.
+TEST_F(PlanTest, CuresAreThoseThatTheOptimizerTakes) {
+  for (const OptimizerKind kind : {OptimizerKind::kMuon, OptimizerKind::kAdafactor}) {
+    options_.optimizer.kind = kind;
+    options_.executor.whole = WholeRuleOf(options_.optimizer);
+    options_.executor.factored = kind == OptimizerKind::kAdafactor;
+    PlanTarget target{.device = DeviceType::kCuda};
+    const auto plan = [&] { return PlanRun(*model_, options_, 1, 1, target, MemoryLimits(root_)); };
+    target.room = {plan().planned() - 1, "memory of a GPU"};
+    std::string settings;
+    for (const Cure& cure : FittingCures(*model_, options_, plan(), target, MemoryLimits(root_))) {
+      settings += cure.setting + "\n";
+    }
+    EXPECT_THAT(settings, HasSubstr("fsdp.cpu_offload.optimizer: true\n"));
+    EXPECT_THAT(settings, Not(HasSubstr("spill")));
+    if (kind == OptimizerKind::kMuon) continue;
+    EXPECT_THAT(settings, Not(HasSubstr("8bit")));
   }
 }
 

@@ -648,12 +648,15 @@ TEST(Snapshot, RacesWithNoUpdate) {
   muon.kind = OptimizerKind::kMuon;
   ExecutorOptions o;
   o.whole = WholeRuleOf(muon);
-  Runner runner(SmallConfig(), o, /*world=*/2, {});
-  runner.TakeSnapshots();
-  EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "") << "muon";
-  Runner factored(SmallConfig(), Factored(), /*world=*/2, {});
-  factored.TakeSnapshots();
-  EXPECT_EQ(factored.FirstRace(Mode::kTrain, factored.Of(Mode::kTrain)), "") << "adafactor";
+  for (ExecutorOptions& of : std::vector<ExecutorOptions>{o, Factored()}) {
+    for (const bool on_host : {false, true}) {
+      of.cpu_offload.optimizer = on_host;
+      Runner runner(SmallConfig(), of, /*world=*/2, {});
+      runner.TakeSnapshots();
+      EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "")
+          << of.factored << on_host;
+    }
+  }
 }
 
 // The workspaces and the host's copies of a GPU.
@@ -675,7 +678,8 @@ TEST(WaitDeletion, MemoryOfAGpu) {
   EXPECT_GE(totals.schedules, kUnderAsan ? 0 : 8);
 }
 
-// Pieces, owned matrices and results of three units, in as many slots, on two streams.
+// Pieces, owned matrices and results of three units, in as many slots, on two streams; on five with
+// updates on the host.
 TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
   OptimizerOptions muon;
   muon.kind = OptimizerKind::kMuon;
@@ -686,12 +690,13 @@ TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
          {Strategy::kFullShard, Strategy::kNoShard, Strategy::kHybridShard}) {
       // The last of four shards has none of so few elements.
       if ((world == 4) != IsHybrid(strategy)) continue;
-      for (const int communicators : {1, 2}) {
+      for (const auto& [communicators, on_host] : {std::pair(1, false), {2, false}, {2, true}}) {
         ExecutorOptions o;
         o.whole = WholeRuleOf(muon);
         o.sharding_strategy = strategy;
         if (IsHybrid(strategy)) o.shard_size = 2;
         o.communicators = communicators;
+        o.cpu_offload.optimizer = on_host;
         Runner runner(SmallConfig(), o, world, {});
         const Schedule schedule = runner.Of(Mode::kTrain);
         ++totals.schedules;
@@ -711,11 +716,12 @@ TEST(WaitDeletion, FactoredMoments) {
                                         {2, Strategy::kFullShard},
                                         {2, Strategy::kNoShard},
                                         {4, Strategy::kHybridShard}}) {
-    for (const int communicators : {1, 2}) {
+    for (const auto& [communicators, on_host] : {std::pair(1, false), {2, false}, {2, true}}) {
       ExecutorOptions o = Factored();
       o.sharding_strategy = strategy;
       if (IsHybrid(strategy)) o.shard_size = 2;
       o.communicators = communicators;
+      o.cpu_offload.optimizer = on_host;
       Runner runner(SmallConfig(), o, world, {});
       const Schedule schedule = runner.Of(Mode::kTrain);
       ++totals.schedules;

@@ -100,6 +100,11 @@ TEST(MuonResume, GoesOnWithTheSameBits) {
   TrainMuon(stopped, 2, 2);
   TrainMuon(stopped, 2, 4);
   EXPECT_EQ(CheckpointFiles(stopped), CheckpointFiles(through));
+  const std::string moved = UnusedPath("moved");  // To the host and back.
+  TrainMuon(moved, 2, 1);
+  TrainMuon(moved, 2, 3, {"fsdp.cpu_offload.optimizer=true"});
+  TrainMuon(moved, 2, 4);
+  EXPECT_EQ(Values(moved, 4), Values(through, 4));
   const Strings codes = {"optimizer.state_dtype=8bit", "model.hidden_size=48",
                          "optimizer.muon.row_beta2=null"};
   const std::string coded = UnusedPath("coded"), stopped_coded = UnusedPath("stopped_coded");
@@ -172,6 +177,11 @@ TEST(AdafactorResume, GoesOnWithTheSameBits) {
     EXPECT_EQ(values.at("factor/model.layers.1.self_attn.k_proj.weight.columns").size(), 24u);
     EXPECT_TRUE(values.contains("v/model.norm.weight"));
     EXPECT_FALSE(values.contains("v/model.embed_tokens.weight"));
+    const std::string moved = UnusedPath("moved");  // To the host and back.
+    TrainAdafactor(moved, 2, 1, {save});
+    TrainAdafactor(moved, 2, 3, {save, "fsdp.cpu_offload.optimizer=true"});
+    TrainAdafactor(moved, 2, 4, {save});
+    EXPECT_EQ(Values(moved, 4), values);
   }
 }
 

@@ -167,6 +167,13 @@ TEST(Adafactor, EveryWorldAndStrategyAgreesToRounding) {
     c.executor.sharding_strategy = Strategy::kHybridShard;
     c.executor.shard_size = 2;
     expect_near("hybrid");
+    const Values hybrid = Steps(c);
+    c.executor.cpu_offload.optimizer = true;
+    EXPECT_EQ(Steps(c), hybrid) << "on the host";
+    c.executor.sharding_strategy = Strategy::kFullShard;
+    c.executor.shard_size.reset();
+    c.world = 1;
+    EXPECT_EQ(Steps(c), one) << "on the host";
   }
 }
 

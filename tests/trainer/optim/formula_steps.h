@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -122,23 +123,18 @@ inline Values StepOnRank(const Case& c, Rank& rank) {
     optimizer.Begin(stream, inputs, coefficient);
     for (const Action& action : executor.schedule(Mode::kTrain).actions) {
       const auto flats = [&] { return layout.TrainableFlatParameters(action.unit); };
-      const Use* const use = action.Find({Resource::kMatrixPieces, Resource::kMatrixOwned});
-      const bool factors =
-          action.kind >= ActionKind::kFactorSums && action.kind <= ActionKind::kUpdateReduce;
+      std::optional<MatrixAction> matrices = MatrixAction::Of(action);
       if (action.kind == ActionKind::kOptimizer) {
         for (const int f : flats()) {
           optimizer.Step(stream, {f, executor.master(f), executor.gradient(f), coefficient});
         }
-      } else if (use != nullptr || factors) {
-        MatrixAction matrices{.kind = action.kind,
-                              .unit = action.unit,
-                              .slot = use ? use->slot : 0,
-                              .world = communicators.Over(Group::kWorld)};
+      } else if (matrices) {
+        matrices->world = communicators.Over(Group::kWorld);
         for (const int f : action.unit < 0 ? std::span<const int>() : flats()) {
-          if (!factors && !layout.flat_parameters[f].dtypes.whole) continue;
-          matrices.shards.push_back({f, executor.gradient(f), coefficient, executor.master(f)});
+          if (!options.factored && !layout.flat_parameters[f].dtypes.whole) continue;
+          matrices->shards.push_back({f, executor.gradient(f), coefficient, executor.master(f)});
         }
-        optimizer.RunMatrices(stream, matrices);
+        optimizer.RunMatrices(stream, *matrices);
       }
     }
     executor.Synchronize();

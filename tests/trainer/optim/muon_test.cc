@@ -188,6 +188,14 @@ TEST(Muon, MastersAndMomentumHaveTheSameBitsAtEveryShardingFactor) {
       c.executor.sharding_strategy = Strategy::kHybridShard;
       c.executor.shard_size = 2;
       EXPECT_EQ(Steps(c), one) << "hybrid";
+      c.executor.cpu_offload.optimizer = true;
+      EXPECT_EQ(Steps(c), one) << "hybrid, on the host";
+      c.executor.sharding_strategy = Strategy::kFullShard;
+      c.executor.shard_size.reset();
+      for (const int world : {1, 3, 8}) {
+        c.world = world;
+        EXPECT_EQ(Steps(c), one) << world << " on the host";
+      }
     }
   }
 }

@@ -343,15 +343,16 @@ INSTANTIATE_TEST_SUITE_P(
         {"MuonsFirstCoefficient", "optimizer: {name: muon, muon: {ns_coefficients: [0, 1, 1]}}",
          "r.yaml:3:49: optimizer.muon.ns_coefficients: the first coefficient is 0, want above 0: "
          "the iteration multiplies a small matrix by it"},
-        {"MuonOnTheHost", "optimizer: {name: muon}\nfsdp: {cpu_offload: {optimizer: true}}",
-         "r.yaml:4:33: fsdp.cpu_offload.optimizer: `muon` computes on the device with whole "
-         "matrices, but fsdp.cpu_offload.optimizer leaves masters and state with the host: set "
-         "that to false, or optimizer.name to adamw"},
-        {"AdafactorOnTheHost",
-         "optimizer: {name: adafactor}\nfsdp: {cpu_offload: {optimizer: true}}",
-         "r.yaml:4:33: fsdp.cpu_offload.optimizer: `adafactor` adds up rows and columns on the "
-         "device, but fsdp.cpu_offload.optimizer leaves masters and state with the host: set that "
-         "to false, or optimizer.name to adamw"},
+        {"MuonInTwoPlaces",
+         "optimizer: {name: muon}\nfsdp: {cpu_offload: {optimizer: true, optimizer_share: 0.5}}",
+         "r.yaml:4:56: fsdp.cpu_offload.optimizer_share: fsdp.cpu_offload.optimizer_share is 0.5, "
+         "but `muon` updates all matrices in one place: set that to 0 or 1, or optimizer.name to "
+         "adamw"},
+        {"AdafactorOnADisk",
+         "optimizer: {name: adafactor}\nfsdp: {cpu_offload: {optimizer: true, spill: /tmp}}",
+         "r.yaml:4:46: fsdp.cpu_offload.spill: fsdp.cpu_offload.spill takes state to a disk, but "
+         "`adafactor` reads a matrix's more than once in an update: set that to null, or "
+         "optimizer.name to adamw"},
         {"CodesOfAdafactor", "optimizer: {name: adafactor, state_dtype: 8bit}",
          "r.yaml:3:43: optimizer.state_dtype: optimizer.state_dtype is `8bit`, but `adafactor` "
          "keeps a value a row and a column, in fp32: set optimizer.state_dtype to fp32, or "
