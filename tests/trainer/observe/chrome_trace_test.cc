@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/testing/json.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 
@@ -32,7 +32,7 @@ TEST(ChromeTrace, TextIsWhatPerfettoReads) {
 TEST(ChromeTrace, RanksAreProcessesAndStreamsThreads) {
   const std::string path = ::testing::TempDir() + "/trace.json";
   WriteChromeTrace(path, kTraces);
-  const auto trace = nlohmann::json::parse(ReadWholeFile(path));
+  const auto trace = testing::Json::parse(ReadWholeFile(path));
   std::set<std::string> processes, threads, spans;
   std::map<std::pair<int, int>, std::string> stream_of;
   for (const auto& event : trace["traceEvents"]) {
@@ -68,9 +68,9 @@ TEST(ChromeTrace, SpansSayWhatOfAStepTheyAre) {
     return {"", "forward", 0};
   };
   std::map<std::string, std::string> args;
-  const auto read = nlohmann::json::parse(ChromeTrace(std::span(&trace, 1)));
+  const auto read = testing::Json::parse(ChromeTrace(std::span(&trace, 1)));
   for (const auto& event : read["traceEvents"]) {
-    if (event["ph"] == "X") args[event["name"]] = event.value("args", nlohmann::json()).dump();
+    if (event["ph"] == "X") args[event["name"]] = event.value("args", testing::Json()).dump();
   }
   EXPECT_EQ(args,
             (std::map<std::string, std::string>{
@@ -81,10 +81,9 @@ TEST(ChromeTrace, SpansSayWhatOfAStepTheyAre) {
 }
 
 TEST(ChromeTrace, NothingTracedIsStillATrace) {
-  EXPECT_TRUE(nlohmann::json::parse(ChromeTrace({}))["traceEvents"].empty());
+  EXPECT_TRUE(testing::Json::parse(ChromeTrace({}))["traceEvents"].empty());
   EXPECT_EQ(
-      nlohmann::json::parse(ChromeTrace(std::vector<RankTrace>{{1, {}}}))["traceEvents"].size(),
-      2u);
+      testing::Json::parse(ChromeTrace(std::vector<RankTrace>{{1, {}}}))["traceEvents"].size(), 2u);
   EXPECT_THROW(WriteChromeTrace(::testing::TempDir() + "/none/t.json", {}), CheckpointError);
 }
 

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/testing/full_disk.h"
+#include "tests/testing/json.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/file_prefix.h"
@@ -88,7 +88,7 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   step.mfu.reset();
   step.loss = NAN;
   step.grad_norm = INFINITY;
-  const auto read = nlohmann::json::parse(ToJson(step));
+  const auto read = testing::Json::parse(ToJson(step));
   EXPECT_TRUE(read["mfu"].is_null() && read["loss"].is_null() && read["grad_norm"].is_null());
   EXPECT_EQ(ToJson(EvalRecord{.step = 3, .loss = 1.5}),
             R"({"kind": "eval", "step": 3, "loss": 1.5, "perplexity": 4.4816890703380645})");
@@ -105,7 +105,7 @@ TEST(MetricsRecord, LinesAreThoseOfTheInterface) {
   EXPECT_EQ(with(nullptr, 0), R"({"kind": "eval", "step": 3, "loss": 0.5})");
   EXPECT_EQ(with(&kAccuracy, 0.75),
             R"({"kind": "eval", "step": 3, "loss": 0.5, "accuracy": 0.75})");
-  EXPECT_EQ(nlohmann::json::parse(with(&kNormalizedEntropy, 0.5))["normalized_entropy"],
+  EXPECT_EQ(testing::Json::parse(with(&kNormalizedEntropy, 0.5))["normalized_entropy"],
             0.5 / std::log(2));
   EXPECT_EQ(with(&kNormalizedEntropy, 1),
             R"({"kind": "eval", "step": 3, "loss": 0.5, "normalized_entropy": null})");

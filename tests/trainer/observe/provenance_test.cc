@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/testing/json.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 
@@ -59,8 +59,8 @@ TEST(Provenance, TextIsJsonThatPeopleRead) {
 )");
   const std::string path = ::testing::TempDir() + "/provenance.json";
   WriteProvenance(path, p);
-  EXPECT_EQ(nlohmann::json::parse(ReadWholeFile(path))["seed"], 18446744073709551615u);
-  const auto empty = nlohmann::json::parse(ToJson(Provenance{}));
+  EXPECT_EQ(testing::Json::parse(ReadWholeFile(path))["seed"], 18446744073709551615u);
+  const auto empty = testing::Json::parse(ToJson(Provenance{}));
   EXPECT_TRUE(empty["libraries"].is_object() && empty["data"].is_array());
   EXPECT_THROW(WriteProvenance(::testing::TempDir() + "/none/p.json", p), CheckpointError);
 }

@@ -3,18 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "tests/trainer/observe/report/run_directory_files.h"
 #include "trainer/core/utf8.h"
 
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::json;
+using Json = testing::Json;
 using Strings = std::vector<std::string>;
 
 Plot LossPlot() {
@@ -141,7 +141,7 @@ TEST_F(DrawnPlot, LogarithmicWhereAFewValuesWouldHideTheRest) {
   const Json drawn = Drawn(plots);
   EXPECT_EQ(drawn[0]["log"], "true");
   EXPECT_EQ(drawn[1]["log"], "false");
-  EXPECT_EQ(drawn[2]["log"], nullptr);
+  EXPECT_TRUE(drawn[2]["log"].is_null());
 }
 
 TEST_F(DrawnPlot, ExtremeValuesGiveNumbers) {

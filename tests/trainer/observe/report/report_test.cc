@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
+#include "tests/testing/json.h"
 #include "tests/trainer/observe/report/run_directory_files.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
@@ -64,10 +64,10 @@ void ExpectGoodHtml(const std::string& page) {
   }
 }
 
-nlohmann::json DataOf(const std::string& page, const char* part = "plots") {
+testing::Json DataOf(const std::string& page, const char* part = "plots") {
   const std::string begin = "id=\"data\">";
   const size_t at = page.find(begin) + begin.size();
-  return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at))[part];
+  return testing::Json::parse(page.substr(at, page.find("</script>", at) - at))[part];
 }
 
 std::string WholeRun(const std::string& name, const std::string& run_name) {

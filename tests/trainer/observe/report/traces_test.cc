@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "tests/testing/json.h"
 #include "tests/trainer/observe/report/run_directory_files.h"
 #include "trainer/observe/report/report.h"
 
@@ -65,7 +65,7 @@ std::set<std::string> ColoursOf(const std::string& page) {
   const std::string path = ::testing::TempDir() + "/step.html";
   Put(path, page);
   std::set<std::string> colours;
-  for (const auto& shape : nlohmann::json::parse(PrintedByNode("cascade.js " + path))) {
+  for (const auto& shape : testing::Json::parse(PrintedByNode("cascade.js " + path))) {
     if (!shape["bar"].get<bool>()) continue;
     const std::string fill = shape["fill"];
     const std::string colour =
