@@ -5,13 +5,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include "tests/testing/json.h"
+
 namespace {
 
-using nlohmann::json;
+using Json = fsdp::testing::Json;
 
 struct Result {
   int code = -1;
@@ -41,16 +42,16 @@ const std::string kTiny =
 TEST(Bench, OpsAsJson) {
   const Result result = Bench("ops --json --device cpu" + kTiny);
   ASSERT_EQ(result.code, 0) << result.err;
-  const json all = json::parse(result.out);
+  const Json all = Json::parse(result.out);
   EXPECT_EQ(all["threads"], 2);
   EXPECT_EQ(all["device"], "cpu");
   EXPECT_EQ(all["dtype"], "fp32");
-  EXPECT_EQ(all["shapes"], json::parse(R"({"batch": 2, "seq": 5, "hidden": 12, "intermediate": 28,
+  EXPECT_EQ(all["shapes"], Json::parse(R"({"batch": 2, "seq": 5, "hidden": 12, "intermediate": 28,
                                            "heads": 2, "vocab": 37})"));
   const double flops_per_s = all["gemm_gflops"].get<double>() * 1e9;
   const double bytes_per_s = all["copy_gb_per_s"].get<double>() * 1e9;
   double linear = 0;
-  for (const json& op : all["ops"]) {
+  for (const Json& op : all["ops"]) {
     const double seconds = op["seconds"], flops = op["flops"], bytes = op["bytes"];
     EXPECT_GT(seconds, 0);
     EXPECT_NEAR(op["gflops"].get<double>() * seconds * 1e9, flops, 1e-6 * flops) << op;
@@ -80,13 +81,13 @@ TEST(Bench, CommAsJson) {
     const Result result =
         Bench("comm --json --ranks 2 --batches 1 --sizes 64 1k --transport " + transport);
     ASSERT_EQ(result.code, 0) << result.err;
-    const json all = json::parse(result.out);
+    const Json all = Json::parse(result.out);
     EXPECT_EQ(all["transport"], transport);
     EXPECT_EQ(all["ranks"], 2);
     EXPECT_EQ(all["dtype"], "fp32");
     ASSERT_EQ(all["collectives"].size(), 10u);
     EXPECT_EQ(all["collectives"][5]["bytes"], 1024);
-    for (const json& c : all["collectives"]) {
+    for (const Json& c : all["collectives"]) {
       const double bytes = c["bytes"], seconds = c["seconds"];
       EXPECT_NEAR(c["gb_per_s"].get<double>() * seconds * 1e9, bytes, 1e-6 * bytes);
       EXPECT_GT(c["memcpy_seconds"], 0);
@@ -99,11 +100,11 @@ TEST(Bench, CommInOtherDtypes) {
     const Result result =
         Bench("comm --json --ranks 3 --batches 1 --sizes 1k --transport thread --dtype " + dtype);
     ASSERT_EQ(result.code, 0) << result.err;
-    const json all = json::parse(result.out);
+    const Json all = Json::parse(result.out);
     EXPECT_EQ(all["dtype"], dtype);
     // 170 whole elements of 2 bytes for each rank; of fp32 it would be 85, and 4 bytes less.
-    for (const json& c : all["collectives"]) EXPECT_EQ(c["bytes"], 1020) << c;
-    EXPECT_EQ(json::parse(Bench("comm --json --ranks 1 --batches 1 --sizes 6 --dtype " + dtype)
+    for (const Json& c : all["collectives"]) EXPECT_EQ(c["bytes"], 1020) << c;
+    EXPECT_EQ(Json::parse(Bench("comm --json --ranks 1 --batches 1 --sizes 6 --dtype " + dtype)
                               .out)["collectives"][0]["bytes"],
               6);
   }
@@ -121,10 +122,10 @@ TEST(Bench, GemmAnswersARoundALine) {
   for (const size_t rounds : {1, 3}) {
     std::string line;
     ASSERT_TRUE(std::getline(lines, line));
-    const json answer = json::parse(line);
+    const Json answer = Json::parse(line);
     EXPECT_EQ(answer["seconds"].size(), rounds);
     double flops = answer["attention_flops"];
-    for (const json& part : answer["parts"]) flops += part["flops"].get<double>();
+    for (const Json& part : answer["parts"]) flops += part["flops"].get<double>();
     // 64 tokens: 6 FLOPs a weight of 12 h^2 a layer and of the head, and 6 h T a layer.
     EXPECT_EQ(flops, 64 * 6.0 * (2 * (12 * 24 * 24 + 24 * 16) + 101 * 24));
   }
@@ -134,7 +135,7 @@ TEST(Bench, GemmAnswersARoundALine) {
   for (const size_t rounds : {2, 1, 3}) {
     std::string line;
     ASSERT_TRUE(std::getline(answers, line));
-    const json answer = json::parse(line);
+    const Json answer = Json::parse(line);
     EXPECT_EQ(answer["seconds"].size(), rounds);
     EXPECT_EQ(answer.contains("parts"), rounds == 1) << line;
   }
@@ -156,7 +157,7 @@ TEST(Bench, OpsAnswerANameALine) {
   for (const double products : {2, 5, 2}) {
     std::string line;
     ASSERT_TRUE(std::getline(lines, line));
-    const json answer = json::parse(line);
+    const Json answer = Json::parse(line);
     // Products of 10 pairs below the diagonal, for two heads of 4.
     EXPECT_EQ(answer["flops"], products * 2 * 10 * 2 * 4);
     EXPECT_GT(answer["seconds"], 0);
@@ -214,7 +215,7 @@ TEST(Bench, FloorOfAStep) {
   const std::string flags = "floor --config " + recipe + " --hardware " + machine;
   const Result result = Bench(flags + " --json");
   ASSERT_EQ(result.code, 0) << result.err;
-  const json floor = json::parse(result.out);
+  const Json floor = Json::parse(result.out);
   EXPECT_EQ(floor["tokens"], 64);
   EXPECT_EQ(floor["hardware"], "a GPU");
   // The products, and attention's below the diagonal: two forward, five backward, of 17 / 2 tokens.
@@ -228,7 +229,7 @@ TEST(Bench, FloorOfAStep) {
   // Bytes have one unit: the vocabulary's matrix makes a bigger step of some GiB.
   const Result bigger = Bench(flags + " --set model.vocab_size=4000000");
   const double gib =
-      json::parse(Bench(flags + " --set model.vocab_size=4000000 --json").out)["needless_bytes"]
+      Json::parse(Bench(flags + " --set model.vocab_size=4000000 --json").out)["needless_bytes"]
           .get<double>() /
       (1 << 30);
   char needless[40];
@@ -262,7 +263,7 @@ TEST(Bench, FloorOfACpu) {
   const std::string flags = "floor --device cpu --config " + recipe + " --hardware " + machine;
   const Result object = Bench(flags + " --json");
   ASSERT_EQ(object.code, 0) << object.err;
-  const json floor = json::parse(object.out);
+  const Json floor = Json::parse(object.out);
   EXPECT_EQ(floor["cpu_kernels"], "amx_emulated");
   EXPECT_EQ(floor["kernels"], 0);
   // 64 tokens, 6 FLOPs a weight of two layers and of the head. Attention has two products of half

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "tests/testing/everything.h"
+#include "tests/testing/json.h"
 #include "tests/testing/peers_typed.h"
 
 namespace {
@@ -135,7 +135,7 @@ TEST(Cli, ListsWhatThereIs) {
   EXPECT_EQ(models.code, 0);
   EXPECT_NE(models.out.find("gpt2-124m"), std::string::npos);
   EXPECT_NE(models.out.find("1557611200\n"), std::string::npos);
-  const auto found = nlohmann::json::parse(Call("models --json").out);
+  const auto found = fsdp::testing::Json::parse(Call("models --json").out);
   EXPECT_EQ(found.size(), static_cast<size_t>(std::ranges::count(models.out, '\n') - 1));
   const auto of = [&](const std::string& name) {
     return *std::ranges::find_if(found, [&](const auto& one) { return one["name"] == name; });
