@@ -174,7 +174,7 @@ std::string Altered(const Job& job, const std::string& name, const Json& members
   fs::create_directory(directory);
   fs::copy_file(std::string(kFixture) + "/model.safetensors", directory + "/model.safetensors");
   Json config = Json::parse(ReadFile(std::string(kFixture) + "/config.json"));
-  config.merge_patch(members);
+  for (const auto& [key, value] : members.items()) config[key] = value;
   std::ofstream(directory + "/config.json") << config.dump();
   return directory;
 }

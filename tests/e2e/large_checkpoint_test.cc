@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string_view>
 #include <variant>
@@ -110,10 +109,10 @@ int64_t WriteSparse(const std::string& directory, const ModelShape& shape) {
   std::ofstream(directory + "/config.json") << HfConfigToJson(shape, "bfloat16");
   const auto model = MakeModel(shape);
   const HfTensors tensors(*model);
-  nlohmann::ordered_json header;
+  Json header;
   int64_t bytes = 0;
   for (const auto& [parameter, slice, buffer, table] : tensors.tensors()) {
-    nlohmann::json dims;
+    Json dims;
     for (int i = 0; i < slice->shape.rank(); ++i) dims.push_back(slice->shape[i]);
     const int64_t end = bytes + 2 * slice->shape.NumElements();
     header[slice->name] = {{"dtype", "BF16"}, {"shape", dims}, {"data_offsets", {bytes, end}}};

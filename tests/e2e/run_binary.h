@@ -8,14 +8,15 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tests/testing/json.h"
+
 namespace fsdp::e2e {
 
-using Json = nlohmann::json;
+using Json = testing::Json;
 using Strings = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
