@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "trainer/core/philox.h"
@@ -101,13 +102,20 @@ int64_t MatrixLayout::HeldOf(const WholeMatrix& matrix, int shard) const {
   return PieceOf(static_cast<int>(&matrix - matrices_.data()), shard).count;
 }
 
+std::vector<int> MatrixLayout::OwnersIn(int unit) const {
+  std::set<int> owners;
+  for (const int i : of_unit_[unit]) owners.insert(matrices_[i].owner);
+  return {owners.begin(), owners.end()};
+}
+
 std::vector<MatrixPiece> MatrixLayout::Held(int unit, int rank) const {
   std::vector<MatrixPiece> pieces;
   int64_t packed = 0;
-  for (int owner = 0; owner < world_; ++owner) {
+  for (const int owner : OwnersIn(unit)) {
     for (const int i : of_unit_[unit]) {
+      if (matrices_[i].owner != owner) continue;
       MatrixPiece piece = PieceOf(i, rank % shards_);
-      if (matrices_[i].owner != owner || piece.count == 0) continue;
+      if (piece.count == 0) continue;
       piece.packed = std::exchange(packed, packed + piece.count);
       pieces.push_back(piece);
     }
@@ -116,12 +124,16 @@ std::vector<MatrixPiece> MatrixLayout::Held(int unit, int rank) const {
 }
 
 std::vector<MatrixPiece> MatrixLayout::Owned(int unit, int rank) const {
+  std::vector<int> owned;
+  for (const int i : of_unit_[unit]) {
+    if (matrices_[i].owner == rank) owned.push_back(i);
+  }
   std::vector<MatrixPiece> pieces;
   int64_t packed = 0;
-  for (int shard = 0; shard < shards_; ++shard) {
-    for (const int i : of_unit_[unit]) {
+  for (int shard = 0; !owned.empty() && shard < shards_; ++shard) {
+    for (const int i : owned) {
       MatrixPiece piece = PieceOf(i, shard);
-      if (matrices_[i].owner != rank || piece.count == 0) continue;
+      if (piece.count == 0) continue;
       piece.packed = std::exchange(packed, packed + piece.count);
       pieces.push_back(piece);
     }
@@ -144,9 +156,10 @@ int64_t MatrixLayout::MostHeld() const {
 int64_t MatrixLayout::MostOwned() const {
   int64_t most = 0;
   for (const std::vector<int>& unit : of_unit_) {
-    std::vector<int64_t> owned(world_);
-    for (const int i : unit) owned[matrices_[i].owner] += matrices_[i].size();
-    most = std::max(most, std::ranges::max(owned));
+    std::map<int, int64_t> owned;
+    for (const int i : unit) {
+      most = std::max(most, owned[matrices_[i].owner] += matrices_[i].size());
+    }
   }
   return most;
 }
@@ -160,30 +173,32 @@ int64_t MatrixLayout::MostOwnedOutputs() const {
 // Rank `shard` of a copy and an owner exchange one stretch: it is one behind the other on both
 // sides, since both pack by matrix inside it.
 ExchangeLayout MatrixLayout::Exchange(int unit, bool back) const {
-  std::vector<std::vector<int64_t>> stretch(shards_, std::vector<int64_t>(world_));
-  for (int shard = 0; shard < shards_; ++shard) {
-    for (const int i : of_unit_[unit])
-      stretch[shard][matrices_[i].owner] += PieceOf(i, shard).count;
+  const std::vector<int> owners = OwnersIn(unit);
+  std::vector<std::vector<int64_t>> stretch(shards_, std::vector<int64_t>(owners.size()));
+  for (const int i : of_unit_[unit]) {
+    const auto o = std::ranges::lower_bound(owners, matrices_[i].owner) - owners.begin();
+    for (int shard = 0; shard < shards_; ++shard) stretch[shard][o] += PieceOf(i, shard).count;
   }
-  const int64_t entries = static_cast<int64_t>(world_) * world_;
-  std::vector<int64_t> counts(entries), begins(entries);
-  for (int rank = 0; rank < world_; ++rank) {
-    const int shard = rank % shards_;
+  std::vector<ExchangeLayout::Pair> pairs;
+  for (size_t o = 0; back && o < owners.size(); ++o) {
+    int64_t begin = 0;
+    for (int rank = 0; rank < world_; ++rank) {
+      const int shard = rank % shards_;
+      if (shard == 0) begin = 0;
+      pairs.push_back({owners[o], rank, begin, stretch[shard][o]});
+      begin += stretch[shard][o];
+    }
+  }
+  for (int rank = 0; !back && rank < world_; ++rank) {
     int64_t held = 0;
-    for (int owner = 0; owner < world_; ++owner) {
-      const int64_t count = stretch[shard][owner];
-      if (back) {
-        counts[owner * world_ + rank] = count;
-        for (int s = 0; s < shard; ++s) begins[owner * world_ + rank] += stretch[s][owner];
-      } else {
-        const bool own_copy = rank / shards_ == owner / shards_;
-        counts[rank * world_ + owner] = own_copy ? count : 0;
-        begins[rank * world_ + owner] = held;
-      }
+    for (size_t o = 0; o < owners.size(); ++o) {
+      const int64_t count = stretch[rank % shards_][o];
+      const bool own_copy = rank / shards_ == owners[o] / shards_;
+      if (own_copy) pairs.push_back({rank, owners[o], held, count});
       held += count;
     }
   }
-  return ExchangeLayout(world_, std::move(counts), std::move(begins));
+  return {world_, pairs};
 }
 
 }  // namespace fsdp

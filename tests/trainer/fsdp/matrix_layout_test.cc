@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -129,6 +131,38 @@ TEST(MatrixLayout, EveryElementReachesItsOwnerOnceAndComesBackToAll) {
       }
     }
   }
+}
+
+// A number for each pair of ranks would be 3 GB an exchange.
+TEST(MatrixLayout, RanksWithoutWorkForEachOtherTakeNoMemory) {
+  constexpr int kShards = 4, kWorld = 20'000;
+  const Gpt2 model(TinyRun::TinyConfig());
+  const Layout flats = LayoutOf(model, kShards);
+  const MatrixLayout layout(model, flats, kWorld);
+  for (int unit = 0; unit < std::ssize(flats.units); ++unit) {
+    int64_t elements = 0;
+    for (const WholeMatrix& m : layout.matrices()) elements += m.unit == unit ? m.size() : 0;
+    const ExchangeLayout there = layout.ToOwners(unit), back = layout.FromOwners(unit);
+    EXPECT_EQ(there.total(), elements);
+    EXPECT_EQ(back.total(), elements * (kWorld / kShards));
+    int64_t arrived = 0;
+    for (int rank = 0; rank < kWorld; ++rank) arrived += back.OutElements(rank);
+    EXPECT_EQ(arrived, back.total());
+  }
+}
+
+TEST(ExchangeLayout, RefusesPairsThatAreNone) {
+  const auto expect_refused = [](const std::vector<ExchangeLayout::Pair>& pairs) {
+    EXPECT_THROW(ExchangeLayout(2, pairs), std::invalid_argument);
+  };
+  expect_refused({{0, 2, 0, 1}});
+  expect_refused({{-1, 0, 0, 1}});
+  expect_refused({{0, 1, -1, 1}});
+  expect_refused({{0, 1, 0, -1}});
+  expect_refused({{0, 1, 0, 1}, {0, 0, 0, 1}});
+  expect_refused({{0, 1, 0, 1}, {0, 1, 1, 1}});
+  const std::vector<ExchangeLayout::Pair> pairs = {{0, 1, 3, 2}, {1, 1, 0, 4}};
+  EXPECT_EQ(ExchangeLayout(2, pairs).Arrived(1, 1).begin, 2);
 }
 
 }  // namespace
