@@ -1,13 +1,12 @@
 #include "tests/testing/hardware_file.h"
 
-#include <nlohmann/json.hpp>
-
+#include "tests/testing/json.h"
 #include "trainer/recipe/hardware.h"
 
 namespace fsdp::testing {
 namespace {
 
-using Json = nlohmann::json;
+using Json = testing::Json;
 
 void AddNumbers(const Json& schema, const std::string& key, std::vector<HardwareNumber>& numbers) {
   const Json all = schema.contains("anyOf") ? schema["anyOf"] : Json::array({schema});

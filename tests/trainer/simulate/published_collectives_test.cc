@@ -4,15 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/rank_group.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/simulate/network.h"
 
@@ -23,7 +23,7 @@ constexpr int kRanks = 8;
 constexpr int64_t kLeastBytes = int64_t{1} << 20;  // Below, NCCL has other protocols.
 
 // A row is [collective, ranks, bytes, microseconds]; the bytes are the longer side's.
-double PredictedSeconds(const nlohmann::json& row, const Network& network) {
+double PredictedSeconds(const testing::Json& row, const Network& network) {
   const auto op = row[0].get<std::string>();
   const auto ranks = row[1].get<int>();
   CollectiveCall call;
@@ -47,12 +47,12 @@ class PublishedCollectives : public ::testing::TestWithParam<Published> {};
 
 TEST_P(PublishedCollectives, HalfAreWithin15Percent) {
   const std::string name = GetParam().gpu;
-  std::ifstream in("tools/paper/openxla_collectives.json");
-  const auto rows = nlohmann::json::parse(in)["gpus"][name]["rows"];
+  const auto text = ReadWholeFile("tools/paper/openxla_collectives.json");
+  const auto rows = testing::Json::parse(text)["gpus"][name]["rows"];
   const Hardware gpu = ReadHardware("configs/hardware/" + name + ".yaml");
   const Network network(gpu, kRanks, kRanks);
   std::vector<double> errors;
-  for (const nlohmann::json& row : rows) {
+  for (const testing::Json& row : rows) {
     if (row[2].get<int64_t>() < kLeastBytes) continue;
     errors.push_back(std::abs(PredictedSeconds(row, network) / (row[3].get<double>() * 1e-6) - 1));
   }

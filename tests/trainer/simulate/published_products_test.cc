@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/testing/json.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
 #include "trainer/simulate/price_list.h"
@@ -20,7 +20,7 @@ namespace {
 
 // A row is [count, m, n, k, TFLOP/s]: so many products in one kernel, which has as many tiles as
 // one of `count` times the rows.
-double PredictedFlops(const nlohmann::json& row, const Hardware& gpu) {
+double PredictedFlops(const testing::Json& row, const Hardware& gpu) {
   Product product;
   product.m = row[0].get<int64_t>() * row[1].get<int64_t>();
   product.n = row[2], product.k = row[3];
@@ -46,12 +46,12 @@ class PublishedProducts : public ::testing::TestWithParam<Published> {};
 
 TEST_P(PublishedProducts, HalfAreWithin8Percent) {
   const Published& published = GetParam();
-  std::ifstream in(std::string("tools/paper/") + published.file);
-  const auto rows = nlohmann::json::parse(in)["gpus"][published.gpu]["rows"];
+  const auto text = ReadWholeFile(std::string("tools/paper/") + published.file);
+  const auto rows = testing::Json::parse(text)["gpus"][published.gpu]["rows"];
   ASSERT_EQ(rows.size(), published.rows);
   const Hardware gpu = ReadHardware(std::string("configs/hardware/") + published.gpu + ".yaml");
   std::vector<double> errors, flat;
-  for (const nlohmann::json& row : rows) {
+  for (const testing::Json& row : rows) {
     const double measured = row[4].get<double>() * 1e12;
     errors.push_back(std::abs(PredictedFlops(row, gpu) / measured - 1));
     flat.push_back(std::abs(*gpu.bf16_flops * gpu.product_share / measured - 1));
