@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,6 +12,7 @@
 #include "tests/models/gpt2/set_shape.h"
 #include "tests/models/llama/set_shape.h"
 #include "tests/models/t5/set_shape.h"
+#include "tests/testing/json.h"
 #include "tests/testing/reference.h"
 #include "trainer/nn/lora_options.h"
 
@@ -22,8 +22,8 @@ namespace {
 struct Family {
   const char* name;  // The file in tests/fixtures/qlora.
   const char* base;
-  void (*set_shape)(const nlohmann::json&, TinyRun&);
-  std::shared_ptr<const RowSource> (*rows)(const nlohmann::json&, const std::vector<int32_t>&,
+  void (*set_shape)(const testing::Json&, TinyRun&);
+  std::shared_ptr<const RowSource> (*rows)(const testing::Json&, const std::vector<int32_t>&,
                                            const std::vector<float>&);
 };
 constexpr Family kFamilies[] = {{"gpt2", "gpt2/odd_heads", SetGpt2Shape, nullptr},
@@ -31,7 +31,7 @@ constexpr Family kFamilies[] = {{"gpt2", "gpt2/odd_heads", SetGpt2Shape, nullptr
                                 {"qwen3", "llama/qwen3_documents", SetLlamaShape, nullptr},
                                 {"t5", "t5/gated", SetT5Shape, T5Rows}};
 
-LoraOptions OptionsOf(const nlohmann::json& c) {
+LoraOptions OptionsOf(const testing::Json& c) {
   return {.rank = c.at("rank"),
           .alpha = c.at("alpha"),
           .targets = c.at("targets"),
@@ -77,7 +77,7 @@ class QloraReferenceTest : public ::testing::TestWithParam<Case> {
 
   const Family family_ = std::get<Family>(GetParam());
   const Reference reference_{"tests/fixtures/" + std::string(family_.base),
-                             [this](const nlohmann::json& c, TinyRun& run) {
+                             [this](const testing::Json& c, TinyRun& run) {
                                family_.set_shape(c, run);
                                run.lora = OptionsOf(c.at("case").at("adapters"));
                              },

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "models/family.h"
 #include "models/llama/config.h"
 #include "tests/testing/error_of.h"
+#include "tests/testing/json.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -72,8 +72,8 @@ TEST(ShapeJson, RefusesWhatIsNoShape) {
   EXPECT_EQ(ErrorOf(good), "");
   EXPECT_EQ(ErrorOf("{"), "where:1:2: want a key in double quotes, got the end of the text");
   EXPECT_EQ(ErrorOf("[]"), "where: has no family");
-  const auto changed = [&](const char* key, const nlohmann::json& value) {
-    auto json = nlohmann::ordered_json::parse(good);
+  const auto changed = [&](const char* key, const testing::Json& value) {
+    auto json = testing::Json::parse(good);
     json[key] = value;
     return ErrorOf(json.dump());
   };
@@ -84,13 +84,13 @@ TEST(ShapeJson, RefusesWhatIsNoShape) {
   EXPECT_EQ(changed("hidden_size", "wide"), "where: hidden_size: want an integer");
   EXPECT_EQ(changed("rope_scaling", nullptr), "where: rope_scaling: has no type");
   EXPECT_EQ(changed("family", "gpt2"), "where: has no layer_norm_epsilon");
-  auto json = nlohmann::ordered_json::parse(good);
+  auto json = testing::Json::parse(good);
   json["rope_scaling"]["type"] = "longrope";
   EXPECT_EQ(ErrorOf(json.dump()),
             "where: rope_scaling.type: is none that this version knows, got \"longrope\"");
   json["rope_scaling"].erase("type");
   EXPECT_EQ(ErrorOf(json.dump()), "where: rope_scaling: has no type");
-  json = nlohmann::ordered_json::parse(good);
+  json = testing::Json::parse(good);
   json.erase("qk_norm");
   EXPECT_EQ(ErrorOf(json.dump()), "where: has no qk_norm");
 }

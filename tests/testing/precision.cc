@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "tests/testing/json.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/fsdp/loss_scale.h"
 #include "trainer/nn/table.h"
 
@@ -56,7 +56,7 @@ std::string WayOf(const std::string& frame, const Precision& precision, int worl
 }
 
 // PyTorch's scales and skips; ours begin `ranks` times as high, as a power of two.
-void ExpectSteps(const TinyResult& got, const nlohmann::json& theirs, int ranks) {
+void ExpectSteps(const TinyResult& got, const Json& theirs, int ranks) {
   std::vector<float> scales = theirs.at("scales");
   for (float& scale : scales) scale *= static_cast<float>(RanksToScaleBy(ranks));
   EXPECT_EQ(got.loss_scales, scales);
@@ -94,7 +94,7 @@ PrecisionReference::PrecisionReference(const Reference& reference, const std::st
     : reference_(reference),
       folder_(folder),
       file_(folder + "/precision.safetensors"),
-      settings_(nlohmann::json::parse(file_.Metadata().at("settings"))),
+      settings_(Json::parse(file_.Metadata().at("settings"))),
       names_(settings_.at("names")),
       scale_(settings_.at("scale")) {}
 
@@ -244,12 +244,11 @@ void PrecisionReference::HoldMeanRows(const Precision& precision, int world) con
 }
 
 void PrecisionReference::HoldScales(const Precision& precision, int world) const {
-  std::ifstream file(folder_ + "/scaler.json");
-  const nlohmann::json script = nlohmann::json::parse(file);
+  const Json script = Json::parse(ReadWholeFile(folder_ + "/scaler.json"));
   const std::vector<int> planted = script.at("planted");
   TinyRun run = reference_.TrainRun("adamw");
   Set(precision, world, run);
-  const nlohmann::json& scaler = script.at("scaler");
+  const Json& scaler = script.at("scaler");
   run.options.executor.mixed_precision.scaler = {.init_scale = scaler.at("init_scale"),
                                                  .growth_factor = scaler.at("growth_factor"),
                                                  .backoff_factor = scaler.at("backoff_factor"),
@@ -271,10 +270,9 @@ void PrecisionReference::HoldScales(const Precision& precision, int world) const
 }
 
 void PrecisionReference::HoldFirstScales() const {
-  std::ifstream file(folder_ + "/first_scales.json");
-  const nlohmann::json script = nlohmann::json::parse(file);
+  const Json script = Json::parse(ReadWholeFile(folder_ + "/first_scales.json"));
   ASSERT_EQ(script.at("runs").size(), 24u);
-  for (const nlohmann::json& theirs : script.at("runs")) {
+  for (const Json& theirs : script.at("runs")) {
     const int ranks = theirs.at("ranks");
     const std::string strategy = theirs.at("strategy"), reduce = theirs.at("reduce");
     const bool same = theirs.at("data") == "same";

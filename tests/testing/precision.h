@@ -6,12 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "tests/testing/reference.h"
 #include "trainer/core/dtype.h"
 
@@ -74,7 +74,7 @@ class PrecisionReference {
   const Reference& reference_;
   const std::string folder_;
   SafetensorsReader file_;
-  const nlohmann::json settings_;
+  const Json settings_;
   const std::vector<std::string> names_;
   const double scale_;  // The loss's, in fp16.
 };

@@ -3,22 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <span>
 #include <utility>
 
 #include "tests/testing/everything.h"
+#include "tests/testing/json.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/nn/buffer.h"
 
 namespace fsdp::testing {
 namespace {
 
-using nlohmann::json;
-
-json ReadJson(const std::string& path) {
-  std::ifstream file(path);
-  return json::parse(file);
-}
+Json ReadJson(const std::string& path) { return Json::parse(ReadWholeFile(path)); }
 
 double Norm(const std::vector<double>& x) {
   double sum = 0;
@@ -45,7 +41,7 @@ Reference::Reference(const std::string& folder, SetShape set_shape, RowsOf rows_
     : weights_(folder + "/model.safetensors"),
       results_(folder + "/reference.safetensors"),
       adapters_(adapters.empty() ? std::nullopt : std::optional<SafetensorsReader>(adapters)),
-      settings_(json::parse((adapters_ ? *adapters_ : results_).Metadata().at("settings"))),
+      settings_(Json::parse((adapters_ ? *adapters_ : results_).Metadata().at("settings"))),
       config_(ReadJson(folder + "/config.json")),
       set_shape_(std::move(set_shape)),
       rows_of_(std::move(rows_of)) {
@@ -136,8 +132,8 @@ TinyRun Reference::TrainRun(const std::string& name) const {
   run.steps = settings_.at("steps");
   run.eval_step = 1;
   run.options.executor.max_norm = settings_.at("grad_clip");
-  const json& schedule = settings_.at("schedule");
-  const json& s = settings_.at("runs").at(name);
+  const Json& schedule = settings_.at("schedule");
+  const Json& s = settings_.at("runs").at(name);
   run.options.lr = {LrShape::kCosine, s.at("lr"), schedule.at("warmup_steps"), run.steps,
                     schedule.at("min_lr_ratio")};
   OptimizerOptions& optimizer = run.options.optimizer;

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/data/row_source.h"
@@ -28,12 +28,11 @@ class Reference {
  public:
   // `folder`: tests/fixtures/<family>/<model>. `set_shape` reads its config.json, with the
   // fixture's `case` in it, into a run.
-  using SetShape = std::function<void(const nlohmann::json& config, TinyRun& run)>;
+  using SetShape = std::function<void(const Json& config, TinyRun& run)>;
   // The rows of samples that are no sequences of tokens, and the unit that their targets count in
   // (may be empty). Null: sequences.
-  using RowsOf = std::function<std::shared_ptr<const RowSource>(const nlohmann::json& config,
-                                                                const std::vector<int32_t>& tokens,
-                                                                const std::vector<float>& weights)>;
+  using RowsOf = std::function<std::shared_ptr<const RowSource>(
+      const Json& config, const std::vector<int32_t>& tokens, const std::vector<float>& weights)>;
   // `adapters`: a file whose tensors and settings come before the folder's; empty: none.
   Reference(const std::string& folder, SetShape set_shape, RowsOf rows_of = nullptr,
             const std::string& adapters = "");
@@ -61,7 +60,7 @@ class Reference {
 
   SafetensorsReader weights_, results_;
   std::optional<SafetensorsReader> adapters_;
-  nlohmann::json settings_, config_;
+  Json settings_, config_;
   SetShape set_shape_;
   RowsOf rows_of_;
   std::vector<int32_t> batch_tokens_, train_tokens_;

@@ -7,6 +7,7 @@
 
 #include "models/dhen/config.h"
 #include "tests/models/dhen/set_shape.h"
+#include "tests/testing/json.h"
 #include "tests/testing/precision.h"
 
 namespace fsdp::testing {
@@ -25,7 +26,7 @@ FSDP_REFERENCE_TESTS(DhenReferenceTest, kModels, .threads = {2, 3, 5}, .processe
 const char kFolder[] = "tests/fixtures/dhen/odd";
 
 template <TableDType dtype>
-void SetTables(const nlohmann::json& config, TinyRun& run) {
+void SetTables(const testing::Json& config, TinyRun& run) {
   SetTableDhenShape(config, dtype, run);
 }
 

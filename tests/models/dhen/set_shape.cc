@@ -6,6 +6,7 @@
 
 #include "models/dhen/dhen.h"
 #include "tests/testing/fixture_rows.h"
+#include "tests/testing/json.h"
 #include "trainer/autograd/tape.h"
 #include "trainer/data/clicks/click_store.h"
 #include "trainer/nn/layers.h"
@@ -14,7 +15,7 @@
 namespace fsdp::testing {
 namespace {
 
-DhenConfig ConfigOf(const nlohmann::json& c) {
+DhenConfig ConfigOf(const testing::Json& c) {
   DhenConfig config;
   config.dense_columns = c.at("dense_columns");
   config.table_rows = c.at("table_rows").get<std::vector<int64_t>>();
@@ -29,7 +30,7 @@ DhenConfig ConfigOf(const nlohmann::json& c) {
   return config;
 }
 
-DhenConfig WithTables(const nlohmann::json& c) {
+DhenConfig WithTables(const testing::Json& c) {
   DhenConfig config = ConfigOf(c);
   config.table_rows = {50, 7, 3, 20};
   config.table_bags = {1, 3, 1, 2};
@@ -111,23 +112,23 @@ std::shared_ptr<Model> DhenOfVectors(const DhenConfig& config) {
   return std::make_unique<VectorDhen>(config);
 }
 
-void SetDhenShape(const nlohmann::json& config, TinyRun& run) {
+void SetDhenShape(const testing::Json& config, TinyRun& run) {
   run.model = [shape = ConfigOf(config)] { return DhenOfVectors(shape); };
 }
 
-void SetTableDhenShape(const nlohmann::json& config, TableDType dtype, TinyRun& run) {
+void SetTableDhenShape(const testing::Json& config, TableDType dtype, TinyRun& run) {
   DhenConfig shape = WithTables(config);
   shape.table_dtype = dtype;
   run.model = [shape] { return std::make_unique<Dhen>(shape); };
 }
 
-std::shared_ptr<const RowSource> TableDhenRows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> TableDhenRows(const testing::Json& config,
                                                const std::vector<int32_t>& samples,
                                                const std::vector<float>& weights) {
   return std::make_shared<const ClickRows>(WithTables(config), samples, weights);
 }
 
-std::shared_ptr<const RowSource> DhenRows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> DhenRows(const testing::Json& config,
                                           const std::vector<int32_t>& samples,
                                           const std::vector<float>& weights) {
   return std::make_shared<const ClickRows>(ConfigOf(config), samples, weights);

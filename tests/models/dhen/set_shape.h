@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "models/dhen/config.h"
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/data/row_source.h"
 
@@ -18,15 +18,15 @@ namespace fsdp::testing {
 std::shared_ptr<Model> DhenOfVectors(const DhenConfig& config);
 
 // The fixtures' own models.
-void SetDhenShape(const nlohmann::json& config, TinyRun& run);
-std::shared_ptr<const RowSource> DhenRows(const nlohmann::json& config,
+void SetDhenShape(const testing::Json& config, TinyRun& run);
+std::shared_ptr<const RowSource> DhenRows(const testing::Json& config,
                                           const std::vector<int32_t>& samples,
                                           const std::vector<float>& weights);
 
 // The same with tables, those of tools/reference/precision.py. A column's ids are the first numbers
 // of what the fixture has for its vector; the multiples of 5 are absent.
-void SetTableDhenShape(const nlohmann::json& config, TableDType dtype, TinyRun& run);
-std::shared_ptr<const RowSource> TableDhenRows(const nlohmann::json& config,
+void SetTableDhenShape(const testing::Json& config, TableDType dtype, TinyRun& run);
+std::shared_ptr<const RowSource> TableDhenRows(const testing::Json& config,
                                                const std::vector<int32_t>& samples,
                                                const std::vector<float>& weights);
 

@@ -5,12 +5,13 @@
 #include <tuple>
 
 #include "tests/models/gpt2/set_shape.h"
+#include "tests/testing/json.h"
 #include "tests/testing/reference.h"
 
 namespace fsdp::testing {
 namespace {
 
-void SetShape(const nlohmann::json& c, TinyRun& run) {
+void SetShape(const testing::Json& c, TinyRun& run) {
   SetGpt2Shape(c, run);
   run.lora = LoraOptions{3, 7, {"*attn.c_attn.weight", "*mlp.c_proj.weight"}};
 }

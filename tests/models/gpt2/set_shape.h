@@ -3,14 +3,14 @@
 #define FSDP_TRAIN_TESTS_MODELS_GPT2_SET_SHAPE_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
 #include "models/gpt2/config.h"
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
 
-inline void SetGpt2Shape(const nlohmann::json& c, TinyRun& run) {
+inline void SetGpt2Shape(const testing::Json& c, TinyRun& run) {
   Gpt2Config& config = run.config;
   config.hidden_size = c.at("n_embd");
   config.intermediate_size =

@@ -1,16 +1,14 @@
 #include "tests/models/llama/set_shape.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "models/llama/config.h"
+#include "tests/testing/json.h"
 
 namespace fsdp::testing {
 namespace {
 
-using nlohmann::json;
-
-RopeScaling Scaling(const json& rope) {
+RopeScaling Scaling(const testing::Json& rope) {
   RopeScaling scaling;
   const std::string type = rope.at("rope_type");
   constexpr auto kNames = NamesOf(RopeScaling::Type{});
@@ -26,7 +24,7 @@ RopeScaling Scaling(const json& rope) {
 
 }  // namespace
 
-void SetLlamaShape(const json& c, TinyRun& run) {
+void SetLlamaShape(const testing::Json& c, TinyRun& run) {
   LlamaConfig config;
   config.hidden_size = c.at("hidden_size");
   config.intermediate_size = c.at("intermediate_size");

@@ -2,13 +2,12 @@
 #ifndef FSDP_TRAIN_TESTS_MODELS_LLAMA_SET_SHAPE_H_
 #define FSDP_TRAIN_TESTS_MODELS_LLAMA_SET_SHAPE_H_
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
 
-void SetLlamaShape(const nlohmann::json& config, TinyRun& run);
+void SetLlamaShape(const testing::Json& config, TinyRun& run);
 
 }  // namespace fsdp::testing
 

@@ -1,18 +1,18 @@
 #include "tests/models/moe/set_shape.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "models/shape.h"
 #include "tests/models/llama/set_shape.h"
+#include "tests/testing/json.h"
 #include "trainer/core/philox.h"
 #include "trainer/nn/parameter.h"
 
 namespace fsdp::testing {
 namespace {
 
-void SetDots(const nlohmann::json& c, MoeConfig& config) {
+void SetDots(const testing::Json& c, MoeConfig& config) {
   config.scoring_func = RouterScores::kSigmoid;
   config.score_correction_bias = true;
   config.n_group = c.at("n_group");
@@ -23,7 +23,7 @@ void SetDots(const nlohmann::json& c, MoeConfig& config) {
   for (int64_t i = 0; i < c.at("first_k_dense_replace"); ++i) config.dense_layers.push_back(i);
 }
 
-void SetQwen(const nlohmann::json& c, MoeConfig& config) {
+void SetQwen(const testing::Json& c, MoeConfig& config) {
   const auto listed = c.at("mlp_only_layers").get<std::vector<int64_t>>();
   const int64_t step = c.at("decoder_sparse_step");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -34,10 +34,10 @@ void SetQwen(const nlohmann::json& c, MoeConfig& config) {
 
 }  // namespace
 
-MoeConfig MoeConfigOf(const nlohmann::json& c) {
-  nlohmann::json whole = c;  // Some say no width of heads.
+MoeConfig MoeConfigOf(const testing::Json& c) {
+  testing::Json whole = c;  // Some say no width of heads.
   const int64_t heads = c.at("num_attention_heads");
-  if (c.value("head_dim", nlohmann::json()).is_null()) {
+  if (c.value("head_dim", testing::Json()).is_null()) {
     whole["head_dim"] = c.at("hidden_size").get<int64_t>() / heads;
   }
   TinyRun run;
@@ -62,7 +62,7 @@ MoeConfig MoeConfigOf(const nlohmann::json& c) {
   return config;
 }
 
-void SetMoeShape(const nlohmann::json& config, TinyRun& run) {
+void SetMoeShape(const testing::Json& config, TinyRun& run) {
   run.model = [shape = MoeConfigOf(config)] { return MakeModel(shape); };
 }
 

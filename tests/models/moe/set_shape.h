@@ -3,16 +3,16 @@
 #define FSDP_TRAIN_TESTS_MODELS_MOE_SET_SHAPE_H_
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 
 #include "models/moe/config.h"
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 
 namespace fsdp::testing {
 
-MoeConfig MoeConfigOf(const nlohmann::json& config);
-void SetMoeShape(const nlohmann::json& config, TinyRun& run);
+MoeConfig MoeConfigOf(const testing::Json& config);
+void SetMoeShape(const testing::Json& config, TinyRun& run);
 
 // Numbers that belong to slices, as those of files do, whatever parameters have them: a
 // TinyRun::Initial.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/models/regnet/set_shape.h"
+#include "tests/testing/json.h"
 #include "tests/testing/precision.h"
 
 namespace fsdp::testing {
@@ -21,7 +22,7 @@ constexpr const char* kModels[] = {"odd", "plain", "one_stage", "classes", "one_
 FSDP_REFERENCE_TESTS(RegNetReferenceTest, kModels, .threads = {2, 3, 5}, .processes = {2, 3});
 
 // Beside PyTorch's FSDP, which leaves batch norms out of mixed precision.
-void SetMixedShape(const nlohmann::json& config, TinyRun& run) {
+void SetMixedShape(const testing::Json& config, TinyRun& run) {
   SetRegNetShape(config, run);
   run.options.executor.mixed_precision.keep_fp32 = {"*.normalization.*"};
 }

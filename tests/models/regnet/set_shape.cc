@@ -1,19 +1,19 @@
 #include "tests/models/regnet/set_shape.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "models/regnet/config.h"
 #include "models/regnet/regnet.h"
 #include "tests/testing/fixture_rows.h"
+#include "tests/testing/json.h"
 #include "trainer/autograd/tape.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp::testing {
 namespace {
 
-RegNetConfig ConfigOf(const nlohmann::json& c) {
-  const nlohmann::json& of = c.at("case");
+RegNetConfig ConfigOf(const testing::Json& c) {
+  const testing::Json& of = c.at("case");
   RegNetConfig config;
   config.image_size = of.at("image");
   config.num_channels = of.at("channels");
@@ -49,12 +49,12 @@ class ScoredRegNet final : public RegNet, public Autoregressive {
 
 }  // namespace
 
-void SetRegNetShape(const nlohmann::json& config, TinyRun& run) {
+void SetRegNetShape(const testing::Json& config, TinyRun& run) {
   run.options.executor.batch_norm_sync = true;
   run.model = [shape = ConfigOf(config)] { return std::make_unique<ScoredRegNet>(shape); };
 }
 
-std::shared_ptr<const RowSource> RegNetRows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> RegNetRows(const testing::Json& config,
                                             const std::vector<int32_t>& samples,
                                             const std::vector<float>& weights) {
   return std::make_shared<const ImageFixtureRows>(RegNet(ConfigOf(config)).Inputs(0), samples,

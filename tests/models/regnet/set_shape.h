@@ -4,18 +4,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/data/row_source.h"
 
 namespace fsdp::testing {
 
 // Batch norms are over the samples of all ranks: see SpreadBatchNorms().
-void SetRegNetShape(const nlohmann::json& config, TinyRun& run);
+void SetRegNetShape(const testing::Json& config, TinyRun& run);
 // Each sample's pixels, which the model gets as (pixel - 128) / 64, and its label.
-std::shared_ptr<const RowSource> RegNetRows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> RegNetRows(const testing::Json& config,
                                             const std::vector<int32_t>& samples,
                                             const std::vector<float>& weights);
 

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "tests/testing/json.h"
+#include "trainer/core/atomic_file.h"
 #include "trainer/runtime/cpu/cpu_device.h"
 #include "trainer/runtime/sim/sim_device.h"
 
@@ -17,10 +17,9 @@ namespace {
 
 // At every distance up to twice the largest that has a bucket, and one beyond.
 TEST(RelativeBuckets, AreThoseOfTransformers) {
-  std::ifstream file("tests/fixtures/t5/buckets.json");
-  const nlohmann::json cases = nlohmann::json::parse(file);
+  const auto cases = testing::Json::parse(ReadWholeFile("tests/fixtures/t5/buckets.json"));
   ASSERT_EQ(cases.size(), 7u);
-  for (const nlohmann::json& c : cases) {
+  for (const testing::Json& c : cases) {
     for (const bool bidirectional : {true, false}) {
       const RelativeBuckets of{c.at("buckets"), c.at("max_distance"), bidirectional};
       const std::vector<int32_t> want = c.at(bidirectional ? "bidirectional" : "causal");

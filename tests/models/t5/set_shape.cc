@@ -1,7 +1,6 @@
 #include "tests/models/t5/set_shape.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,13 +8,14 @@
 #include "models/shape.h"
 #include "models/t5/config.h"
 #include "tests/testing/fixture_rows.h"
+#include "tests/testing/json.h"
 #include "trainer/data/derived_inputs.h"
 #include "trainer/nn/model.h"
 
 namespace fsdp::testing {
 namespace {
 
-T5Config ConfigOf(const nlohmann::json& c) {
+T5Config ConfigOf(const testing::Json& c) {
   T5Config config;
   config.hidden_size = c.at("d_model");
   config.intermediate_size = c.at("d_ff");
@@ -75,11 +75,11 @@ class PairRows final : public FixtureRows {
 
 }  // namespace
 
-void SetT5Shape(const nlohmann::json& config, TinyRun& run) {
+void SetT5Shape(const testing::Json& config, TinyRun& run) {
   run.model = [shape = ConfigOf(config)] { return MakeModel(shape); };
 }
 
-std::shared_ptr<const RowSource> T5Rows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> T5Rows(const testing::Json& config,
                                         const std::vector<int32_t>& tokens,
                                         const std::vector<float>& weights) {
   const BatchSpec spec = MakeModel(ConfigOf(config))->Inputs(config.at("case").at("inputs"));

@@ -5,18 +5,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/data/row_source.h"
 
 namespace fsdp::testing {
 
-void SetT5Shape(const nlohmann::json& config, TinyRun& run);
+void SetT5Shape(const testing::Json& config, TinyRun& run);
 
 // `weights`: one of each target; empty: 1 within its target's length.
-std::shared_ptr<const RowSource> T5Rows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> T5Rows(const testing::Json& config,
                                         const std::vector<int32_t>& tokens,
                                         const std::vector<float>& weights);
 

@@ -1,19 +1,19 @@
 #include "tests/models/vit/set_shape.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "models/vit/config.h"
 #include "models/vit/vit.h"
 #include "tests/testing/fixture_rows.h"
+#include "tests/testing/json.h"
 #include "trainer/autograd/tape.h"
 #include "trainer/ops/elementwise.h"
 
 namespace fsdp::testing {
 namespace {
 
-VitConfig ConfigOf(const nlohmann::json& c) {
-  const nlohmann::json& of = c.at("case");
+VitConfig ConfigOf(const testing::Json& c) {
+  const testing::Json& of = c.at("case");
   const int64_t head_dim = of.at("head_dim");
   VitConfig config;
   config.image_size = c.at("image_size");
@@ -53,11 +53,11 @@ class ScoredVit final : public Vit, public Autoregressive {
 
 }  // namespace
 
-void SetVitShape(const nlohmann::json& config, TinyRun& run) {
+void SetVitShape(const testing::Json& config, TinyRun& run) {
   run.model = [shape = ConfigOf(config)] { return std::make_unique<ScoredVit>(shape); };
 }
 
-std::shared_ptr<const RowSource> VitRows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> VitRows(const testing::Json& config,
                                          const std::vector<int32_t>& samples,
                                          const std::vector<float>& weights) {
   return std::make_shared<const ImageFixtureRows>(Vit(ConfigOf(config)).Inputs(0), samples,

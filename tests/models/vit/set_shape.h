@@ -5,18 +5,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
+#include "tests/testing/json.h"
 #include "tests/testing/tiny_run.h"
 #include "trainer/data/row_source.h"
 
 namespace fsdp::testing {
 
-void SetVitShape(const nlohmann::json& config, TinyRun& run);
+void SetVitShape(const testing::Json& config, TinyRun& run);
 
 // The model gets (pixel - 128) / 64. `weights`: one of each sample; empty: 1.
-std::shared_ptr<const RowSource> VitRows(const nlohmann::json& config,
+std::shared_ptr<const RowSource> VitRows(const testing::Json& config,
                                          const std::vector<int32_t>& samples,
                                          const std::vector<float>& weights);
 
