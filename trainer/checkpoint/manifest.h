@@ -11,8 +11,8 @@
 //    "evaluate_first": true,                     where a stop cut the evaluation of this step short
 //    "classes": ["ants", "bees"],                names of what images show, where folders have them
 //    "base": {"files": "DIR", "hash": "<16 hexadecimal digits>"},   of a run with coded weights:
-//    what
-//                                                its frozen weights are read from, fsdp/records.h
+//                                                source and hash (fsdp/records.h) of all frozen
+//                                                ones
 //    "beside": ["config.json", ...],             files here that came with an import
 //    "recipe": "<YAML>", "config": "<JSON>",
 //    "data": {"train": [{"path": "a.txt", "bytes": 1000, "hash": "<16 hexadecimal digits>"}, ...],

@@ -28,12 +28,12 @@ bool HasExperts(const Model& model) {
 }
 
 // Bytes of a device that the communicator of a group will still take.
-int64_t BytesToConnect(const PlanTarget& target, const Model& model, const ExecutorOptions& options,
-                       const Mesh& mesh, Group group, const GroupOnHost& ranks) {
+int64_t BytesToConnect(const PlanTarget& target, const Collectives& of_step, const Mesh& mesh,
+                       int64_t queues, Group group, const GroupOnHost& ranks) {
   if (!target.communicator) return 0;
   std::vector<Communicator::Size> calls;
-  for (const auto& [other, of_group] : CollectivesOf(model, options, mesh)) {
-    if (!MeshCommunicators::Share(mesh, options.communicators, group, other)) continue;
+  for (const auto& [other, of_group] : of_step) {
+    if (!MeshCommunicators::Share(mesh, static_cast<int>(queues), group, other)) continue;
     calls.insert(calls.end(), of_group.begin(), of_group.end());
   }
   return target.communicator(calls, ranks);
@@ -70,13 +70,16 @@ RunPlan PlanBelow(const std::optional<MemoryCeiling>& ceiling, Model& model,
   }
   std::vector<GroupOnHost> groups;
   int64_t connected = 0;
+  Collectives of_step;
+  if (target.communicator) of_step = CollectivesOf(model, options.executor, mesh);
   for (const Group group : MeshCommunicators::Connected(mesh, options.executor.communicators)) {
     const RankGroup all = mesh.RanksOf(group);
     const std::vector<int>& ranks = all.ranks();
     const auto here = [&](int rank) { return rank < local_world; };
     groups.push_back({static_cast<int>(ranks.size()),
                       static_cast<int>(std::count_if(ranks.begin(), ranks.end(), here))});
-    connected += BytesToConnect(target, model, options.executor, mesh, group, groups.back());
+    connected +=
+        BytesToConnect(target, of_step, mesh, options.executor.communicators, group, groups.back());
   }
   if (plan.device_available && connected > 0) {
     MemoryRoom& room = *plan.device_available;
