@@ -979,6 +979,32 @@ TEST_P(AttentionTest, LengthsHideWhatIsBehind) {
   }
 }
 
+// A gradient that is not a number is that of the keys that its query sees.
+TEST_P(AttentionTest, HiddenKeysHaveNoGradient) {
+  const Case c = Up({0, 70, 19}, Cross({3, 20, 2, 1, 16}, 70));
+  Random random(16, dtype());
+  Tensors tensors = RandomTensors(c, random);
+  std::ranges::fill(tensors.q, std::nan(""));
+  const AttentionInputs in = Inputs(c, tensors);
+  const View dout = Input(c.Q(), std::vector<double>(c.Q().NumElements(), std::nan("")));
+  const View out = Output(c.Q()), lse = Output(c.Lse(), kF32), workspace = WorkspaceOf(c);
+  const Placed d = Place(c, 3);
+  Run([&](Stream& stream) {
+    AttentionForward(stream, in, out, lse, workspace);
+    AttentionBackward(stream, in, out, lse, dout, {d.q, d.k, d.v}, workspace);
+  });
+  const int64_t row = c.kv_heads * c.head_dim;
+  for (const auto& gradient : {GetHeads(d.k), GetHeads(d.v)}) {
+    for (int64_t b = 0; b < c.batch; ++b) {
+      for (int64_t i = 0; i < c.keys * row; ++i) {
+        const double value = gradient[b * c.keys * row + i];
+        ASSERT_EQ(std::isnan(value), i < c.lengths[b] * row) << b << " " << i / row;
+        ASSERT_TRUE(std::isnan(value) || value == 0) << b << " " << i / row;
+      }
+    }
+  }
+}
+
 // By head and distance, never by query and key.
 TEST_P(AttentionTest, WorkspaceOfABiasIsLinear) {
   const AttentionDims dims = Biased(3, Cross({2, 1000, 4, 2, 64}, 500)).Dims();

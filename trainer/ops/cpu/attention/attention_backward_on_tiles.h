@@ -153,6 +153,7 @@ void BackwardOnTiles(const AttentionHeadBf16& head, bool first, bool last, float
   for (int64_t key = 0; key < head.keys; key += kept) {
     const int64_t end = Least(head.keys, key + kept);
     pass.Keys(key, end);
+    if (last && head.seen < end) pass.ClearKeys(head.seen > key ? head.seen : key, end);
     for (int64_t j = key; last && j < end; ++j) {
       StoreRow(pass.Dk(j), head.scale, dim, dk.data + j * dk.stride);
       StoreRow(pass.Dv(j), 1, dim, dv.data + j * dv.stride);

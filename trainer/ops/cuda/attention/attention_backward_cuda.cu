@@ -272,6 +272,16 @@ __global__ void __launch_bounds__(BackwardTiles<T, D>::kKeyThreads, 1)
     AddRows<D>(p, dout_tile + column, dv);
     AddRows<D>(ds, q_tile + column, dk);
   }
+  if constexpr (kind == AttentionKind::kAny) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        // Whatever a query holds.
+        if (key + RowOf(0, e) >= sees.seen) dk[0][n][e] = dv[0][n][e] = 0;
+      }
+    }
+  }
   const float scale[1][2] = {{call.scale, call.scale}}, one[1][2] = {{1, 1}};
   // Without a query no step has waited for k and v.
   if constexpr (kind == AttentionKind::kAny) WaitForCopies<0>();
