@@ -18,6 +18,8 @@ namespace fsdp {
 
 // Place: ThreadPool& on the CPU, CudaStreamHandle on CUDA.
 
+inline constexpr float kMostFp16 = 65504;
+
 // attention.h
 [[gnu::weak]] void AttentionForwardCuda(CudaStreamHandle stream, const AttentionDims& dims,
                                         const AttentionInputs& in, const View& out,

@@ -16,8 +16,9 @@
 // dropout and mixing w would be p: `weights` is then left out (an empty View).
 //
 // Rounding: s, p, w, dw, dp and ds are each rounded to the dtype, where they lie in memory; all
-// else is fp32, and each result is rounded once. On the CPU bf16 and fp16 pass through memory that
-// a thread keeps, outside the plan: at most 3 rows of keys, and a head's keys or queries.
+// else is fp32, and each result is rounded once. A score s beyond fp16's largest number, which one
+// without a scale may be, counts as that number. On the CPU bf16 and fp16 pass through memory
+// that a thread keeps, outside the plan: at most 3 rows of keys, and a head's keys or queries.
 //
 // Bits depend on dtype, shapes, mask and lengths alone, not on the number of threads.
 #ifndef FSDP_TRAIN_TRAINER_OPS_ATTENTION_MATH_H_

@@ -671,6 +671,25 @@ TEST_P(AttentionMathTest, NaNShows) {
   }
 }
 
+// A loss scaler cures no infinity of a forward pass. Keys that are beyond the range share the row.
+TEST_P(AttentionMathTest, ScoresBeyondTheRangeAreItsLargest) {
+  const Case c{1, 3, 1, 1, 8, 0, AttentionMask::kFull, 3, {}, 0, 1.0f};
+  Tensors tensors = RandomTensors(c, *std::make_unique<Random>(6, dtype()));
+  const double large = dtype() == kF16 ? 128 : 1;
+  tensors.q.assign(tensors.q.size(), large);
+  tensors.k.assign(tensors.k.size(), 2 * large);  // 262,144.
+  std::fill_n(tensors.k.begin(), c.head_dim, -large);
+  const Placed at = Place(c, tensors);
+  Forward(at);
+  for (const double value : Get(at.out)) EXPECT_TRUE(std::isfinite(value));
+  const Values p = Get(at.p);
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(p[3 * i], 0, 1e-6);
+    EXPECT_EQ(p[3 * i + 1], 0.5);
+    EXPECT_EQ(p[3 * i + 2], 0.5);
+  }
+}
+
 // A frozen parameter has no gradient, and the others have theirs.
 TEST_P(AttentionMathTest, LeavesOutWhatIsFrozen) {
   const Case c = Mixed(Full({1, 9, 3, 3, 4}));

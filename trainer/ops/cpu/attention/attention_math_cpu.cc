@@ -325,6 +325,9 @@ void SoftmaxRows(ThreadPool& pool, const AttentionDims& d, const AttentionInputs
     const int64_t n = SeenKeys(d, in, b, i);
     RowBuffers buffers(scores.dtype, 1, d.keys);
     float* const x = FloatsToChange(scores, row, n, buffers[0]);
+    if (scores.dtype == DType::kFloat16) {
+      for (int64_t j = 0; j < n; ++j) x[j] = std::clamp(x[j], -kMostFp16, kMostFp16);
+    }
     if (d.bias) AddBias(d, in.bias, h, i, n, x);
     Softmax(x, n);
     WriteFloats(x, n, scores, row);

@@ -191,6 +191,14 @@ dim3 RowsGrid(const AttentionDims& dims) {
       static_cast<unsigned>(CeilDiv(dims.batch * dims.heads * dims.seq, kRowThreads / kWarp)));
 }
 
+// A score that fp16 does not hold counts as the largest that it does.
+template <typename T>
+__device__ inline float ScoreOf(T stored) {
+  const float score = ToFloat(stored);
+  if constexpr (!std::is_same_v<T, __half>) return score;
+  return score > kMostFp16 ? kMostFp16 : score < -kMostFp16 ? -kMostFp16 : score;
+}
+
 // Scores become probabilities. `dropped`: m p goes here; null: nowhere.
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
@@ -204,7 +212,7 @@ __global__ void __launch_bounds__(kRowThreads)
   // In powers of two, over 2^shift.
   const auto power = [&](int key, float shift) {
     const float biased = bias.table == nullptr ? 0.0f : bias.At(at.head, at.query, key);
-    return __fmaf_rn(ToFloat(row[key]), kLog2E, biased - shift);
+    return __fmaf_rn(ScoreOf(row[key]), kLog2E, biased - shift);
   };
   float top = -INFINITY;
   seen.ForEach(draws, /*drops=*/false, at.query,
