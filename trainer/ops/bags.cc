@@ -133,7 +133,7 @@ void PoolBagsBackward(Stream& stream, ConstView d, ConstView places, ConstView o
   stream.Enqueue({kOp,
                   {d, places, order, first, sums},
                   {sums},
-                  {cost},
+                  {{cost, OnGpu{.launches = order.NumElements() < kHotSlots ? 1 : 2}}},
                   {.cpu = OnCpu(PoolBagsBackwardCpu, d, places, order, first, sums),
                    .cuda = OnCuda(PoolBagsBackwardCuda, d, places, order, first, sums)}});
 }

@@ -25,7 +25,8 @@ void PoolBags(Stream& stream, ConstView vectors, ConstView places, ConstView fir
 //   sums[places[r, s], :] += d[r T + t, :]     for every slot s of bag t that is not absent
 // order int32 [rows slots] lists the slots r slots + s that are not absent: by place, and rising
 // within a place; -1 behind the last of them. sums [n, width], fp32, overlap nothing else. Each of
-// their elements is added to in this order, so its bits do not depend on the number of threads.
+// their elements is added to in this order, so its bits do not depend on the number of threads. On
+// CUDA 256 slots or more of one place are added up by 16 rows of threads in turn, then in a tree.
 void PoolBagsBackward(Stream& stream, ConstView d, ConstView places, ConstView order,
                       ConstView first, View sums);
 

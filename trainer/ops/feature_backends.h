@@ -16,6 +16,8 @@ namespace fsdp {
 // bags.h
 [[gnu::weak]] void PoolBagsCuda(CudaStreamHandle stream, const ConstView& vectors,
                                 const ConstView& places, const ConstView& first, const View& out);
+// A place with so many slots has a block to itself, in a kernel of its own.
+inline constexpr int64_t kHotSlots = 256;
 [[gnu::weak]] void PoolBagsBackwardCuda(CudaStreamHandle stream, const ConstView& d,
                                         const ConstView& places, const ConstView& order,
                                         const ConstView& first, const View& sums);

@@ -33,10 +33,25 @@ Bags RandomBags(int64_t rows, int64_t n, const std::vector<double>& first, uint6
   return bags;
 }
 
+// Some places have so many slots that a GPU adds them up otherwise.
+Bags HotBags() {
+  Bags bags{0, 0, {0, 1}, {}, {}};
+  const int64_t counts[] = {5, 255, 256, 300, 1, 700, 1};
+  int64_t place = 0;
+  for (const int64_t count : counts) {
+    bags.places.insert(bags.places.end(), count, static_cast<double>(place++));
+  }
+  bags.rows = std::ssize(bags.places);
+  bags.n = place;
+  for (int64_t i = 0; i < bags.rows; ++i) bags.order.push_back(static_cast<double>(i));
+  return bags;
+}
+
 std::vector<Bags> AllBags() {
   return {RandomBags(1, 1, {0, 1}, 1),
           RandomBags(7, 5, {0, 1, 4, 5, 5, 12}, 2),
           RandomBags(33, 40, {0, 3, 4}, 3),
+          HotBags(),
           {2, 3, {0, 2, 3}, {-1, -1, -1, -1, -1, -1}, {-1, -1, -1, -1, -1, -1}}};
 }
 
@@ -101,7 +116,14 @@ TEST_P(BagsTest, AddsGradientsInTheOrderOfSlots) {
         }
       }
       Run(add);
-      EXPECT_EQ(Get(sums), std::vector<double>(want.begin(), want.end()));
+      const std::vector<double> got = Get(sums), bits(want.begin(), want.end());
+      const bool hot = std::ranges::any_of(
+          bags.places, [&](double place) { return std::ranges::count(bags.places, place) >= 256; });
+      if (hot && kernel_type() == DeviceType::kCuda) {  // Sums of 0.5 and up to 700 addends.
+        EXPECT_TRUE(AllNear(got, bits, Tolerance(kF32, 700)));
+      } else {
+        EXPECT_EQ(got, bits);
+      }
       Set(sums, std::vector<double>(bags.n * width, 0.5));
       ExpectSameBits(add, {sums});
       Clear();
