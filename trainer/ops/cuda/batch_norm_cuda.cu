@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kRowsAtOnce = 8;  // Per block: each by a warp, with a channel for each lane.
 constexpr int kThreads = 128;
+constexpr int kJoiners = 16;  // Warps of a block that joins pieces, with a column for each lane.
 
 // A channel's norm as y = scale x + shift, and what backward needs.
 struct Channel {
@@ -65,9 +66,9 @@ __global__ void MomentsOfPieces(BatchNormShape s, const T* x, const float* weigh
   to[(index * 2 + 1) * s.channels + c] = squares;
 }
 
-// Means and squares of more and more pixels.
+// Means and squares of more and more pixels. It has no value of its own: shared memory keeps some.
 struct Joined {
-  double count = 0, mean = 0, squares = 0;
+  double count, mean, squares;
 
   __device__ void Add(double n, double its_mean, double its_squares) {
     if (n == 0) return;
@@ -76,19 +77,41 @@ struct Joined {
     squares += its_squares + apart * apart * count * n / all;
     count = all;
   }
+  __device__ void Add(const Joined& other) { Add(other.count, other.mean, other.squares); }
 };
+
+struct Sum {
+  double value;
+
+  __device__ void Add(const Sum& other) { value += other.value; }
+};
+
+// Adds up what the threads of a column have, in a tree whose shape is always the same. The first
+// warp gets it; all threads of the block call.
+template <typename T>
+__device__ inline T AddColumns(const T& mine) {
+  __shared__ T shared[kJoiners][kWarp];
+  T& at = shared[threadIdx.y][threadIdx.x];
+  at = mine;
+  for (int half = kJoiners / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.y) < half) at.Add(shared[threadIdx.y + half][threadIdx.x]);
+  }
+  return at;
+}
 
 __global__ void JoinPieces(BatchNormShape s, int64_t pieces, const float* of_pieces,
                            const float* weights, float* part) {
-  const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (c >= s.channels) return;
-  Joined joined;
-  for (int64_t i = 0; i < pieces; ++i) {
+  const int64_t c = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  Joined joined = {};
+  for (int64_t i = threadIdx.y; c < s.channels && i < pieces; i += kJoiners) {
     const Piece piece = PieceAt(s, i);
     if (weights[piece.sample] == 0) continue;
     joined.Add(static_cast<double>(piece.rows), of_pieces[i * 2 * s.channels + c],
                of_pieces[(i * 2 + 1) * s.channels + c]);
   }
+  joined = AddColumns(joined);
+  if (threadIdx.y != 0 || c >= s.channels) return;
   if (c == 0) part[0] = static_cast<float>(joined.count);
   part[1 + c] = static_cast<float>(joined.mean);
   part[1 + s.channels + c] = static_cast<float>(joined.squares);
@@ -104,7 +127,7 @@ __global__ void JoinParts(const float* parts, int64_t ranks, int64_t channels, f
                           float* statistics, float momentum, float* mean, float* variance) {
   const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= channels) return;
-  Joined joined;
+  Joined joined = {};
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const float* const part = parts + rank * (1 + 2 * channels);
     joined.Add(part[0], part[1 + c], part[1 + channels + c]);
@@ -182,14 +205,17 @@ __device__ inline void AddTo(void* gradient, DType dtype, int64_t c, float value
   }
 }
 
-// A column of sums a thread: those of g, then those of g h.
+// Columns of sums: those of g, then those of g h.
 __global__ void AddPieces(int64_t pieces, int64_t channels, const float* of_pieces, float* sums,
                           void* dw, DType dw_dtype, void* db, DType db_dtype) {
-  const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (c >= 2 * channels) return;
-  double sum = 0;
-  for (int64_t i = 0; i < pieces; ++i) sum += of_pieces[i * 2 * channels + c];
-  const auto rounded = static_cast<float>(sum);
+  const int64_t c = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  Sum sum = {};
+  for (int64_t i = threadIdx.y; c < 2 * channels && i < pieces; i += kJoiners) {
+    sum.value += of_pieces[i * 2 * channels + c];
+  }
+  sum = AddColumns(sum);
+  if (threadIdx.y != 0 || c >= 2 * channels) return;
+  const auto rounded = static_cast<float>(sum.value);
   sums[c] = rounded;
   if (c < channels) {
     AddTo(db, db_dtype, c, rounded);
@@ -221,6 +247,7 @@ dim3 GridOfPieces(const BatchNormShape& s) {
 dim3 GridOfChannels(int64_t channels) {
   return dim3(static_cast<unsigned>(CeilDiv(channels, kThreads)));
 }
+dim3 GridOfColumns(int64_t columns) { return dim3(static_cast<unsigned>(CeilDiv(columns, kWarp))); }
 
 }  // namespace
 
@@ -232,7 +259,7 @@ void BatchMomentsCuda(CudaStreamHandle stream, const BatchNormShape& s, const Co
     Launch<MomentsOfPieces<T>>(stream, GridOfPieces(s), dim3(kWarp, kRowsAtOnce), 0, s, x.As<T>(),
                                weights.As<float>(), of_pieces);
   });
-  Launch<JoinPieces>(stream, GridOfChannels(s.channels), dim3(kThreads), 0, s, s.pieces(),
+  Launch<JoinPieces>(stream, GridOfColumns(s.channels), dim3(kWarp, kJoiners), 0, s, s.pieces(),
                      of_pieces, weights.As<float>(), part.As<float>());
 }
 
@@ -280,7 +307,7 @@ void BatchNormSumsCuda(CudaStreamHandle stream, const BatchNormShape& s, const C
   const auto dtype = [](const std::optional<View>& view) {
     return view ? view->dtype : DType::kFloat32;
   };
-  Launch<AddPieces>(stream, GridOfChannels(2 * s.channels), dim3(kThreads), 0, s.pieces(),
+  Launch<AddPieces>(stream, GridOfColumns(2 * s.channels), dim3(kWarp, kJoiners), 0, s.pieces(),
                     s.channels, of_pieces, sums.As<float>(), data(dw), dtype(dw), data(db),
                     dtype(db));
 }
