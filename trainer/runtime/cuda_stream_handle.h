@@ -38,10 +38,10 @@ struct CudaStreamHandle {
   const StreamResources* resources;  // Null: none were lent to the stream.
   LaunchRoom* room;                  // Null: no limit.
 };
-// Operations of one call. cuBLASLt and cuDNN: a kernel, and a second one that sums its parts. NCCL:
-// a kernel and the events around it. No library documents the number: RunAhead leaves room for
-// more.
-inline constexpr int64_t kOperationsOfALibraryCall = 2, kOperationsOfNccl = 8;
+// Operations of one call. cuBLASLt: a kernel, and a second one that sums its parts. cuDNN:
+// convolutions may also pad and transpose their operands, and the result. NCCL: a kernel and the
+// events around it. No library documents the number: RunAhead leaves room for more.
+inline constexpr int64_t kOperationsOfCublasLt = 2, kOperationsOfCudnn = 6, kOperationsOfNccl = 8;
 
 }  // namespace fsdp
 

@@ -376,7 +376,7 @@ bool CublasLt::Run(const CudaStreamHandle& stream, Choice& choice, const GemmOpe
   cublasLtMatmulAlgo_t algo;
   std::memcpy(&algo, choice.algorithm->data.data(), sizeof(algo));
   const float beta = epilogue.added != nullptr ? 1.0f : 0.0f;
-  stream.WillPut(kOperationsOfALibraryCall);
+  stream.WillPut(kOperationsOfCublasLt);
   const cublasStatus_t status = api_.matmul(
       handle_, call.desc.get(), &epilogue.scale, b.data, call.a.get(), a.data, call.b.get(), &beta,
       epilogue.added != nullptr ? epilogue.added : d, call.c.get(), d, call.c.get(), &algo,

@@ -149,7 +149,7 @@ ThreadHandle& ThreadHandle::Get() {
 
 Handle ThreadHandle::On(CudaStreamHandle stream) const {
   Check(api_, api_.set_stream(handle_, stream), "cudnnSetStream");
-  stream.WillPut(kOperationsOfALibraryCall);
+  stream.WillPut(kOperationsOfCudnn);
   return handle_;
 }
 
