@@ -40,6 +40,7 @@ struct Desc {
   const void* bias;
   void* aux;
   int64_t aux_ld;
+  int32_t multiprocessors;  // 0: all.
 };
 struct Layout {
   int32_t type;
@@ -145,6 +146,9 @@ struct Told {
     for (const Layout* layout : {&a, &b, &c, &d}) {
       if (layout->ld < layout->rows) return CUBLAS_STATUS_INVALID_VALUE;
     }
+    if (desc.multiprocessors < 0 || desc.multiprocessors > TheEmulatedGpus().multiprocessors) {
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
     if (a.type != b.type || c.type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (d.type != a.type && d.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (HasAux()) {
@@ -156,8 +160,9 @@ struct Told {
 
   uint64_t Fingerprint() const {
     uint64_t all = kMagic;
-    for (const int64_t part : {m, n, k, int64_t{desc.a_op}, int64_t{desc.b_op},
-                               int64_t{desc.epilogue}, int64_t{a.type}, int64_t{d.type}}) {
+    for (const int64_t part :
+         {m, n, k, int64_t{desc.a_op}, int64_t{desc.b_op}, int64_t{desc.epilogue}, int64_t{a.type},
+          int64_t{d.type}, int64_t{desc.multiprocessors}}) {
       all = (all ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15;
       all ^= all >> 29;
     }
@@ -226,7 +231,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
   if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
-  return Make(Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0},
+  return Make(Desc{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0},
               "cublasLtMatmulDescCreate", desc);
 }
 
@@ -255,6 +260,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(&in.aux);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return set(&in.aux_ld);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+      return set(&in.multiprocessors);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -402,7 +409,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   {
     std::lock_guard lock(mutex);
     matmuls.push_back({told.m, told.n, told.k, static_cast<cublasLtEpilogue_t>(told.desc.epilogue),
-                       adds, static_cast<int>(in.id)});
+                       adds, static_cast<int>(in.id), told.desc.multiprocessors});
   }
   const EmulatedLibraryCall call;
   // Whatever the algorithm is, as many operations of the stream.

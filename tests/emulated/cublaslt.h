@@ -4,7 +4,8 @@
 // It refuses leading dimensions below what they lead; types of which it has no product; a GELU
 // whose aux has a leading dimension that is no multiple of 8; a missing bias or aux; matrices that
 // do not begin at the multiples that the algorithm was chosen for; a workspace that is smaller than
-// the algorithm's, or begins at no multiple of 256; and an algorithm of another product. Destroying
+// the algorithm's, or begins at no multiple of 256; an algorithm of another product or of another
+// number of multiprocessors, and more of these than the GPU has. Destroying
 // an object twice, or using a destroyed one, ends the program. A workspace's contents are
 // overwritten. GELU is that of the unrounded sum, as in the real library.
 #ifndef FSDP_TRAIN_TESTS_EMULATED_CUBLASLT_H_
@@ -23,6 +24,7 @@ struct EmulatedMatmul {
   cublasLtEpilogue_t epilogue;
   bool adds;
   int algorithm;  // Three: without workspace; split along k, through the workspace; in place.
+  int multiprocessors = 0;  // Those that it was told to run on; 0: all.
 };
 
 // Products since the last call, in the whole process.

@@ -620,7 +620,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = gpus.bytes;
   properties->major = gpus.major;
   properties->minor = gpus.minor;
-  properties->multiProcessorCount = 4;
+  properties->multiProcessorCount = gpus.multiprocessors;
   properties->pciDomainID = 0xfeed;  // No machine has it.
   properties->pciBusID = device;
   return cudaSuccess;

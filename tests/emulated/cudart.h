@@ -27,6 +27,8 @@ cudaError_t LaunchOnEmulatedStream(cudaStream_t stream, std::function<void()> ke
 struct EmulatedGpus {
   int count = 1;
   int major = 9, minor = 0;  // Compute capability.
+  int multiprocessors = 4;
+  bool peers = true;  // GPUs reach each other's memory.
   int64_t bytes = int64_t{1} << 40;
   int driver = 13000;  // cudaDriverGetVersion(): 0 without one.
   // A stream that waits for a value takes this long to see it.

@@ -123,6 +123,7 @@ std::string ToJson(const GemmAlgorithms& algorithms) {
       .Add("library", algorithms.library)
       .Add("gpu", algorithms.gpu)
       .Add("deterministic", algorithms.deterministic)
+      .Add("multiprocessors", algorithms.multiprocessors)
       .AddRaw("shapes", "{" + shapes + "}")
       .Text();
 }
@@ -135,7 +136,11 @@ std::optional<GemmAlgorithms> ParseGemmAlgorithms(const std::string& json) {
     GemmAlgorithms algorithms{document.At("library").Text(),
                               document.At("gpu").Text(),
                               document.At("deterministic").Boolean(),
+                              0,
                               {}};
+    if (const auto some = document.Find("multiprocessors")) {
+      algorithms.multiprocessors = some->Integer(0, 1 << 20);
+    }
     for (const auto& [shape, value] : document.At("shapes").Members()) {
       GemmAlgorithms::Choice choice;
       if (!FromHex(value.At("algorithm").Text(), &choice.algorithm)) return std::nullopt;

@@ -18,7 +18,8 @@ namespace fsdp {
 struct GemmAlgorithms {
   std::string library;         // "cuBLASLt 13.1.0".
   std::string gpu;             // "NVIDIA H200".
-  bool deterministic = false;  // As in OpenCublasLt().
+  bool deterministic = false;  // As in OpenCublasLt(), and so is what follows.
+  int64_t multiprocessors = 0;
   struct Choice {
     GemmAlgorithm algorithm;
     double seconds = 0;  // Time of a call, when it was chosen.
@@ -29,7 +30,8 @@ struct GemmAlgorithms {
   bool operator==(const GemmAlgorithms&) const = default;
   // The same library, GPU and mode.
   bool IsOf(const GemmAlgorithms& other) const {
-    return library == other.library && gpu == other.gpu && deterministic == other.deterministic;
+    return library == other.library && gpu == other.gpu && deterministic == other.deterministic &&
+           multiprocessors == other.multiprocessors;
   }
 };
 

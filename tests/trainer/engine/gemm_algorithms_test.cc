@@ -15,7 +15,7 @@ GemmShape Square(int64_t n) {
 }
 
 GemmAlgorithms Some() {
-  GemmAlgorithms some{"cuBLASLt 13.1.0", "NVIDIA \"H200\"", true, {}};
+  GemmAlgorithms some{"cuBLASLt 13.1.0", "NVIDIA \"H200\"", true, 124, {}};
   GemmAlgorithms::Choice choice;
   for (size_t i = 0; i < choice.algorithm.data.size(); ++i) choice.algorithm.data[i] = ~(i << 60);
   choice.algorithm.workspace = 12345;
@@ -30,6 +30,9 @@ TEST(GemmAlgorithms, JsonReadsBack) {
   ASSERT_TRUE(read);
   EXPECT_EQ(*read, Some());
   EXPECT_TRUE(ParseGemmAlgorithms(ToJson({})));
+  GemmAlgorithms all = Some();
+  all.multiprocessors = 0;
+  EXPECT_FALSE(all.IsOf(Some()));
 }
 
 // A file of a cache may have been cut off, or be anybody's.

@@ -305,7 +305,7 @@ TEST_F(AlgorithmsTest, HoldWhereBitsAreToStay) {
   Library library(/*knows=*/true);
   choosing_.products = &library;
   EXPECT_THROW(choice_.Ask(choosing_), CheckpointError);  // No JSON of algorithms.
-  choosing_.held = ToJson({"cuBLASLt 12.9.0", "B", /*deterministic=*/true, {}});
+  choosing_.held = ToJson({"cuBLASLt 12.9.0", "B", /*deterministic=*/true, 0, {}});
   try {
     choice_.Ask(choosing_);
     ADD_FAILURE() << "went on";
@@ -318,7 +318,7 @@ TEST_F(AlgorithmsTest, HoldWhereBitsAreToStay) {
 
 TEST_F(AlgorithmsTest, AreTakenUpOrRefused) {
   Library knows(/*knows=*/true), knows_none(/*knows=*/false);
-  GemmAlgorithms all{"cuBLASLt 13.1.0", "B", /*deterministic=*/false, {}};
+  GemmAlgorithms all{"cuBLASLt 13.1.0", "B", /*deterministic=*/false, 0, {}};
   for (const GemmShape& shape : StepGemmShapes(*run_.model, run_.options, 3, knows)) {
     all.by_shape[shape.Text()] = {};
   }

@@ -285,6 +285,22 @@ TEST_F(CublasLtTest, ShapesHaveNamesOfTheirOwn) {
   EXPECT_EQ(shape.Text(), "48x24x32 nt bf16 to fp32, bias, gelu backward");
 }
 
+// Algorithms are for that number, and so is every product.
+TEST_F(CublasLtTest, RunsOnSoManyMultiprocessors) {
+  const FoundGpuLibrary found = FindGpuLibrary(GpuLibrary::kCublasLt, {});
+  const auto some = OpenCublasLt(found, false, /*multiprocessors=*/3), all = Open();
+  EXPECT_TRUE(some->Use(PlainShape(), some->Candidates(PlainShape(), 1).at(0)));
+  EXPECT_FALSE(some->Use(PlainShape(), all->Candidates(PlainShape(), 1).at(0)));
+  Multiply(*some, {});
+  Multiply(*some, {.bias = DType::kBFloat16});
+  Multiply(*all, {});
+  std::vector<int> multiprocessors;
+  for (const EmulatedMatmul& one : TakeEmulatedMatmuls()) {
+    multiprocessors.push_back(one.multiprocessors);
+  }
+  EXPECT_THAT(multiprocessors, ElementsAre(3, 3, 0));
+}
+
 TEST_F(CublasLtTest, AFunctionThatIsMissingIsNamed) {
   FoundGpuLibrary library = FindGpuLibrary(GpuLibrary::kCublasLt, {});
   library.function = [all = library.function](const char* name) {

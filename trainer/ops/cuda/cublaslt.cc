@@ -112,8 +112,8 @@ struct Call {
 
 class CublasLt final : public GemmLibrary {
  public:
-  CublasLt(const FoundGpuLibrary& library, bool deterministic)
-      : api_(ApiOf(library)), deterministic_(deterministic) {
+  CublasLt(const FoundGpuLibrary& library, bool deterministic, int multiprocessors)
+      : api_(ApiOf(library)), deterministic_(deterministic), multiprocessors_(multiprocessors) {
     Check(api_.create(&handle_), "cublasLtCreate");
   }
   ~CublasLt() override {
@@ -168,6 +168,7 @@ class CublasLt final : public GemmLibrary {
 
   const CublasLtApi api_;
   const bool deterministic_;
+  const int32_t multiprocessors_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<std::string, Choice> choices_;
 };
@@ -191,6 +192,7 @@ Call CublasLt::Describe(const GemmShape& shape) const {
   Set(call, CUBLASLT_MATMUL_DESC_TRANSA, b_op);
   Set(call, CUBLASLT_MATMUL_DESC_TRANSB, a_op);
   Set(call, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape));
+  if (multiprocessors_ > 0) Set(call, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors_);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows it.
   const auto* const somewhere = reinterpret_cast<const void*>(kAlignment);
   if (shape.bias) Set(call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
@@ -391,8 +393,9 @@ bool CublasLt::Run(const CudaStreamHandle& stream, Choice& choice, const GemmOpe
 
 }  // namespace
 
-std::unique_ptr<GemmLibrary> OpenCublasLt(const FoundGpuLibrary& library, bool deterministic) {
-  return std::make_unique<CublasLt>(library, deterministic);
+std::unique_ptr<GemmLibrary> OpenCublasLt(const FoundGpuLibrary& library, bool deterministic,
+                                          int multiprocessors) {
+  return std::make_unique<CublasLt>(library, deterministic, multiprocessors);
 }
 
 }  // namespace fsdp

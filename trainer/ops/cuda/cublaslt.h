@@ -12,10 +12,12 @@ namespace fsdp {
 
 // Opens the library for the GPU that is current. `deterministic`: only algorithms that add up the
 // parts of a split k in the workspace, in fp32 and in an order of their own, and no activation of
-// an unrounded sum. Throws DeviceError, naming the file, where a function is missing or the library
-// does not initialise.
+// an unrounded sum. `multiprocessors`: the library chooses and runs its kernels for so many of the
+// GPU's; 0: for all. Throws DeviceError, naming the file, where a function is missing or the
+// library does not initialise.
 [[gnu::weak]] std::unique_ptr<GemmLibrary> OpenCublasLt(const FoundGpuLibrary& library,
-                                                        bool deterministic);
+                                                        bool deterministic,
+                                                        int multiprocessors = 0);
 
 }  // namespace fsdp
 
