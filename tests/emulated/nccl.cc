@@ -150,6 +150,7 @@ bool OfTheGpu(const void* data) {
 
 constexpr int kPolls = 3;
 constexpr int64_t kLargeBytes = 8 << 20;
+constexpr int kMaxChannels = 64;
 constexpr const char* kStep = "a graph of cuDNN's";  // That is executed.
 constexpr std::chrono::seconds kDriverReturns{4};    // Behind all patience of the tests.
 constexpr int64_t kBytesOfACommunicator = 1 << 20, kBytesOfAKind = 2 << 20;
@@ -338,6 +339,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
     return ncclInvalidArgument;
   }
   if (config->blocking != 0) Die("communicators block");
+  if (config->maxCTAs != INT_MIN) {
+    if (config->maxCTAs < 1 || config->maxCTAs > kMaxChannels) return ncclInvalidArgument;
+    fsdp::CountEmulatedCall("maxCTAs " + std::to_string(config->maxCTAs));
+  }
   *comm = new ncclComm;
   (*comm)->member = std::make_shared<Member>(rank, nranks, device);
   (*comm)->device = device;

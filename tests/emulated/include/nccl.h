@@ -36,7 +36,7 @@ enum ncclDataType_t {
   ncclBfloat16 = 9,
 };
 
-// Only `blocking` and `commName` are set.
+// Only `blocking`, `maxCTAs` and `commName` are set.
 struct ncclConfig_t {
   size_t size;
   unsigned int magic;

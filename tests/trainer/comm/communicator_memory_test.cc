@@ -47,5 +47,15 @@ TEST(CommunicatorMemory, BuffersFollowFromKindsAndPlaces) {
   EXPECT_EQ(NcclBuffers(kByNccl, exchange, 8, 8), 7 * 32 * kConnection);
 }
 
+// A channel is a block's, and peers' channels are a power of two.
+TEST(CommunicatorMemory, FewerBlocksHaveFewerConnections) {
+  constexpr int64_t kConnection = 9'633'792, kNvls = int64_t{256} << 20;
+  constexpr NcclOptions kSix = {.exact_into_fp32 = true, .max_blocks = 6};
+  EXPECT_EQ(NcclBuffers(kSix, kGathers, 2, 2), 6 * kConnection);
+  EXPECT_EQ(NcclBuffers(kSix, kSums, 8, 8), (18 + 7 * 8) * kConnection + kNvls);
+  EXPECT_EQ(NcclBuffers(kSix, kSums, 16, 8), (18 + 7 * 2 + 8) * kConnection + kNvls);
+  EXPECT_EQ(NcclBuffers({.max_blocks = 64}, kGathers, 2, 2), 32 * kConnection);
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -390,7 +390,8 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
     WaitForEnds();
     UseGpus({});
     constexpr int64_t kOwnBytes = (2 << 20) + 8192;  // Nobody else's.
-    const NcclOptions options{.exact_into_fp32 = exact, .staging_bytes = kOwnBytes};
+    const NcclOptions options{
+        .exact_into_fp32 = exact, .staging_bytes = kOwnBytes, .max_blocks = exact ? 5 : 0};
     const auto body = [&](Rank& rank) -> std::string {
       Device& device = *rank.device;
       const auto stream = device.CreateStream("comm");
@@ -413,6 +414,7 @@ TEST(NcclCommunicatorTest, TakesNoMemoryInSteps) {
       return "";
     };
     Results(RunThreadRanksWith(nullptr, 2, OnNccl(body, options)));
+    EXPECT_EQ(EmulatedCalls("maxCTAs 5"), exact ? 2 : 0);
   }
 }
 

@@ -466,7 +466,7 @@ std::unique_ptr<Communicator> CreateNcclCommunicator(std::shared_ptr<const NcclL
   connected.error = ErrorOf([&] {
     Patience patience = PatienceOf(options.comm.timeout_s), ask = PatienceOf(0.1);
     link = std::make_unique<NcclLink>(std::move(nccl), what, IdOf(cards[0].words), group.rank(),
-                                      group.size(), options.end_patience_s);
+                                      group.size(), options.max_blocks, options.end_patience_s);
     link->Connect([&] {
       if (patience.over()) {
         std::ostringstream why;

@@ -53,6 +53,8 @@ struct NcclOptions {
   // behind: the sum overflows where the mean does.
   bool exact_into_fp32 = false;
   int64_t staging_bytes = kNcclStagingBytes;
+  // Multiprocessors that a collective takes at most (ncclConfig_t::maxCTAs). 0: NCCL decides.
+  int max_blocks = 0;
   // How long an abort may take, and before it, half as long, a finish (nccl_link.h).
   double end_patience_s = 10;
 };

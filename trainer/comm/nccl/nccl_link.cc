@@ -96,11 +96,12 @@ ncclUniqueId MakeNcclId(const NcclLibrary& nccl) {
 }
 
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name,
-                   const ncclUniqueId& id, int rank, int size, double patience_s)
+                   const ncclUniqueId& id, int rank, int size, int max_blocks, double patience_s)
     : nccl_(std::move(nccl)), patience_s_(patience_s) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = KeepForEver(name);
+  if (max_blocks > 0) config.maxCTAs = max_blocks;
   ncclComm_t comm = nullptr;
   const ncclResult_t result = nccl_->CommInitRankConfig(&comm, size, id, rank, &config);
   comm_ = comm;

@@ -48,10 +48,10 @@ class NcclLibrary {
 // (core/left_behind.h).
 class NcclLink {
  public:
-  // Begins to connect this rank of the thread's GPU. An abort may take `patience_s`. Throws
-  // CommError.
+  // Begins to connect this rank of the thread's GPU. A collective takes at most `max_blocks`
+  // multiprocessors; 0: NCCL decides. An abort may take `patience_s`. Throws CommError.
   NcclLink(std::shared_ptr<const NcclLibrary> nccl, const std::string& name, const ncclUniqueId& id,
-           int rank, int size, double patience_s);
+           int rank, int size, int max_blocks, double patience_s);
   ~NcclLink() { Abort(); }
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
