@@ -463,6 +463,27 @@ TEST(NcclCommunicatorTest, TriesTheLargestCallsOfAJob) {
   }
 }
 
+// Every question makes every rank answer, through one store.
+TEST(NcclCommunicatorTest, OneRankAsksAboutASlowCall) {
+  const auto outcomes = RunThreads<kNative>(4, [](Rank& rank) -> std::string {
+    const auto stream = rank.device->CreateStream("comm");
+    Tensor full(*rank.device, DType::kFloat32, 8);
+    const auto comm = rank.join("slow", {.timeout_s = 6});
+    // Ranks 0 to 2 are in the call; rank 0 asks after 3 s, rank 1 after 4.
+    if (rank.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(3300));
+    comm->AllReduce(*stream, full.view());
+    stream->Synchronize();
+    Barrier(*rank.store, "done", rank.rank, rank.size);
+    const int64_t news = rank.store->Add("nccl/slow/news", 0);
+    Barrier(*rank.store, "read", rank.rank, rank.size);
+    return std::to_string(news);
+  });
+  for (const std::string& news : Results(outcomes)) {
+    EXPECT_GE(std::stoi(news), 1);
+    EXPECT_LE(std::stoi(news), 2);  // Where this machine is slow, too.
+  }
+}
+
 TEST(NcclCommunicatorTest, CallsOnTwoStreamsAreInOrder) {
   const auto outcomes = RunThreads<kNative>(2, [](Rank& rank) -> std::string {
     Device& device = *rank.device;

@@ -35,9 +35,10 @@ namespace fsdp {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{5};
-// A call that takes longer is held against those of the others once, for ranks that disagree wait
-// for each other.
+// A call that takes longer is held against those of the others, for ranks that disagree wait for
+// each other: by one rank, whom all answer, and by a second one, should the first not be in it.
 constexpr double kCompareAfter_s = 5;
+constexpr int kWhoCompare = 2;
 constexpr double kAnswer_s = 2;  // A rank's, where it is.
 // A call that all have made ends, though one of them is gone; if not, nobody comes any more.
 constexpr double kEndedPatience_s = 3;
@@ -385,8 +386,9 @@ void NcclCommunicator::Advance() {
   }
   if (!next) return;
   ArmPatience();
-  compare_ = PatienceOf(std::min(kCompareAfter_s, timeout_s_ / 2));
-  compared_ = false;
+  const int turn = rank() + 1;
+  compare_ = PatienceOf(std::min(turn * kCompareAfter_s, timeout_s_ * turn / (turn + 1)));
+  compared_ = rank() >= kWhoCompare;
 }
 
 void NcclCommunicator::ArmPatience() {
