@@ -210,10 +210,14 @@ TEST(Cuda, RanksWithAGpuEachUseNccl) {
   struct Case {
     int ranks;
     Strings settings;
+    std::string blocks = "1";  // A quarter of the emulated GPU's multiprocessors.
   };
   for (const Case& c :
        std::vector<Case>{{2, {}},
-                         {2, {"fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: bf16}"}},
+                         {2,
+                          {"fsdp={mixed_precision: {param_dtype: bf16, reduce_dtype: bf16}, "
+                           "collective_blocks: 2}"},
+                          "2"},
                          {4, {"fsdp={sharding_strategy: hybrid_shard, shard_size: 2}"}}}) {
     SCOPED_TRACE(c.ranks);
     Job shared, deterministic, native;
@@ -228,6 +232,10 @@ TEST(Cuda, RanksWithAGpuEachUseNccl) {
     const Outcome fast = Launch(native, c.ranks, own, c.settings);
     ASSERT_EQ(fast.code, 0) << fast.Text();
     EXPECT_NE(fast.out.find("collectives over NCCL 2.28.9"), std::string::npos) << fast.Text();
+    EXPECT_NE(fast.out.find("at most " + c.blocks + " of 4 multiprocessors"), std::string::npos)
+        << fast.Text();
+    const bool unread = pinned.out.find("has no collectives of NCCL") != std::string::npos;
+    EXPECT_EQ(unread, c.blocks == "2") << pinned.Text();
     const Outcome exact = Launch(deterministic, c.ranks, own, settings);
     ASSERT_EQ(exact.code, 0) << exact.Text();
     EXPECT_EQ(LossesOf(deterministic), LossesOf(shared));
@@ -254,6 +262,14 @@ TEST(Cuda, GradientsOf16BitsAreSummedAsTheRecipeSays) {
   for (size_t s = 0; s < losses["null"].size(); ++s) {
     EXPECT_NEAR(losses["null"][s], losses["exact"][s], 0.01 * losses["exact"][s]) << s;
   }
+}
+
+TEST(Cuda, ProductsKeepAMultiprocessor) {
+  Job none;
+  const Outcome all = Launch(none, 2, "count=2", {"fsdp.collective_blocks=4"});
+  EXPECT_EQ(all.code, 2) << all.Text();
+  EXPECT_NE(all.err.find("4, and a GPU here has 4 multiprocessors"), std::string::npos)
+      << all.Text();
 }
 
 // NCCL's half of the program, on a machine with one GPU; hosts may be named apart, too.

@@ -626,6 +626,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int device, int peer) {
+  if (const cudaError_t error = Begin("cudaDeviceCanAccessPeer"); error) return error;
+  std::lock_guard lock(TheMachine().mutex);
+  const int count = TheMachine().gpus.count;
+  if (device < 0 || device >= count || peer < 0 || peer >= count || device == peer) {
+    return Return(cudaErrorInvalidDevice);
+  }
+  *reaches = TheMachine().gpus.peers ? 1 : 0;
+  return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device) {
   if (const cudaError_t error = Begin("cudaSetDevice"); error) return error;
   std::lock_guard lock(TheMachine().mutex);

@@ -7,6 +7,7 @@
 #include "trainer/loop/gemm_choice.h"
 #include "trainer/loop/gpu_transport.h"
 #include "trainer/loop/kernel_choice.h"
+#include "trainer/loop/multiprocessors.h"
 
 namespace fsdp {
 
@@ -16,6 +17,8 @@ const char* Name(ChoiceId id) {
       return "library";
     case ChoiceId::kTransport:
       return "transport";
+    case ChoiceId::kBlocks:
+      return "collective_blocks";
     case ChoiceId::kAttention:
       return "attention";
     case ChoiceId::kConvolution:
@@ -27,9 +30,9 @@ const char* Name(ChoiceId id) {
 }
 
 const std::vector<const Choice*>& AllChoices() {
-  static const std::vector<const Choice*> all = {&LibraryChoice(), &TransportChoice(),
-                                                 &AttentionChoice(), &ConvolutionChoice(),
-                                                 &AlgorithmsChoice()};
+  static const std::vector<const Choice*> all = {&LibraryChoice(),     &TransportChoice(),
+                                                 &BlocksChoice(),      &AttentionChoice(),
+                                                 &ConvolutionChoice(), &AlgorithmsChoice()};
   return all;
 }
 

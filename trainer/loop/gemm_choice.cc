@@ -20,6 +20,7 @@ namespace {
 
 std::string FileFor(const GemmAlgorithms& of) {
   std::string name = of.gpu + "-" + of.library + (of.deterministic ? "-deterministic" : "");
+  if (of.multiprocessors > 0) name += "-" + std::to_string(of.multiprocessors);
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-') c = '_';
   }
@@ -49,7 +50,8 @@ GemmAlgorithms Held(const Choosing& c, const GemmAlgorithms& about) {
   if (c.held.empty()) return about;
   const std::optional<GemmAlgorithms> recorded = ParseGemmAlgorithms(c.held);
   if (!recorded) throw CheckpointError(c.checkpoint + ": what it says of products is damaged");
-  if (!recorded->deterministic) return about;
+  // Another number of multiprocessors comes with other ranks, whose sums differ anyway.
+  if (!recorded->deterministic || recorded->multiprocessors != about.multiprocessors) return about;
   if (!recorded->IsOf(about)) {
     throw ConfigError("run.deterministic: " + c.checkpoint + " was computed by " +
                       recorded->library + " on " + recorded->gpu + ", and here are " +
@@ -184,6 +186,7 @@ class Algorithms final : public Choice {
     return {.library = c.run.Of(ChoiceId::kLibrary).value,
             .gpu = c.run.place.device->name,
             .deterministic = c.run.recipe->run.deterministic,
+            .multiprocessors = c.run.multiprocessors.products(),
             .by_shape = {}};
   }
 
@@ -203,8 +206,9 @@ FoundGpuLibrary FindGemmLibrary(DeviceType device) {
   return found;
 }
 
-std::unique_ptr<GemmLibrary> OpenGemmLibrary(const FoundGpuLibrary& found, bool deterministic) {
-  return found.function ? OpenCublasLt(found, deterministic) : nullptr;
+std::unique_ptr<GemmLibrary> OpenGemmLibrary(const ResolvedRun& run) {
+  if (!run.library.function) return nullptr;
+  return OpenCublasLt(run.library, run.recipe->run.deterministic, run.multiprocessors.products());
 }
 
 const Choice& LibraryChoice() {

@@ -15,8 +15,9 @@ namespace fsdp {
 // cuBLASLt, for CUDA; no function elsewhere. Throws DeviceError where there is none that can be
 // used: with its name, versions and the places looked in.
 FoundGpuLibrary FindGemmLibrary(DeviceType device);
-// Opens it for the GPU that is current. Null where no library was found. Throws DeviceError.
-std::unique_ptr<GemmLibrary> OpenGemmLibrary(const FoundGpuLibrary& found, bool deterministic);
+// Opens it for the GPU that is current and the run's multiprocessors for products. Null where no
+// library was found. Throws DeviceError.
+std::unique_ptr<GemmLibrary> OpenGemmLibrary(const ResolvedRun& run);
 
 // ChoiceId::kLibrary, into run.library. Nothing is looked for where no machine is asked.
 const Choice& LibraryChoice();

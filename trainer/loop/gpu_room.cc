@@ -34,8 +34,8 @@ PlanTarget RoomToBegin(const ChosenDevice& device, int sharers, const Recipe& re
   return target;
 }
 
-PlanTarget RoomUnseen(PlanTarget target, const Recipe& recipe) {
-  target.communicator = BytesOverNccl(recipe, /*all=*/true);
+PlanTarget RoomUnseen(PlanTarget target, const Recipe& recipe, int blocks) {
+  target.communicator = BytesOverNccl(recipe, /*all=*/true, blocks);
   return target;
 }
 

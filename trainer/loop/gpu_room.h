@@ -26,8 +26,9 @@ PlanTarget RoomNow(const ChosenDevice& device, int sharers);
 PlanTarget RoomToBegin(const ChosenDevice& device, int sharers, const Recipe& recipe);
 
 // The room on a GPU that nobody has asked, with the memory of `target`: less the bytes that
-// communicators of a run of the recipe may take.
-PlanTarget RoomUnseen(PlanTarget target, const Recipe& recipe);
+// communicators of a run of the recipe may take, with so many multiprocessors for a collective
+// (multiprocessors.h).
+PlanTarget RoomUnseen(PlanTarget target, const Recipe& recipe, int blocks);
 
 // Adds to `error` how much a rank needs, and whether as much is still free. `error` came from
 // allocating what a plan of these options says, which fitted when the plan was made. Throws

@@ -28,11 +28,12 @@ std::string Hex(const std::string& bytes) {
   return text;
 }
 
-NcclOptions OptionsOf(const Recipe& recipe) {
+NcclOptions OptionsOf(const Recipe& recipe, int blocks) {
   const FsdpOptions::MixedPrecision& mixed = recipe.fsdp.mixed_precision;
   NcclOptions options;
   options.comm.timeout_s = recipe.run.timeout_s;
   options.deterministic = recipe.run.deterministic;
+  options.max_blocks = blocks;
   options.exact_into_fp32 = mixed.reduce_dtype != DType::kFloat32 &&
                             mixed.sum == FsdpOptions::MixedPrecision::Sum::kExact;
   return options;
@@ -140,6 +141,12 @@ class Transport final : public Choice {
           "ranks share a GPU, which NCCL refuses: all collectives go through the host's memory "
           "(NCCL from 2.30.3 on takes two on a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1)";
     }
+    if (version.empty() && c.run.recipe && c.run.recipe->fsdp.collective_blocks) {
+      chosen.line +=
+          (chosen.line.empty() ? "" : "; ") +
+          c.run.recipe->Mistake("fsdp.collective_blocks",
+                                "this run has no collectives of NCCL, which alone read it");
+    }
     return chosen;
   }
 };
@@ -151,9 +158,9 @@ const Choice& TransportChoice() {
   return choice;
 }
 
-PlanTarget::CommunicatorBytes BytesOverNccl(const Recipe& recipe, bool all) {
-  return [options = OptionsOf(recipe), all](const std::vector<Communicator::Size>& calls,
-                                            const GroupOnHost& group) {
+PlanTarget::CommunicatorBytes BytesOverNccl(const Recipe& recipe, bool all, int blocks) {
+  return [options = OptionsOf(recipe, blocks), all](const std::vector<Communicator::Size>& calls,
+                                                    const GroupOnHost& group) {
     return NcclStaging(options, calls) +
            (all ? NcclBuffers(options, calls, group.ranks, group.here) : 0);
   };
@@ -172,8 +179,8 @@ MeshCommunicators::Connect ConnectOver(const ResolvedRun& run, const Job& job, D
       return MakePinnedCommunicator(job.connect(name, group), device);
     };
   }
-  return [nccl = run.nccl, options = OptionsOf(*run.recipe), &job, &device](
-             const std::string& name, const RankGroup& group) {
+  return [nccl = run.nccl, options = OptionsOf(*run.recipe, run.multiprocessors.collectives), &job,
+          &device](const std::string& name, const RankGroup& group) {
     return CreateNcclCommunicator(nccl, device, *job.store, name, group, options);
   };
 }

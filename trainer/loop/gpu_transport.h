@@ -23,8 +23,9 @@ const Choice& TransportChoice();
 int SharersOf(const Choosing& choosing);
 
 // The bytes that communicators of a recipe's run over NCCL take of a GPU: those that are certain,
-// and with `all` those that NCCL is expected to take besides.
-PlanTarget::CommunicatorBytes BytesOverNccl(const Recipe& recipe, bool all);
+// and with `all` those that NCCL is expected to take besides, with so many multiprocessors for a
+// collective (multiprocessors.h).
+PlanTarget::CommunicatorBytes BytesOverNccl(const Recipe& recipe, bool all, int blocks = 0);
 
 // Connects groups of the run's ranks. `device` is this rank's. It and `job` outlive the function
 // returned and the communicators that the function makes.

@@ -13,21 +13,21 @@ DeviceType TypeOf(const Hardware& hardware) {
   return hardware.device == Hardware::Device::kCuda ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
-PlanTarget WholeDevice(const ChosenDevice& device, const Recipe& recipe) {
+PlanTarget WholeDevice(const ChosenDevice& device, const Recipe& recipe, int blocks) {
   PlanTarget target{.device = device.type};
   if (device.type == DeviceType::kCuda) {
     target.room = {device.memory / device.sharers, "all memory of " + device.name};
     target = LessCode(std::move(target), device.sharers);
-    if (device.sharers == 1) target = RoomUnseen(target, recipe);
+    if (device.sharers == 1) target = RoomUnseen(target, recipe, blocks);
   }
   return target;
 }
 
 // Each rank has a described GPU to itself.
-PlanTarget RoomOf(const Hardware& hardware, int local_world, const Recipe& recipe) {
+PlanTarget RoomOf(const Hardware& hardware, int local_world, const Recipe& recipe, int blocks) {
   PlanTarget target{.device = TypeOf(hardware)};
   const bool cuda = target.device == DeviceType::kCuda;
-  if (cuda) target = RoomUnseen(target, recipe);
+  if (cuda) target = RoomUnseen(target, recipe, blocks);
   target.outside = hardware.outside;
   if (hardware.memory) {
     target.room = {*hardware.memory - hardware.outside.value_or(0), "memory of " + hardware.name};
@@ -59,7 +59,11 @@ Place PlaceToEvaluate(const Job& job, bool silent) {
 Place PlaceOfDryRun(const Recipe& recipe, int rank, int world, int local_world,
                     const ChosenDevice& device) {
   Place place{.rank = rank, .world = world, .local_world = local_world, .device = device};
-  place.target = WholeDevice(device, recipe);
+  if (world > 1 && device.type == DeviceType::kCuda && device.sharers == 1) {
+    place.multiprocessors =
+        ShareOut(recipe, {device.major, /*in_reach=*/local_world, device.multiprocessors});
+  }
+  place.target = WholeDevice(device, recipe, place.multiprocessors.collectives);
   place.data.emplace();
   return place;
 }
@@ -69,9 +73,17 @@ Place PlaceToPlan(const Recipe& recipe, int world, int local_world,
   Place place{.world = world, .local_world = local_world, .expert_load = expert_load};
   if (hardware) {
     place.described = hardware->name;
-    place.target = RoomOf(*hardware, local_world, recipe);
+    if (world > 1 && TypeOf(*hardware) == DeviceType::kCuda) {
+      place.multiprocessors =
+          ShareOut(recipe, {static_cast<int>(hardware->capability.value_or(0)),
+                            /*in_reach=*/local_world,
+                            static_cast<int>(hardware->multiprocessors.value_or(0))});
+    }
+    place.target = RoomOf(*hardware, local_world, recipe, place.multiprocessors.collectives);
   } else if (recipe.run.device == RunRecipe::Device::kCuda) {
-    place.target = RoomUnseen({.device = DeviceType::kCuda}, recipe);
+    if (world > 1) place.multiprocessors = ShareOut(recipe, {});
+    place.target =
+        RoomUnseen({.device = DeviceType::kCuda}, recipe, place.multiprocessors.collectives);
   }
   return place;
 }

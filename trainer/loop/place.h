@@ -16,6 +16,7 @@
 
 #include "trainer/engine/plan.h"
 #include "trainer/loop/job.h"
+#include "trainer/loop/multiprocessors.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/recipe/open_progress.h"
 #include "trainer/runtime/choose_device.h"
@@ -37,6 +38,7 @@ struct Place {
   // The room that the plan is held against. With a job it is measured, as soon as ranks know who
   // shares a GPU.
   PlanTarget target = {};
+  Multiprocessors multiprocessors = {};             // GPUs that nobody asks have these.
   std::optional<OpenProgress> data = std::nullopt;  // Hears of data. Empty: no data is opened.
   int threads = 0;                                  // CPU threads of a rank. 0: ThreadsFor().
   bool trains = true;     // False: every parameter is frozen, for a run that evaluates alone.

@@ -279,6 +279,7 @@ std::string WhatRanksDo(const ResolvedRun& run) {
   for (const std::string& line : WhatIsQuantized(*run.recipe, *run.model, run.options, run.hosts)) {
     lines += line + "\n";
   }
+  if (const std::string line = run.multiprocessors.Text(); !line.empty()) lines += line + "\n";
   return lines;
 }
 

@@ -42,7 +42,7 @@ void RankSession::OpenDevice() {
 }
 
 void RankSession::OpenProducts(const Held& held, const std::function<void(std::string_view)>& say) {
-  products_ = OpenGemmLibrary(run_.library, run_.recipe->run.deterministic);
+  products_ = OpenGemmLibrary(run_);
   Choosing choosing{run_};
   choosing.device = device_.get();
   choosing.products = products_.get();

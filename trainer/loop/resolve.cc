@@ -66,6 +66,7 @@ ResolvedRun ResolveUnplanned(const Recipe& recipe, const Place& place) {
   ResolvedRun run;
   run.place = place;
   run.target = place.target;
+  run.multiprocessors = place.multiprocessors;
   ResolveModel(recipe, run);
   ResolveRanks(run);
   Choosing choosing{run};

@@ -16,6 +16,7 @@
 #include "trainer/comm/store/store.h"
 #include "trainer/engine/plan.h"
 #include "trainer/engine/session.h"
+#include "trainer/loop/multiprocessors.h"
 #include "trainer/loop/place.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/ops/convolution_shape.h"
@@ -31,6 +32,7 @@ struct Recipe;
 enum class ChoiceId {
   kLibrary,      // cuBLASLt, which multiplies on a GPU.
   kTransport,    // The way of collectives: NCCL, or the host's memory.
+  kBlocks,       // Multiprocessors for NCCL's collectives.
   kAttention,    // cuDNN, or kernels of our own.
   kConvolution,  // The same.
   kAlgorithms,   // The library's, for the step's products.
@@ -67,8 +69,9 @@ struct ResolvedRun {
   int sharers = 1;                                    // Ranks that compute on this rank's GPU.
   FoundGpuLibrary library = {};                       // cuBLASLt, for a GPU.
   std::shared_ptr<const NcclLibrary> nccl = nullptr;  // Null: the host's memory.
-  std::set<ConvolutionCall> convolutions = {};        // By cuDNN.
-  std::vector<Chosen> chosen = {};                    // In the order of AllChoices().
+  Multiprocessors multiprocessors = {};
+  std::set<ConvolutionCall> convolutions = {};  // By cuDNN.
+  std::vector<Chosen> chosen = {};              // In the order of AllChoices().
 
   std::optional<RunData> data = std::nullopt;  // Empty where the place opens none.
   RunPlan plan;

@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <ostream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -106,8 +105,9 @@ class Trainer {
     const MemoryPlan& memory = run_.plan.memory;
     std::vector<std::string> chosen =
         WhatIsQuantized(recipe_, *run_.model, run_.options, run_.hosts);
-    chosen.insert(chosen.begin(),
-                  {run_.Of(ChoiceId::kAttention).line, run_.Of(ChoiceId::kConvolution).line});
+    for (const ChoiceId id : {ChoiceId::kBlocks, ChoiceId::kConvolution, ChoiceId::kAttention}) {
+      chosen.insert(chosen.begin(), run_.Of(id).line);
+    }
     recorder_.Begin(
         start_, aside_, step_,
         {run_.threads, seed_, &held_out_, NumParameters(run_.shape),

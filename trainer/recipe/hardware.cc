@@ -42,8 +42,9 @@ constexpr Bounds kSeconds = {0, 3600};
 constexpr Bounds kSecondsPerByte = {0, 1};
 constexpr Bounds kShare = {1e-6, 1};
 constexpr Bounds kMultiple = {1e-3, 1e3};  // Our kernels' bytes, so many times.
-constexpr Bounds kTerms = {0, 1e9};        // A sum's, or columns and rows.
-constexpr Bounds kBytes = {0, 1e15};       // A message's.
+constexpr Bounds kCapability = {1, 100};
+constexpr Bounds kTerms = {0, 1e9};   // A sum's, or columns and rows.
+constexpr Bounds kBytes = {0, 1e15};  // A message's.
 
 recipe::Type<double> NumberIn(const Bounds& bounds) {
   return Number({.at_least = bounds.least, .at_most = bounds.most});
@@ -108,6 +109,8 @@ recipe::Section<Hardware> ComputeKeys() {
              "The share of those that a huge product reaches."),
       Key("multiprocessors", &H::multiprocessors, Nullable(Integer(1, 4096)),
           "Tiles of a product that are computed at once. null: every shape has the rate above."),
+      Within(kCapability, "capability", &H::capability,
+             "Compute capability of a GPU. null: below 9.0."),
       Key("tile_terms", &H::tile_terms, Integer(0, 1 << 20),
           "Begin and end of a tile, in terms of its sums."),
       Within(kFlopsPerSecond, "attention_forward_flops", &H::attention_forward_flops,

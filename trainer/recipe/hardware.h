@@ -54,6 +54,7 @@ struct Hardware {
   std::optional<double> bf16_flops, fp16_flops, fp32_flops;
   double product_share = 1;
   std::optional<int64_t> multiprocessors;
+  std::optional<double> capability;  // A GPU's compute capability: 9.0.
   int64_t tile_terms = 192;
   // Attention in tiles, FLOPs below the diagonal. The second pair is for heads of up to 64; where
   // it is null, the first pair holds.

@@ -301,6 +301,11 @@ Type<FsdpOptions> FsdpType() {
       Key("concat_gradients", &R::concat_gradients, Boolean(),
           "true: when a unit's backward is over, its gradients are copied into one more buffer, "
           "and reduced from there, as PyTorch's FSDP1 does it. Needs buffers `caching`."),
+      Key("collective_blocks", &R::collective_blocks, Nullable(Integer(0, 64)),
+          "Multiprocessors of a GPU that a collective may take (NCCL's maxCTAs), where several "
+          "ranks with a GPU each train; products get the others. null: 8 where all GPUs have "
+          "capability 9.0 or more and at least 4 of a host reach each other, otherwise 16, and at "
+          "most a quarter of a GPU's. 0: NCCL decides, and products run on all."),
       Key("mixed_precision", &R::mixed_precision, mixed_precision, "Number formats."),
       Key("cpu_offload", &R::cpu_offload, cpu_offload,
           "State that is kept in host memory or on a disk."),

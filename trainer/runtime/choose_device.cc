@@ -106,6 +106,8 @@ ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world, 
     chosen.memory = gpus.visible[gpu].memory;
     chosen.uuid = gpus.visible[gpu].uuid;
     chosen.pci = gpus.visible[gpu].pci;
+    chosen.major = gpus.visible[gpu].major;
+    chosen.multiprocessors = gpus.visible[gpu].multiprocessors;
     // Ranks gpu, gpu + count, ... below local_world.
     chosen.sharers = (local_world - 1 - gpu) / count + 1;
     chosen.note = "computes on GPU " + std::to_string(gpu) + " of " + std::to_string(count) + ", " +
@@ -126,6 +128,8 @@ ChosenDevice ChooseDevice(WantedDevice wanted, int local_rank, int local_world, 
   if (gpus.built || PathExists("/dev/nvidiactl")) chosen.note = "computes on the CPU: " + why;
   return chosen;
 }
+
+int GpusInReach(int gpu) { return CudaGpusInReach == nullptr ? 1 : CudaGpusInReach(gpu); }
 
 std::unique_ptr<Device> CreateDevice(DeviceType type, DeviceOptions options) {
   if (type == DeviceType::kCpu) {

@@ -18,6 +18,7 @@ struct Gpu {
   int64_t memory = 0;        // Bytes.
   std::string uuid = {};     // 16 bytes.
   std::string pci = {};      // Its address in sysfs: "0000:18:00.0".
+  int multiprocessors = 0;
 };
 
 // Versions are CUDA's: 13000 is 13.0.
@@ -36,6 +37,7 @@ struct GpuMemory {
 // Null where the program was built without CUDA.
 [[gnu::weak]] Gpus FindCudaGpus();
 [[gnu::weak]] GpuMemory CudaMemoryOf(int gpu);
+[[gnu::weak]] int CudaGpusInReach(int gpu);
 
 // Variables that CUDA and NCCL read when they begin. main() calls it, before there are threads;
 // what makes a device calls it again, which changes nothing.
@@ -68,6 +70,10 @@ int GpuOfRank(const Gpus& gpus, int local_rank);
 // Throws DeviceError.
 GpuMemory MemoryOf(int gpu);
 
+// Visible GPUs whose memory this one reaches without the host's, itself included. Throws
+// DeviceError.
+int GpusInReach(int gpu);
+
 std::string CudaVersionText(int version);  // "13.0".
 
 enum class WantedDevice {
@@ -85,6 +91,8 @@ struct ChosenDevice {
   int64_t memory = 0;        // A GPU's bytes, free or not.
   std::string uuid = {};     // A GPU's 16 bytes, which no other has.
   std::string pci = {};      // As in Gpu.
+  int major = 0;             // The same.
+  int multiprocessors = 0;   // The same.
   // One line for people: the device, and for kAuto the reason.
   std::string note;
 };

@@ -90,6 +90,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                                              cudaDriverEntryPointQueryResult* status);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int device, int peer);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);

@@ -106,7 +106,8 @@ TEST(Choices, AreOneListInOrder) {
     const bool on_the_device = choice->when() == Choice::When::kOnTheDevice;
     EXPECT_EQ(on_the_device, choice->id() == ChoiceId::kAlgorithms) << names.back();
   }
-  EXPECT_EQ(names, (Words{"library", "transport", "attention", "convolution", "algorithms"}));
+  EXPECT_EQ(names, (Words{"library", "transport", "collective_blocks", "attention", "convolution",
+                          "algorithms"}));
 }
 
 // A run of this machine's CPU, as it is before its choices.

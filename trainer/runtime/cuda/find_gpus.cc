@@ -34,8 +34,8 @@ Gpus FindCudaGpus() {
                   properties.pciDeviceID);
     gpus.visible.push_back({properties.name, properties.major, properties.minor,
                             static_cast<int64_t>(properties.totalGlobalMem),
-                            std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes)),
-                            pci});
+                            std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes)), pci,
+                            properties.multiProcessorCount});
   }
   return gpus;
 }
@@ -49,6 +49,21 @@ GpuMemory CudaMemoryOf(int gpu) {
                       " does not say how much memory is free: " + Describe(error));
   }
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+int CudaGpusInReach(int gpu) {
+  int count = 0, reached = 1;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  for (int peer = 0; peer < count && error == cudaSuccess; ++peer) {
+    int reaches = 0;
+    if (peer != gpu) error = cudaDeviceCanAccessPeer(&reaches, gpu, peer);
+    reached += reaches;
+  }
+  if (error != cudaSuccess) {
+    throw DeviceError("GPU " + std::to_string(gpu) +
+                      " does not say which GPUs it reaches: " + Describe(error));
+  }
+  return reached;
 }
 
 }  // namespace fsdp
