@@ -20,8 +20,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HARDWARE = ROOT / "configs/hardware"
-BF16 = ("fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, reduce_dtype: bf16}",)
-REDUCED_IN_FP32 = ("fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: fp32}",)
+# PyTorch leaves the number of multiprocessors to NCCL, and products take all.
+BF16 = ("fsdp.mixed_precision={param_dtype: bf16, grad_dtype: bf16, reduce_dtype: bf16}", "fsdp.collective_blocks=0")
+REDUCED_IN_FP32 = ("fsdp.mixed_precision={param_dtype: bf16, reduce_dtype: fp32}", "fsdp.collective_blocks=0")
 # torchtitan's GPUs: "96 GB HBM2e, 500 W". Memory as 2.4 of 3.35 TB/s; clocks fall with the square
 # root of the power, an assumption.
 SLOWER_H100 = {"copy_bytes_per_s": 2.4 / 3.35, "product_share": (500 / 700) ** 0.5,

@@ -58,11 +58,16 @@ double PriceList::ProductRate(DType dtype, const std::string& op) const {
 
 double PriceList::ProductSeconds(const Product& product, int64_t at_once,
                                  const std::string& op) const {
-  const double rate = ProductRate(product.dtype, op);
-  return product.flops() / (hardware_.multiprocessors
-                                ? ProductRateInWaves(product, rate, *hardware_.multiprocessors,
-                                                     hardware_.tile_terms, at_once, expert_load_)
-                                : rate);
+  double rate = ProductRate(product.dtype, op);
+  if (!hardware_.multiprocessors) return product.flops() / rate;
+  const int64_t all = *hardware_.multiprocessors;
+  int64_t multiprocessors = all;
+  if (shared_.products() > 0 && product.groups == 1) {  // Those of groups are by our own kernels.
+    multiprocessors = shared_.products();
+    rate *= static_cast<double>(multiprocessors) / static_cast<double>(all);
+  }
+  return product.flops() / ProductRateInWaves(product, rate, multiprocessors, hardware_.tile_terms,
+                                              at_once, expert_load_);
 }
 
 double PriceList::AttentionRate(int64_t head_dim, const std::string& op) const {
@@ -206,9 +211,13 @@ SimWork PriceList::WorkOf(const Operation& operation, std::string_view stream, i
 
 std::vector<SimOverlap> PriceList::Overlaps() const {
   if (on_cpu()) return {};
+  double kernels = hardware_.kernels_beside_collectives;
+  if (shared_.products() > 0) {
+    kernels = std::max(kernels, static_cast<double>(shared_.products()) / shared_.all);
+  }
   std::vector<SimOverlap> overlaps;
   for (const SimResource links : {SimResource::kInside, SimResource::kBetween}) {
-    overlaps.push_back({SimResource::kKernels, links, hardware_.kernels_beside_collectives});
+    overlaps.push_back({SimResource::kKernels, links, kernels});
     overlaps.push_back({links, SimResource::kKernels, hardware_.collectives_beside_kernels});
   }
   return overlaps;
@@ -216,7 +225,7 @@ std::vector<SimOverlap> PriceList::Overlaps() const {
 
 PriceList PricesOf(const ResolvedRun& run, const Hardware& hardware) {
   return {hardware, run.recipe->run.deterministic, run.recipe->fsdp.mixed_precision.param_dtype,
-          run.place.expert_load};
+          run.place.expert_load, run.multiprocessors};
 }
 
 namespace {

@@ -28,6 +28,7 @@
 
 #include "trainer/core/dtype.h"
 #include "trainer/engine/step_resource.h"
+#include "trainer/loop/multiprocessors.h"
 #include "trainer/loop/resolved_run.h"
 #include "trainer/recipe/hardware.h"
 #include "trainer/runtime/cost.h"
@@ -44,13 +45,15 @@ class PriceList {
  public:
   // A reference to the hardware is kept. `deterministic`: run.deterministic. `dtype`: that of the
   // parameters that the run computes with. `expert_load`: at least 1. Each piece of a layer's
-  // experts has such a busiest one, or one expert with all of its rows.
+  // experts has such a busiest one, or one expert with all of its rows. `shared`: how collectives
+  // and products share out the multiprocessors.
   PriceList(const Hardware& hardware, bool deterministic, DType dtype = DType::kFloat32,
-            double expert_load = 1)
+            double expert_load = 1, const Multiprocessors& shared = {})
       : hardware_(hardware),
         deterministic_(deterministic),
         dtype_(dtype),
-        expert_load_(expert_load) {}
+        expert_load_(expert_load),
+        shared_(shared) {}
 
   // Seconds of one kernel, or of all of an op in chunks, that moves so many bytes, by its
   // operation's own rates where the file has some. Throws ConfigError where the file lacks a rate
@@ -88,6 +91,7 @@ class PriceList {
   const bool deterministic_;
   const DType dtype_;
   const double expert_load_;
+  const Multiprocessors shared_;
 };
 
 // Those of a run on this machine.

@@ -96,6 +96,27 @@ TEST(PriceList, OverlapCostsKernelsAndLinks) {
   EXPECT_TRUE(PriceList(hardware, false).Overlaps().empty());
 }
 
+// 64 tiles are one wave of 64 multiprocessors and two of 60; kernels of our own run on all.
+TEST(PriceList, ProductsRunOnWhatCollectivesLeave) {
+  Hardware hardware = Machine();
+  hardware.copy_bytes_per_s = 1e30;
+  hardware.multiprocessors = 64;
+  hardware.launch_s = 0;
+  hardware.kernels_beside_collectives = 0.75;
+  const PriceList all(hardware, false);
+  const PriceList some(hardware, false, DType::kFloat32, 1, {.all = 64, .collectives = 4});
+  const auto ratio = [&](const Product& product) {
+    const KernelCost kernel(product, Cost{});
+    return some.FloorSeconds(kernel, 0, "linear") / all.FloorSeconds(kernel, 0, "linear");
+  };
+  EXPECT_GT(ratio({.m = 64 * 128, .n = 256, .k = 4096}), 1.2);
+  EXPECT_NEAR(ratio({.m = 1 << 20, .n = 1 << 14, .k = 4096}), 64.0 / 60, 1e-3);  // Many waves.
+  EXPECT_EQ(ratio({.m = 64, .n = 64, .k = 4096, .a_transposed = true, .groups = 16}), 1);
+  for (const SimOverlap& overlap : some.Overlaps()) {
+    EXPECT_EQ(overlap.rate, overlap.of == SimResource::kKernels ? 60.0 / 64 : 1);
+  }
+}
+
 // A stream with one of four cores takes four times as long, and leaves room for three others.
 TEST(PriceList, ThreadsShareTheCores) {
   Hardware hardware = Machine();
