@@ -71,6 +71,9 @@ class DirtyAllocator final : public PhasedAllocator {
     }
     return data;
   }
+  std::byte* AllocateForUpdates(int64_t bytes, MemoryUse use) override {
+    return arena_.AllocateForUpdates(bytes, use);
+  }
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
     arena_.Free(data, bytes, use);
   }

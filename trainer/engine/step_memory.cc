@@ -36,6 +36,10 @@ class CountingRecorder final : public PhasedAllocator {
     }
     return recorder_.Allocate(bytes, use);
   }
+  std::byte* AllocateForUpdates(int64_t bytes, MemoryUse use) override {
+    updates_ += Counted(bytes, use);
+    return recorder_.AllocateForUpdates(bytes, use);
+  }
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override {
     working_ -= Counted(bytes, use);  // Nobody frees persistent memory.
     recorder_.Free(data, bytes, use);
@@ -43,6 +47,7 @@ class CountingRecorder final : public PhasedAllocator {
 
   int64_t persistent() const { return persistent_; }  // Without what units take and give back.
   int64_t working() const { return working_; }        // A micro-batch's, now.
+  int64_t updates() const { return updates_; }
 
  private:
   int64_t Counted(int64_t bytes, MemoryUse use) const {
@@ -54,7 +59,7 @@ class CountingRecorder final : public PhasedAllocator {
   const bool host_too_;
   PlanRecorder recorder_;
   bool persistent_now_ = true;
-  int64_t persistent_ = 0, working_ = 0;
+  int64_t persistent_ = 0, working_ = 0, updates_ = 0;
 };
 
 }  // namespace
@@ -96,6 +101,7 @@ StepMemory::StepMemory(Model& model, const SessionOptions& options, int world, D
   always_ = memory.persistent() + storage.FetchElements() * SizeOf(DType::kFloat32);
   AddUnits(train, storage);
   AddTravels(train, storage);
+  AddUpdates(train, memory.updates());
 }
 
 // Memory that an action takes and another gives back.
@@ -133,6 +139,18 @@ void StepMemory::AddTravels(const Schedule& train, const Storage& storage) {
       parts_.push_back({a, a, storage.LargestRow(what, action.unit)});
     }
   }
+}
+
+// From the clipping, which begins the optimizer's part of the step.
+void StepMemory::AddUpdates(const Schedule& train, int64_t bytes) {
+  const std::vector<Action>& actions = train.actions;
+  const auto clip = std::ranges::find(actions, ActionKind::kClip, &Action::kind);
+  if (bytes == 0 || clip == actions.end()) return;
+  Part part{static_cast<size_t>(clip - actions.begin()), 0, bytes};
+  for (size_t a = part.from; a < actions.size(); ++a) {
+    if (actions[a].stream == StreamId::kCompute && actions[a].kind != ActionKind::kEnd) part.to = a;
+  }
+  parts_.push_back(part);
 }
 
 std::vector<MemoryPoint> StepMemory::Over(std::span<const Span> spans, int64_t planned) const {

@@ -6,7 +6,8 @@
 //               gradient that no action gives back.
 //   by actions  A unit's value, its gradient and its reduced gradient, from the begin of the action
 //               that takes their memory to the end of the action that gives it back. Data that
-//               travels in another form, during its collective.
+//               travels in another form, during its collective. Buffers of updates alone, from
+//               the clipping to the end of the last update.
 //   by runs     Activations and working memory of a micro-batch: during each action of the compute
 //               stream, the most that it needs at a time.
 // Tests: tests/trainer/engine/step_memory_test.cc
@@ -48,6 +49,7 @@ class StepMemory {
   };
   void AddUnits(const Schedule& train, const Storage& storage);
   void AddTravels(const Schedule& train, const Storage& storage);
+  void AddUpdates(const Schedule& train, int64_t bytes);
 
   int64_t always_ = 0;
   std::vector<Part> parts_;

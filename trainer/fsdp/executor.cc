@@ -138,8 +138,11 @@ void Executor::ReplaceSchedule(Mode mode, Schedule schedule) {
   schedules_[static_cast<int>(mode)] = std::move(schedule);
 }
 
-View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use) {
-  return NewPersistent(allocator_, elements, use, dtype);
+View Executor::NewBuffer(int64_t elements, DType dtype, MemoryUse use, Phase phase) {
+  if (phase == Phase::kPersistent) return NewPersistent(allocator_, elements, use, dtype);
+  View view(nullptr, dtype, Shape{elements});
+  if (elements > 0) view.data = allocator_.AllocateForUpdates(view.bytes(), use);
+  return view;
 }
 
 View Executor::NewShard(int f, MemoryKind kind, const ShardForm& form) {

@@ -30,10 +30,9 @@ class Model;
 
 class Executor final : public SegmentHooks {
  public:
-  // Keeps references to all but the options. Takes persistent memory from the allocator, in phase
-  // kPersistent, as NewShards() and NewBuffer() do. `communicators`: for MeshFor() the options,
-  // with options.communicators queues. Throws std::invalid_argument for masters not in fp32 or
-  // bf16.
+  // Keeps references to all but the options. Takes persistent memory, as NewShards() and
+  // NewBuffer() do. `communicators`: for MeshFor() the options, with options.communicators queues.
+  // Throws std::invalid_argument for masters not in fp32 or bf16.
   Executor(Device& device, PhasedAllocator& allocator, Model& model, const ExecutorOptions& options,
            const MeshCommunicators& communicators);
   ~Executor() override;
@@ -75,8 +74,10 @@ class Executor final : public SegmentHooks {
   // the slots in which spilled shards are updated: to be called once.
   using FormOf = std::function<ShardForm(const FlatParameter&)>;
   std::vector<std::vector<View>> NewShards(MemoryKind kind, const std::vector<FormOf>& forms);
-  // Persistent, contents undefined: for results of forward that the host reads, such as logits.
-  View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations);
+  // Contents undefined. kPersistent: for results of forward that the host reads, such as logits;
+  // kUpdate: for updates alone.
+  View NewBuffer(int64_t elements, DType dtype, MemoryUse use = MemoryKind::kActivations,
+                 Phase phase = Phase::kPersistent);
   // Enqueues initial values of this rank's elements, its rows of tables, and the buffers, but for a
   // base (FlatParameter::of_base). Calls `fill` on threads of the compute stream. Padding: zero.
   void Initialize(const FillParameter& fill, const FillBuffer& fill_buffer = nullptr,
@@ -182,10 +183,9 @@ class Executor final : public SegmentHooks {
   const Step* step_ = nullptr;
   Tape* tape_ = nullptr;  // The micro-batch's.
   const Schedule* running_ = nullptr;
-  size_t cursor_ = 0, summed_ = 0;                // summed_: kSumBatch of the run so far.
-  std::vector<EventPtr> events_, events_before_;  // By action: of this step, and of the last.
-  bool trained_ = false;                          // The last enqueued step is a training step.
-  bool follows_training_ = false;                 // The step that is being enqueued is one, too.
+  size_t cursor_ = 0, summed_ = 0;                   // summed_: kSumBatch of the run so far.
+  std::vector<EventPtr> events_, events_before_;     // By action: of this step, and of the last.
+  bool trained_ = false, follows_training_ = false;  // The last step trains; so does this one.
   int64_t steps_ = 0;
   EventPtr ends_[2];  // By steps_ % 2, like the next two.
   StepClock clocks_[2];

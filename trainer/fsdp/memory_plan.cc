@@ -173,16 +173,34 @@ void PlanRecorder::Begin(Phase phase) {
   live_ = 0;
 }
 
-void PlanRecorder::Count(int64_t bytes, MemoryUse use) {
+void PlanRecorder::Bytes::Count(int64_t bytes, MemoryUse use) {
   if (use.place == MemoryPlace::kDisk) return;
-  (use.place == MemoryPlace::kDevice ? on_device_ : on_host_) += bytes;
+  (use.place == MemoryPlace::kDevice ? on_device : on_host) += bytes;
 }
 
-std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
+uintptr_t PlanRecorder::NewAddress(int64_t bytes, MemoryUse use) {
   FSDP_CHECK_LT(0, bytes);
   if (static_cast<uintptr_t>(bytes) > kLastAddress - next_address_) {
     throw MemoryError("does not fit: a step allocates more than 4 EiB");
   }
+  return std::exchange(next_address_, next_address_ + AlignedBytes(bytes, use));
+}
+
+void PlanRecorder::CheckCeiling() const {
+  const Bytes updates = phase_ == Phase::kPersistent ? updates_ : Bytes();
+  ceiling_.Check(now_.on_device + updates.on_device, now_.on_host + updates.on_host);
+}
+
+std::byte* PlanRecorder::AllocateForUpdates(int64_t bytes, MemoryUse use) {
+  FSDP_CHECK(phase_ == Phase::kPersistent);
+  records_[static_cast<int>(Phase::kUpdate)].push_back({bytes, use});
+  updates_.Count(AlignedBytes(bytes, use), use);
+  CheckCeiling();
+  return reinterpret_cast<std::byte*>(NewAddress(bytes, use));
+}
+
+std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
+  const uintptr_t address = NewAddress(bytes, use);
   std::vector<Record>& records = records_[static_cast<int>(phase_)];
   if (again_) {
     FSDP_CHECK_LT(next_, records.size()) << "a phase allocates more than the first time";
@@ -191,16 +209,14 @@ std::byte* PlanRecorder::Allocate(int64_t bytes, MemoryUse use) {
     records.push_back({bytes, use, ticks_++, -1});
   }
   ++live_;
-  const uintptr_t address = next_address_;
-  next_address_ += AlignedBytes(bytes, use);
-  Count(AlignedBytes(bytes, use), use);
-  ceiling_.Check(on_device_, on_host_);
+  now_.Count(AlignedBytes(bytes, use), use);
+  CheckCeiling();
   blocks_[address] = {static_cast<int>(phase_), next_++};
   return reinterpret_cast<std::byte*>(address);
 }
 
 void PlanRecorder::Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept {
-  Count(-AlignedBytes(bytes, use), use);
+  now_.Count(-AlignedBytes(bytes, use), use);
   const auto block = blocks_.find(reinterpret_cast<uintptr_t>(data));
   FSDP_CHECK(block != blocks_.end());
   const auto [phase, index] = block->second;
@@ -226,6 +242,11 @@ MemoryPlan PlanRecorder::Finish() const {
   }
   for (int place = 0; place < kNumMemoryPlaces; ++place) {
     int64_t shared = 0;  // By the phases that follow one another.
+    for (MemoryPlan::Block& block : plan.blocks[static_cast<int>(Phase::kUpdate)]) {
+      if (static_cast<int>(block.use.place) != place) continue;
+      block.offset = plan.arenas[place] + shared;
+      shared += AlignedBytes(block.bytes, block.use);
+    }
     for (const Phase phase : {Phase::kTrain, Phase::kEval, Phase::kGenerate}) {
       const std::vector<Record>& records = records_[static_cast<int>(phase)];
       std::vector<size_t> here;
@@ -272,17 +293,17 @@ PlannedAllocator::PlannedAllocator(Device& device, MemoryPlan plan,
 
 void PlannedAllocator::Begin(Phase phase) {
   phase_ = phase;
-  next_ = 0;
+  next_[static_cast<int>(phase)] = 0;
 }
 
-std::byte* PlannedAllocator::Allocate(int64_t bytes, MemoryUse use) {
-  const std::vector<MemoryPlan::Block>& blocks = plan_.blocks[static_cast<int>(phase_)];
-  FSDP_CHECK_LT(next_, blocks.size())
-      << "phase " << static_cast<int>(phase_) << " allocates more than planned";
-  FSDP_CHECK_EQ(blocks[next_].bytes, bytes)
-      << "phase " << static_cast<int>(phase_) << " allocation " << next_;
-  const MemoryPlan::Block& block = blocks[next_++];
-  FSDP_CHECK(block.use.place == use.place) << "allocation " << next_ - 1 << " in another place";
+std::byte* PlannedAllocator::Take(Phase phase, int64_t bytes, MemoryUse use) {
+  const int p = static_cast<int>(phase);
+  const std::vector<MemoryPlan::Block>& blocks = plan_.blocks[p];
+  const size_t next = next_[p]++;
+  FSDP_CHECK_LT(next, blocks.size()) << "phase " << p << " allocates more than planned";
+  const MemoryPlan::Block& block = blocks[next];
+  FSDP_CHECK_EQ(block.bytes, bytes) << "phase " << p << " allocation " << next;
+  FSDP_CHECK(block.use.place == use.place) << "allocation " << next << " in another place";
   std::byte* const arena = use.place == MemoryPlace::kDisk && spill_
                                ? spill_->data()
                                : arenas_[static_cast<int>(use.place)].data();

@@ -39,11 +39,12 @@ struct MemoryCeiling {
   }
 };
 
-// kPersistent: memory that lives as long as the run. The other phases are the memory that one
-// micro-batch allocates and frees. They follow one another on one stream, so they share their place
-// in the arena.
-enum class Phase { kPersistent, kTrain, kEval, kGenerate };
-constexpr int kNumPhases = 4;
+// kPersistent: memory that lives as long as the run. kUpdate: memory of a step's updates, where
+// nothing stays from one step to the next. The other phases are the memory that one micro-batch
+// allocates and frees. They and the updates follow one another on one stream, so they share their
+// place in the arena.
+enum class Phase { kPersistent, kTrain, kEval, kGenerate, kUpdate };
+constexpr int kNumPhases = 5;
 
 // Bytes that a block takes of its place: up to where the next one may begin.
 int64_t AlignedBytes(int64_t bytes, MemoryUse use);
@@ -83,6 +84,13 @@ class PhasedAllocator : public Allocator {
   // Starts a phase, or the same one again: its k-th allocation must then be as before. All memory
   // of the last phase, unless persistent, must have been freed.
   virtual void Begin(Phase phase) = 0;
+  // In phase kPersistent: memory of kUpdate, to be had until the run ends, as persistent memory.
+  // Its first use in a step is behind all micro-batches on the compute stream, and that stream
+  // waits for its last one before the step ends. A planned arena has all of it where micro-batches
+  // have theirs; other allocators have it apart.
+  virtual std::byte* AllocateForUpdates(int64_t bytes, MemoryUse use) {
+    return Allocate(bytes, use);
+  }
   // Not null: all device memory comes from a caching allocator (caching_buffers.h), and units take
   // theirs when they are used.
   virtual CachingBuffers* caching() { return nullptr; }
@@ -101,6 +109,7 @@ class PlanRecorder final : public PhasedAllocator {
   // Throws MemoryError above the ceiling, and where all requests so far add up to more than 2^62
   // bytes.
   std::byte* Allocate(int64_t bytes, MemoryUse use) override;
+  std::byte* AllocateForUpdates(int64_t bytes, MemoryUse use) override;
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
   MemoryPlan Finish() const;
@@ -111,10 +120,15 @@ class PlanRecorder final : public PhasedAllocator {
     MemoryUse use = MemoryKind::kActivations;
     int64_t born = 0, died = -1;  // Ticks: allocations and frees, counted. -1: lives on.
   };
-  void Count(int64_t bytes, MemoryUse use);
+  uintptr_t NewAddress(int64_t bytes, MemoryUse use);
+  void CheckCeiling() const;
 
   const MemoryCeiling ceiling_;
-  int64_t on_device_ = 0, on_host_ = 0;  // Bytes that are there now.
+  struct Bytes {
+    void Count(int64_t bytes, MemoryUse use);
+    int64_t on_device = 0, on_host = 0;
+  };
+  Bytes now_, updates_;  // That are there now, but for those of updates; and these.
   std::array<std::vector<Record>, kNumPhases> records_;
   Phase phase_ = Phase::kPersistent;
   bool again_ = false;  // The phase was recorded before.
@@ -132,7 +146,10 @@ class PlannedAllocator final : public PhasedAllocator {
   PlannedAllocator(Device& device, MemoryPlan plan, std::unique_ptr<SpillMemory> spill = nullptr);
 
   void Begin(Phase phase) override;
-  std::byte* Allocate(int64_t bytes, MemoryUse use) override;
+  std::byte* Allocate(int64_t bytes, MemoryUse use) override { return Take(phase_, bytes, use); }
+  std::byte* AllocateForUpdates(int64_t bytes, MemoryUse use) override {
+    return Take(Phase::kUpdate, bytes, use);
+  }
   void Free(std::byte* data, int64_t bytes, MemoryUse use) noexcept override;
 
   SpillMemory* spill() override { return spill_.get(); }
@@ -140,11 +157,13 @@ class PlannedAllocator final : public PhasedAllocator {
   const MemoryPlan& plan() const { return plan_; }
 
  private:
+  std::byte* Take(Phase phase, int64_t bytes, MemoryUse use);
+
   MemoryPlan plan_;
   std::unique_ptr<SpillMemory> spill_;
   std::array<Buffer, kNumMemoryPlaces> arenas_;
   Phase phase_ = Phase::kPersistent;
-  size_t next_ = 0;
+  std::array<size_t, kNumPhases> next_{};
 };
 
 // Finds offsets for blocks that live in [born, died): large ones first, each at the lowest place

@@ -23,19 +23,23 @@ FactorLayout LayoutOf(const OptimizerOptions& options, const Executor& executor,
 
 }  // namespace
 
+View Adafactor::NewBuffer(Executor& executor, int64_t elements, bool on_host) const {
+  const MemoryPlace place = on_host ? MemoryPlace::kPinned : MemoryPlace::kDevice;
+  return executor.NewBuffer(elements, DType::kFloat32, {MemoryKind::kActivations, place},
+                            on_host_ ? Phase::kPersistent : Phase::kUpdate);
+}
+
 // The host's moments are a copy of the state.
 Adafactor::Sums Adafactor::NewSums(Executor& executor, bool on_host) const {
-  const MemoryPlace place = on_host ? MemoryPlace::kPinned : MemoryPlace::kDevice;
-  const auto buffer = [&](int64_t elements, MemoryKind kind = MemoryKind::kActivations) {
-    return executor.NewBuffer(elements, DType::kFloat32, {kind, place});
-  };
+  const auto buffer = [&](int64_t elements) { return NewBuffer(executor, elements, on_host); };
   const int64_t values = factors_.values(), tensors = std::ssize(tensors_);
   const View first = buffer(factors_.FirstSum());
   return {first,
           {.sums = first.Slice(0, values),
            .weights = first.Slice(values, tensors),
            .updates = buffer(factors_.SecondSum()),
-           .moments = buffer(values, on_host ? MemoryKind::kActivations : MemoryKind::kOptimizer),
+           .moments = on_host ? buffer(values)
+                              : executor.NewBuffer(values, DType::kFloat32, MemoryKind::kOptimizer),
            .fresh = buffer(1)}};
 }
 
@@ -50,10 +54,6 @@ Adafactor::Adafactor(const OptimizerOptions& options, Executor& executor, const 
       shard_(executor.shard_rank()),
       adds_(executor.mesh().coordinate().replicate == 0),
       on_host_(UpdatesOnHost(executor)) {
-  const MemoryPlace place = on_host_ ? MemoryPlace::kPinned : MemoryPlace::kDevice;
-  const auto buffer = [&](int64_t elements, MemoryPlace at) {
-    return executor.NewBuffer(elements, DType::kFloat32, {MemoryKind::kActivations, at});
-  };
   for (const FactorLayout::Tensor& tensor : factors_.tensors()) tensors_.push_back(tensor.shape);
   summed_ = NewSums(executor, /*on_host=*/false);
   at_shards_ = on_host_ ? NewSums(executor, true) : summed_;
@@ -69,10 +69,10 @@ Adafactor::Adafactor(const OptimizerOptions& options, Executor& executor, const 
     pieces_.push_back(factors_.Pieces(layout_, f, shard_, 0, size));
     if (!layout_.flat_parameters[f].frozen) part = std::max(part, std::min(size, kPart));
   }
-  workspace_ = buffer(workspace, place);
-  update_ = buffer(part, place);
-  gate_ = buffer(2, MemoryPlace::kDevice);
-  shard_gate_ = on_host_ ? buffer(1, place) : gate_.Slice(0, 1);
+  workspace_ = NewBuffer(executor, workspace, on_host_);
+  update_ = NewBuffer(executor, part, on_host_);
+  gate_ = NewBuffer(executor, 2, /*on_host=*/false);
+  shard_gate_ = on_host_ ? NewBuffer(executor, 1, true) : gate_.Slice(0, 1);
 }
 
 void Adafactor::Begin(Stream& stream, ConstView coefficient) {

@@ -34,8 +34,10 @@ class Adafactor {
   // Elements that are updated at a time, with fp32 memory for as many.
   static constexpr int64_t kPart = int64_t{1} << 20;
 
-  // Takes persistent memory from the executor: moments, zeros, and two sums on the device; where
-  // shards are updated a workspace and a part's updates, and on the host copies of the former.
+  // Takes memory from the executor: moments, zeros, and two sums on the device; where shards are
+  // updated a workspace and a part's updates, and on the host copies of the former. All is
+  // persistent with updates on the host, of which the next step's forward need not wait; otherwise
+  // the moments alone.
   Adafactor(const OptimizerOptions& options, Executor& executor, const Model& model);
 
   struct Shared {
@@ -70,6 +72,7 @@ class Adafactor {
     View first;
     FactoredSums all;
   };
+  View NewBuffer(Executor& executor, int64_t elements, bool on_host) const;
   Sums NewSums(Executor& executor, bool on_host) const;
   void Move(Stream& stream, Resource to);
 

@@ -96,10 +96,16 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
       unit_of_flat_(executor.layout().flat_parameters.size()),
       slots_(executor.layout().units.size()) {
   const Layout& flats = executor.layout();
-  const auto buffer = [&](int64_t elements, DType dtype, bool host = false) {
+  const auto persistent = [&](int64_t elements, DType dtype, bool host = false) {
     return executor.NewBuffer(
         elements, dtype,
         {MemoryKind::kActivations, host ? MemoryPlace::kPinned : MemoryPlace::kDevice});
+  };
+  const auto buffer = [&](int64_t elements, DType dtype) {
+    return executor.NewBuffer(elements, dtype, MemoryKind::kActivations, Phase::kUpdate);
+  };
+  const auto slot_buffer = [&](int64_t elements, DType dtype) {
+    return on_host_ ? persistent(elements, dtype) : buffer(elements, dtype);
   };
   int64_t largest_shard = 0;
   for (const FlatParameter& flat : flats.flat_parameters) {
@@ -117,11 +123,13 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
     short_side = std::max(short_side, std::min(matrix.rows, matrix.width));
   }
   const DType dtype = MatrixDType(flats, options.muon.ns_dtype);
-  update_ = buffer(largest_shard, DType::kFloat32, on_host_);
+  update_ = on_host_ ? persistent(largest_shard, DType::kFloat32, true)
+                     : buffer(largest_shard, DType::kFloat32);
   for (int slot = 0; slot < MatrixSlots(!alone_, on_host_); ++slot) {
-    pieces_.push_back(buffer(layout_.MostHeld(), dtype));
-    shard_pieces_.push_back(on_host_ ? buffer(layout_.MostHeld(), dtype, true) : pieces_.back());
-    if (!alone_) owned_.push_back(buffer(layout_.MostOwned(), dtype));
+    pieces_.push_back(slot_buffer(layout_.MostHeld(), dtype));
+    shard_pieces_.push_back(on_host_ ? persistent(layout_.MostHeld(), dtype, true)
+                                     : pieces_.back());
+    if (!alone_) owned_.push_back(slot_buffer(layout_.MostOwned(), dtype));
   }
   if (options.muon.row_beta2) {
     int64_t most = 0, owned = 0;
@@ -135,8 +143,8 @@ Muon::Muon(const OptimizerOptions& options, Executor& executor, const Model& mod
         executor.NewBuffer(layout_.MostOwnedOutputs(), DType::kFloat32, MemoryKind::kOptimizer);
     Fill(executor.compute(), 0, row_moments_);
   }
-  gate_ = buffer(2, DType::kFloat32);
-  shard_gate_ = on_host_ ? buffer(1, DType::kFloat32, true) : gate_.Slice(0, 1);
+  gate_ = persistent(2, DType::kFloat32);
+  shard_gate_ = on_host_ ? persistent(1, DType::kFloat32, true) : gate_.Slice(0, 1);
   int64_t products = 0;
   for (const WholeMatrix& matrix : layout_.matrices()) {
     products = std::max(products, ProductElements(std::min(matrix.rows, matrix.width)));

@@ -61,9 +61,10 @@ struct RowMoments {
 
 class Muon {
  public:
-  // Takes its buffers, persistent, from the executor: a shard's update in fp32 where shards are
-  // updated; on the device the packed tensors in ns_dtype, in MatrixSlots(), and the workspace of
-  // the largest matrix. The host has packed tensors of its own where it updates shards.
+  // Takes its buffers from the executor: a shard's update in fp32 where shards are updated; on the
+  // device the packed tensors in ns_dtype, in MatrixSlots(), and the workspace of the largest
+  // matrix. The host has packed tensors of its own where it updates shards; then the workspace
+  // alone is of Phase::kUpdate, for packed tensors still leave while the next step begins.
   Muon(const OptimizerOptions& options, Executor& executor, const Model& model);
 
   // Before all others of a step. coefficient: as Optimizer::Begin() has it.

@@ -15,6 +15,7 @@
 #include "trainer/engine/session.h"
 #include "trainer/fsdp/executor.h"
 #include "trainer/fsdp/model_layout.h"
+#include "trainer/optim/muon.h"
 #include "trainer/runtime/sim/sim_device.h"
 
 namespace fsdp::testing {
@@ -100,6 +101,37 @@ TEST(StepMemory, ASlotIsInUseFromGatherToFree) {
   // The root stays gathered; all that blocks have taken is given back.
   EXPECT_EQ(one.points.back().allocated, one.always() + layout.GatheredBytes(0));
   EXPECT_EQ(two.points.back().allocated, two.always() + layout.GatheredBytes(0));
+}
+
+// Where one takes more than the other, the plan has no byte for the other.
+TEST(StepMemory, UpdatesWorkWhereActivationsWere) {
+  for (const OptimizerKind kind : {OptimizerKind::kMuon, OptimizerKind::kAdafactor}) {
+    const auto follow = [&](bool updates, int64_t samples) {
+      TinyRun run;
+      run.options.eval = false;
+      run.options.executor.micro_batch_size = samples;
+      if (updates) {
+        run.options.optimizer.kind = kind;
+        run.options.optimizer.momentum = 0;
+        run.options.executor.whole = WholeRuleOf(run.options.optimizer);
+        run.options.executor.factored = kind == OptimizerKind::kAdafactor;
+      }
+      return Follow(run);
+    };
+    const auto activations = [](const Followed& run) {
+      return run.plan.bytes(MemoryKind::kActivations, MemoryPlace::kDevice);
+    };
+    const Followed few = follow(true, 1), many = follow(true, 64);
+    for (const Followed& run : {few, many}) {
+      EXPECT_EQ(run.most(), run.plan.bytes());
+      EXPECT_EQ(run.points.back().allocated, run.always());
+    }
+    const int64_t gates = kind == OptimizerKind::kMuon ? 64 : 0;
+    EXPECT_EQ(activations(many), activations(follow(false, 64)) + gates);
+    if (gates > 0) {
+      EXPECT_GT(activations(few), activations(follow(false, 1)) + gates);
+    }
+  }
 }
 
 TEST(StepMemory, IsNeverAboveThePlan) {

@@ -185,6 +185,48 @@ TEST(MemoryPlan, TheRealRunGetsWhatWasPlanned) {
   EXPECT_EQ(device.allocated_bytes(), 0);
 }
 
+// All of it together, where micro-batches have theirs, whichever is larger; persistent memory, also
+// what is taken later, lies apart.
+TEST(MemoryPlan, UpdatesLieWhereMicroBatchesDo) {
+  const MemoryUse pinned = {MemoryKind::kActivations, MemoryPlace::kPinned};
+  for (const int64_t elements : {100, 1000}) {
+    std::vector<Range> persistent, updates;
+    const auto take = [&](PhasedAllocator& allocator) {
+      persistent.clear(), updates.clear();
+      const int64_t bytes = 4 * elements;
+      allocator.Begin(Phase::kPersistent);
+      persistent.push_back({allocator.Allocate(40, MemoryKind::kParameters), 40});
+      updates.push_back({allocator.AllocateForUpdates(bytes, MemoryKind::kActivations), bytes});
+      persistent.push_back({allocator.Allocate(400, MemoryKind::kSnapshot), 400});
+      updates.push_back({allocator.AllocateForUpdates(bytes, MemoryKind::kActivations), bytes});
+      allocator.AllocateForUpdates(40, pinned);
+    };
+    // Just enough for what there is at a time.
+    const int64_t updated = 2 * ((4 * elements + 63) / 64 * 64), step = 4032 + 448;
+    const int64_t device = 64 + 448 + std::max(updated, step);
+    PlanRecorder recorder({.device = device}), small({.device = device - 1});
+    const auto record = [&](PlanRecorder& of) {
+      take(of);
+      AllocateAStep(of, Phase::kTrain);
+    };
+    record(recorder);
+    EXPECT_THROW(record(small), MemoryError) << elements;
+    const MemoryPlan plan = recorder.Finish();
+    EXPECT_EQ(plan.bytes(MemoryPlace::kDevice), device);
+    EXPECT_EQ(plan.bytes(MemoryKind::kActivations, MemoryPlace::kDevice), std::max(updated, step));
+    EXPECT_EQ(plan.bytes(MemoryPlace::kPinned), 64);
+    SimDevice sim;
+    PlannedAllocator allocator(sim, plan);
+    take(allocator);
+    EXPECT_GE(updates[1].begin, updates[0].begin + updates[0].bytes);
+    for (const Range& block : persistent) EXPECT_LE(block.begin + block.bytes, updates[0].begin);
+    allocator.Begin(Phase::kTrain);
+    const Tensor outer(allocator, DType::kFloat32, Shape{100});
+    const Tensor a(allocator, DType::kFloat32, Shape{1000});
+    EXPECT_EQ(Range(a.view()).begin, updates[0].begin);  // The largest lies lowest.
+  }
+}
+
 // Memory that the host shares with the device lies apart from memory that it must not touch.
 TEST(MemoryPlan, EachPlaceHasAnArenaOfItsOwn) {
   const auto step = [](PhasedAllocator& allocator, std::vector<Range>* ranges) {
