@@ -71,10 +71,17 @@ void MatrixLayout::Deal() {
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater<>(), [&](int i) { return matrices_[i].Work(); });
   std::vector<double> work(world_);
+  std::vector<int64_t> held(shards_);
   for (const int i : order) {
     WholeMatrix& matrix = matrices_[i];
+    const int64_t shard_size = shard_sizes_[matrix.flat];
+    const int64_t end = matrix.begin + (matrix.rows - 1) * matrix.pitch + matrix.width;
+    std::ranges::fill(held, 0);
+    for (int64_t s = matrix.begin / shard_size; s * shard_size < end; ++s) {
+      held[s] = PieceOf(i, static_cast<int>(s)).count;
+    }
     for (int rank = 1; rank < world_; ++rank) {
-      const auto key = [&](int r) { return std::pair(work[r], -HeldOf(matrix, r % shards_)); };
+      const auto key = [&](int r) { return std::pair(work[r], -held[r % shards_]); };
       if (key(rank) < key(matrix.owner)) matrix.owner = rank;
     }
     work[matrix.owner] += matrix.Work();
@@ -96,10 +103,6 @@ MatrixPiece MatrixLayout::PieceOf(int matrix, int shard) const {
   const int64_t first = of.Before(begin);
   return {
       .matrix = matrix, .first = first, .count = of.Before(begin + shard_sizes_[of.flat]) - first};
-}
-
-int64_t MatrixLayout::HeldOf(const WholeMatrix& matrix, int shard) const {
-  return PieceOf(static_cast<int>(&matrix - matrices_.data()), shard).count;
 }
 
 std::vector<int> MatrixLayout::OwnersIn(int unit) const {

@@ -76,7 +76,6 @@ class MatrixLayout {
 
  private:
   void Deal();
-  int64_t HeldOf(const WholeMatrix& matrix, int shard) const;
   MatrixPiece PieceOf(int matrix, int shard) const;
   std::vector<int> OwnersIn(int unit) const;  // Each once, in order.
   ExchangeLayout Exchange(int unit, bool back) const;
