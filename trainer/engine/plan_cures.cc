@@ -117,7 +117,7 @@ const Change kChanges[] = {
      }},
     {"fsdp.cpu_offload: {optimizer: true, spill: a directory}",
      [](SessionOptions& o) {
-       if (o.executor.whole) return false;
+       if (o.executor.factored) return false;
        o.executor.cpu_offload.optimizer = true;
        return !std::exchange(o.executor.cpu_offload.spill, ".");
      }},

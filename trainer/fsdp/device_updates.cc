@@ -41,8 +41,7 @@ void DeviceUpdates::Move(StreamId stream, const Use& from, const Use& to) {
 
 void DeviceUpdates::Send(int i) {
   if (on_host_) {
-    Add(ActionKind::kMatrixPieces, StreamId::kUpdate, i,
-        {{Resource::kFactors}, {Resource::kHostGradient, units_[i]}}, {Results(i)});
+    host_.MakePieces(units_[i], Results(i));
     Move(StreamId::kFetch, Results(i), Pieces(i));
   } else {
     Add(ActionKind::kMatrixPieces, StreamId::kCompute, i,

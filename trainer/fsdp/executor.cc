@@ -151,8 +151,8 @@ View Executor::NewShard(int f, MemoryKind kind, const ShardForm& form) {
   const int64_t values = form.elements == 0 ? 0 : state.elements / form.elements;
   const View shard = NewPersistent(allocator_, values, {kind, place}, form.dtype);
   if (place == MemoryPlace::kDisk) {
-    memory_.spilled.Add(f, shard);  // Zeros, as the file is.
-  } else if (values > 0) {          // Bytes are as many as whole words.
+    memory_.spilled.Add(f, shard, /*state=*/true);  // Zeros, as the file is.
+  } else if (values > 0) {                          // Bytes are as many as whole words.
     const View words(shard.data, DType::kInt32, Shape{shard.bytes() / SizeOf(DType::kInt32)});
     Fill(StreamFor(f), 0, form.dtype == DType::kUInt8 ? words : shard);
   }

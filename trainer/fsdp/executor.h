@@ -132,7 +132,6 @@ class Executor final : public SegmentHooks {
   void MoveBetweenSteps(int flat, const PlacedView& from, const PlacedView& to);
   void Bind(int unit, bool value, bool gradient);
   void BindShard(int flat);  // Where nothing is gathered: binds what the model computes with.
-
   // Where a flat parameter's part of a use lies. An evaluation that was given weights uses those.
   PlacedView At(const Use& use, int flat) const;
   // The same for one part; from a whole value, this rank's shard or part.
@@ -159,6 +158,7 @@ class Executor final : public SegmentHooks {
   void SumSquares(const Action& action);
   void ReduceScalars(const Action& action);
   void Clip(Stream& stream);
+  std::optional<ShardUpdate> UpdateOf(const Action& action, int flat) const;  // Without `copy`.
   void Update(const Action& action);
   void RunMatrices(const Action& action, MatrixAction matrices);
   void RunTables(const Action& action);

@@ -185,7 +185,7 @@ void Executor::MoveSpilled(const Action& action) {
   const bool reads = action.reads.front().what == Resource::kSpilled;
   const Use& in_memory = reads ? action.writes.front() : action.reads.front();
   const ShardPart& part = spilled().Part(in_memory.of, in_memory.part);
-  for (const View& shard : spilled().Of(part.flat)) {
+  for (const View& shard : spilled().Of(part)) {
     if (step_->weights && (*step_->weights)[part.flat].data != shard.data) continue;
     const PlacedView disk{shard.Slice(part.begin, part.count), MemoryPlace::kDisk};
     const PlacedView slot = spilled().In(in_memory.slot, part, {shard, MemoryPlace::kDisk});
@@ -309,31 +309,39 @@ void Executor::HoldUpdate(int unit, const EventPtr& copied) {
   held_ = true;
 }
 
+std::optional<ShardUpdate> Executor::UpdateOf(const Action& action, int flat) const {
+  const Use& written = action.writes.front();
+  const std::optional<ShardPart> part = StretchOf(written, flat);
+  if (!part) return std::nullopt;
+  ShardUpdate update{
+      .flat = flat,
+      .master = At({Resource::kMaster, action.unit}, *part, ShardExtent::kShard).view,
+      .gradient = At({Resource::kGradientShard, action.unit}, *part, ShardExtent::kShard).view,
+      .coefficient = memory_.coefficients[flat]};
+  if (written.part >= 0) {
+    update.part = static_cast<int>(part->begin / options_.spill_part);
+    update.begin = part->begin;
+    update.in_memory = [this, slot = written.slot, part = *part](const View& shard) {
+      return spilled().In(slot, part, shard);
+    };
+    update.master = At(written, *part, ShardExtent::kShard).view;
+  }
+  return update;
+}
+
 void Executor::Update(const Action& action) {
   Stream& stream = this->stream(action.stream);
   stream.Wait(std::exchange(copied_[action.unit], nullptr));
-  const Use& written = action.writes.front();
   for (const int f : FlatsOf(action)) {
-    const std::optional<ShardPart> part = StretchOf(written, f);
-    if (!part) continue;
-    ShardUpdate update{
-        .flat = f,
-        .master = At(written, *part, ShardExtent::kShard).view,
-        .gradient = At({Resource::kGradientShard, action.unit}, *part, ShardExtent::kShard).view,
-        .coefficient = memory_.coefficients[f]};
+    std::optional<ShardUpdate> update = UpdateOf(action, f);
+    if (!update) continue;
     // The copy that is computed with, where that is not the master itself.
     if (action.writes.size() > 1) {
-      const View copy = At(action.writes.back(), *part, ShardExtent::kShard).view;
-      if (copy.data != update.master.data) update.copy = copy;
+      const ShardPart part = *StretchOf(action.writes.front(), f);
+      const View copy = At(action.writes.back(), part, ShardExtent::kShard).view;
+      if (copy.data != update->master.data) update->copy = copy;
     }
-    if (written.part >= 0) {
-      update.part = static_cast<int>(part->begin / options_.spill_part);
-      update.begin = part->begin;
-      update.in_memory = [this, slot = written.slot, part = *part](const View& shard) {
-        return spilled().In(slot, part, shard);
-      };
-    }
-    step_->optimize(stream, update);
+    step_->optimize(stream, *update);
   }
 }
 
@@ -362,8 +370,9 @@ void Executor::RunMatrices(const Action& action, MatrixAction matrices) {
       action.kind == ActionKind::kUpdateSquares) {
     for (const int f : FlatsOf(action)) {
       if (pieces && !layout_.flat_parameters[f].dtypes.whole) continue;
-      matrices.shards.push_back({f, At({Resource::kGradientShard, action.unit}, f).view,
-                                 memory_.coefficients[f], master(f)});
+      if (const std::optional<ShardUpdate> update = UpdateOf(action, f)) {
+        matrices.shards.push_back(*update);
+      }
     }
   }
   step_->matrices(stream, matrices);

@@ -73,15 +73,9 @@ struct ShardUpdate {
 struct MatrixAction {
   ActionKind kind = ActionKind::kMatrixPieces;
   int unit = 0, slot = 0;
-  // kMatrixPieces: by flat parameter of the unit with DTypes::whole. kFactorSums, kUpdateSquares:
-  // by flat parameter of the unit that trains.
-  struct Shard {
-    int flat = 0;
-    ConstView gradient;
-    ConstView coefficient;  // As in ShardUpdate.
-    ConstView master = {};
-  };
-  std::vector<Shard> shards = {};
+  // kMatrixPieces: by flat parameter of the unit with DTypes::whole, or one part of such a shard,
+  // the parts in turn. kFactorSums, kUpdateSquares: by flat parameter of the unit that trains.
+  std::vector<ShardUpdate> shards = {};
   Communicator* world = nullptr;  // For what travels: of all ranks.
   Resource to = {};               // kMove, between the device and the host: where to.
 

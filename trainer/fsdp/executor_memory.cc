@@ -89,7 +89,7 @@ void ExecutorMemory::TakeShards(PhasedAllocator& allocator, const Layout& layout
     spilled.Spill(f,
                   updated.home == Home::kSlot ? std::optional(updated.form.dtype) : std::nullopt);
     if (storage.PlaceOf(Resource::kMaster, f) == MemoryPlace::kDisk) {
-      spilled.Add(f, Shard(Resource::kMaster, f));
+      spilled.Add(f, Shard(Resource::kMaster, f), /*state=*/false);
     }
   }
 }

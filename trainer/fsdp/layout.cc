@@ -189,9 +189,15 @@ std::vector<ShardPart> Parts(int flat, int64_t shard_size, int64_t elements) {
 
 std::vector<ShardPart> PartsOfUnit(const Layout& layout, int unit, int64_t elements) {
   std::vector<ShardPart> parts;
-  for (const int f : layout.TrainableFlatParameters(unit)) {
-    const std::vector<ShardPart> more = Parts(f, layout.flat_parameters[f].shard_size, elements);
-    parts.insert(parts.end(), more.begin(), more.end());
+  for (const bool momentum : {false, true}) {
+    for (const int f : layout.TrainableFlatParameters(unit)) {
+      const FlatParameter& flat = layout.flat_parameters[f];
+      if (momentum && !flat.dtypes.whole) continue;
+      for (ShardPart& part : Parts(f, flat.shard_size, elements)) {
+        part.momentum = momentum;
+        parts.push_back(part);
+      }
+    }
   }
   return parts;
 }

@@ -131,9 +131,11 @@ Layout MakeLayout(const std::vector<SegmentShape>& segments, const WrapPolicy& p
 struct ShardPart {
   int flat = 0;
   int64_t begin = 0, count = 0;
+  bool momentum = false;  // It is of momentum alone, which is updated first.
 };
 // A shard in parts of `elements`, the last one shorter. PartsOfUnit() has the parts of all of a
-// unit's flat parameters that train, one after the other.
+// unit's flat parameters that train, one after the other; then those of the momentum of flat
+// parameters with DTypes::whole.
 std::vector<ShardPart> Parts(int flat, int64_t shard_size, int64_t elements);
 std::vector<ShardPart> PartsOfUnit(const Layout& layout, int unit, int64_t elements);
 

@@ -174,7 +174,11 @@ UnitRow RowOfUnit(const ExecutorOptions& options, const Layout& layout, int u,
   if (on_host && options.cpu_offload.spill && spills) {
     const bool returns = !options.cpu_offload.params && !cast_in_gather;
     for (const ShardPart& part : PartsOfUnit(layout, u, options.spill_part)) {
-      row.spilled.push_back(returns && is_cast(part.flat));
+      if (!part.momentum) {
+        row.spilled.push_back(returns && is_cast(part.flat));
+      } else if (schedule.mode == Mode::kTrain) {
+        ++row.momentum_parts;
+      }
     }
   }
   row.cast = schedule.shards == 1 && cast_in_gather && !on_host && !fetched &&

@@ -49,7 +49,8 @@
 //   one, and so do the results of the one before: three slots of each buffer (MatrixSlots()). One
 //   rank alone owns everything: nothing travels, and one slot is enough. Where the host updates
 //   units, it makes the pieces, which are then fetched, and results leave for its update: momentum
-//   and masters never come to the device.
+//   and masters never come to the device. Spilled momentum comes from the disk and goes back when
+//   pieces are made, all else at the update.
 //
 //   Factored second moments (ScheduleOptions::factored): each unit's shard is summed by the rows
 //   and columns of its tensors, one all-reduce adds the sums of all units, and moments are made of
@@ -105,6 +106,7 @@ struct UnitRow {
   // on_host, in kEval, which reads averages, for fetched units. Each entry says whether the part
   // comes back in another dtype. Empty: nothing is spilled.
   std::vector<bool> spilled = {};
+  int momentum_parts = 0;  // Behind those, where pieces are made of spilled momentum (`whole`).
 };
 
 struct SegmentRow {

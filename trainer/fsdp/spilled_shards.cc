@@ -13,6 +13,7 @@ SpilledShards::SpilledShards(const Layout& layout, int64_t part_elements)
       part_elements_(part_elements),
       spills_(flats_.size()),
       shards_(flats_.size()),
+      momentum_(flats_.size()),
       copies_(flats_.size()) {
   for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
     unit_parts_.push_back(PartsOfUnit(layout, u, part_elements));
@@ -24,12 +25,22 @@ void SpilledShards::Spill(int flat, std::optional<DType> copy) {
   copies_[flat] = copy;
 }
 
-void SpilledShards::Add(int flat, const View& spilled) {
+void SpilledShards::Add(int flat, const View& spilled, bool state) {
   FSDP_CHECK(spills_[flat]) << "flat parameter " << flat << " is not spilled";
   FSDP_CHECK(slots_.empty()) << "slots have been taken";
   if (spilled.NumElements() == 0) return;
   shards_[flat].push_back(spilled);
   spilled_.insert(spilled.data);
+  const bool momentum = state && flats_[flat].dtypes.whole && momentum_[flat] == nullptr;
+  if (momentum) momentum_[flat] = spilled.data;
+}
+
+std::vector<View> SpilledShards::Of(const ShardPart& part) const {
+  std::vector<View> shards;
+  for (const View& shard : shards_[part.flat]) {
+    if (part.momentum == (shard.data == momentum_[part.flat])) shards.push_back(shard);
+  }
+  return shards;
 }
 
 std::vector<ShardPart> SpilledShards::PartsOf(int flat) const {
@@ -43,10 +54,13 @@ void SpilledShards::TakeSlots(PhasedAllocator& allocator, int slots) {
   for (size_t f = 0; f < flats_.size(); ++f) {
     if (shards_[f].empty()) continue;
     const int64_t count = PartsOf(static_cast<int>(f)).front().count;
-    int64_t bytes = 0;
-    for (const View& shard : shards_[f])
-      bytes += RoundUp(count * SizeOf(shard.dtype), kSpillAlignment);
-    copy_offset_ = std::max(copy_offset_, bytes);
+    for (const bool momentum : {false, true}) {
+      int64_t bytes = 0;
+      for (const View& shard : Of({static_cast<int>(f), 0, count, momentum})) {
+        bytes += RoundUp(count * SizeOf(shard.dtype), kSpillAlignment);
+      }
+      copy_offset_ = std::max(copy_offset_, bytes);
+    }
     if (copies_[f]) copies = std::max(copies, count * SizeOf(*copies_[f]));
   }
   const int64_t bytes = copy_offset_ + copies;
@@ -63,7 +77,8 @@ void SpilledShards::TakeSlots(PhasedAllocator& allocator, int slots) {
 View SpilledShards::In(int slot, const ShardPart& part, const View& shard) const {
   if (!Holds(shard)) return shard.data ? shard.Slice(part.begin, part.count) : shard;
   std::byte* at = slots_.at(slot);
-  for (const View& other : shards_[part.flat]) {
+  const bool momentum = shard.data == momentum_[part.flat];
+  for (const View& other : Of({part.flat, part.begin, part.count, momentum})) {
     if (other.data == shard.data) break;
     at += RoundUp(part.count * SizeOf(other.dtype), kSpillAlignment);
   }

@@ -21,7 +21,8 @@
 namespace fsdp {
 
 // A slot holds a part of one flat parameter's shards: the same elements of each spilled shard, and
-// of the copy that goes back to the device in another dtype, if there is one.
+// of the copy that goes back to the device in another dtype, if there is one. Where matrices are
+// updated whole, momentum has a slot when pieces are made of it, and all else at the update.
 class SpilledShards {
  public:
   // Spilled shards have parts of at most so many elements. Other flat parameters have one part, the
@@ -31,13 +32,14 @@ class SpilledShards {
   // Declares that some of the flat parameter's shards will be spilled. `copy`: the dtype of the
   // copy that goes back to the device, if one does.
   void Spill(int flat, std::optional<DType> copy);
-  // Adds a spilled shard, memory on the disk. Call it before the slots are taken.
-  void Add(int flat, const View& spilled);
+  // Adds a spilled shard, memory on the disk. Call it before the slots are taken. The first state
+  // of a flat parameter with DTypes::whole is its momentum.
+  void Add(int flat, const View& spilled, bool state);
   // Takes so many slots in pinned memory, if anything is spilled. Call it once.
   void TakeSlots(PhasedAllocator& allocator, int slots);
 
   bool Holds(const View& shard) const { return spilled_.count(shard.data) > 0; }
-  const std::vector<View>& Of(int flat) const { return shards_[flat]; }
+  std::vector<View> Of(const ShardPart& part) const;  // They move with the part.
   const ShardPart& Part(int unit, int part) const { return unit_parts_[unit][part]; }
   std::vector<ShardPart> PartsOf(int flat) const;
 
@@ -57,6 +59,7 @@ class SpilledShards {
   std::vector<std::vector<ShardPart>> unit_parts_;  // By unit.
   std::vector<bool> spills_;                        // By flat parameter.
   std::vector<std::vector<View>> shards_;           // By flat parameter.
+  std::vector<const std::byte*> momentum_;          // By flat parameter: that shard; null: none.
   std::vector<std::optional<DType>> copies_;        // By flat parameter.
   std::unordered_set<const std::byte*> spilled_;    // Where spilled shards begin on the disk.
   std::vector<std::byte*> slots_;

@@ -110,7 +110,7 @@ void Adafactor::Run(Stream& stream, const MatrixAction& action, const Shared& sh
                     const std::vector<View>& v) {
   switch (action.kind) {
     case ActionKind::kFactorSums:
-      for (const MatrixAction::Shard& shard : action.shards) {
+      for (const ShardUpdate& shard : action.shards) {
         if (!adds_) continue;
         FactorSums(stream, pieces_[shard.flat], shard.coefficient, shard.gradient, shard.master,
                    at_shards_.all, workspace_);
@@ -125,7 +125,7 @@ void Adafactor::Run(Stream& stream, const MatrixAction& action, const Shared& sh
       return FoldFactors(stream, tensors_, constants_, shared.factors, gate_.Slice(0, 1),
                          summed_.all);
     case ActionKind::kUpdateSquares:
-      for (const MatrixAction::Shard& shard : action.shards) {
+      for (const ShardUpdate& shard : action.shards) {
         if (!adds_) continue;
         UpdateSquares(stream, pieces_[shard.flat], constants_, shard.coefficient, shard.gradient,
                       v[shard.flat], at_shards_.all, workspace_);
@@ -142,8 +142,9 @@ void Adafactor::Step(Stream& stream, const ShardUpdate& update, const Shared& sh
   const std::vector<ShardPart> parts =
       Parts(update.flat, layout_.flat_parameters[update.flat].shard_size, kPart);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const auto [flat, begin, count] = parts[i];
-    const auto part = [begin = begin, count = count](const auto& shard) {
+    const int flat = parts[i].flat;
+    const int64_t begin = parts[i].begin, count = parts[i].count;
+    const auto part = [&](const auto& shard) {
       return shard.data != nullptr && shard.NumElements() > 0 ? shard.Slice(begin, count) : shard;
     };
     const std::vector<FactoredPiece> pieces = factors_.Pieces(layout_, flat, shard_, begin, count);

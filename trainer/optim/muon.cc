@@ -12,6 +12,7 @@
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/reductions.h"
 #include "trainer/ops/row_moments.h"
+#include "trainer/ops/state_codes.h"
 #include "trainer/ops/update.h"
 
 namespace fsdp {
@@ -168,16 +169,20 @@ void Muon::Begin(Stream& stream, ConstView coefficient) {
   if (on_host_) Copy(stream, gate, shard_gate_);
 }
 
-// A piece as it lies in this rank's shard.
-SpreadPiece Muon::InShard(const MatrixPiece& piece) const {
-  const WholeMatrix& matrix = layout_.matrices()[piece.matrix];
-  return {.first = piece.first,
-          .count = piece.count,
-          .width = matrix.width,
-          .packed = piece.packed,
-          .begin = matrix.begin - shard_ * shard_sizes_[matrix.flat],
-          .row_pitch = matrix.pitch,
-          .column_pitch = 1};
+std::vector<SpreadPiece> Muon::InShard(int unit, int flat) const {
+  std::vector<SpreadPiece> pieces;
+  for (const MatrixPiece& piece : units_[unit].held) {
+    const WholeMatrix& matrix = layout_.matrices()[piece.matrix];
+    if (matrix.flat != flat) continue;
+    pieces.push_back({.first = piece.first,
+                      .count = piece.count,
+                      .width = matrix.width,
+                      .packed = piece.packed,
+                      .begin = matrix.begin - shard_ * shard_sizes_[flat],
+                      .row_pitch = matrix.pitch,
+                      .column_pitch = 1});
+  }
+  return pieces;
 }
 
 void Muon::Run(Stream& stream, const MatrixAction& action, const Shared& shared,
@@ -204,21 +209,23 @@ void Muon::Pack(Stream& stream, const MatrixAction& action, const Shared& shared
                 const State& state) {
   const MomentumOptions options{options_.muon.momentum, options_.muon.nesterov};
   slots_[action.unit] = action.slot;
-  for (const MatrixAction::Shard& shard : action.shards) {
-    const View update = update_.Slice(0, shard_sizes_[shard.flat]);
-    const View &rules = state.rules[shard.flat][0], &momentum = state.momentum[shard.flat];
+  for (const ShardUpdate& shard : action.shards) {
+    const int64_t count = shard.gradient.NumElements();
+    const View update = update_.Slice(shard.begin, count);
+    const View& rules = state.rules[shard.flat][shard.part];
+    const View momentum = shard.Shard(state.momentum[shard.flat]);
     if (momentum.dtype == DType::kUInt8) {
-      MomentumCoded(stream, options, rules, shared.factors, shard.coefficient, shard.gradient,
-                    {momentum, state.absmax[shard.flat]}, update);
+      MomentumCoded(
+          stream, options, rules, shared.factors, shard.coefficient, shard.gradient,
+          {momentum, state.absmax[shard.flat].Slice(shard.begin / kCodeBlock, count / kCodeBlock)},
+          update);
     } else {
       Momentum(stream, options, shared.seed, rules, shared.factors, shard.coefficient,
                shard.gradient, momentum, update);
     }
-    std::vector<SpreadPiece> pieces;
-    for (const MatrixPiece& piece : units_[action.unit].held) {
-      if (layout_.matrices()[piece.matrix].flat == shard.flat) pieces.push_back(InShard(piece));
-    }
-    PackPieces(stream, pieces, update, shard_pieces_[action.slot]);
+    if (shard.begin + count < shard_sizes_[shard.flat]) continue;  // More parts follow.
+    PackPieces(stream, InShard(action.unit, shard.flat), update_.Slice(0, shard_sizes_[shard.flat]),
+               shard_pieces_[action.slot]);
   }
 }
 
@@ -275,15 +282,14 @@ std::vector<RowMoments> Muon::RowMomentsOf() const {
 void Muon::Step(Stream& stream, const ShardUpdate& update, const Shared& shared, ConstView rules,
                 View average) {
   const int unit = unit_of_flat_[update.flat];
-  const View result = update_.Slice(0, shard_sizes_[update.flat]);
-  Fill(stream, 0, result);  // Padding does not move.
-  std::vector<SpreadPiece> pieces;
-  for (const MatrixPiece& piece : units_[unit].held) {
-    if (layout_.matrices()[piece.matrix].flat == update.flat) pieces.push_back(InShard(piece));
+  if (update.begin == 0) {  // Parts follow one another.
+    const View result = update_.Slice(0, shard_sizes_[update.flat]);
+    Fill(stream, 0, result);  // Padding does not move.
+    SpreadPieces(stream, InShard(unit, update.flat), 1, shard_pieces_[slots_[unit]], result);
   }
-  SpreadPieces(stream, pieces, 1, shard_pieces_[slots_[unit]], result);
-  Sgd(stream, {.momentum = 0}, rules, shared.factors, shard_gate_, result, update.master, View(),
-      {shared.seed, update.copy, average, options_.ema.value_or(0)});
+  Sgd(stream, {.momentum = 0}, rules, shared.factors, shard_gate_,
+      update_.Slice(update.begin, update.master.NumElements()), update.master, View(),
+      {shared.seed, update.copy, update.Shard(average), options_.ema.value_or(0)});
 }
 
 }  // namespace fsdp

@@ -91,7 +91,8 @@ class Muon {
  private:
   void Pack(Stream& stream, const MatrixAction& action, const Shared& shared, const State& state);
   void Compute(Stream& stream, const MatrixAction& action);
-  SpreadPiece InShard(const MatrixPiece& piece) const;
+  // The unit's pieces as they lie in this rank's shard.
+  std::vector<SpreadPiece> InShard(int unit, int flat) const;
 
   struct OfUnit {
     std::vector<MatrixPiece> held, owned;

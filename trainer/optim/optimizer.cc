@@ -166,7 +166,7 @@ void Optimizer::Step(Stream& stream, const ShardUpdate& update) {
                             state_[0].shards[update.flat], average);
   }
   if (whole_[update.flat]) {
-    return muon_->Step(stream, update, {factors, seed_}, rules_[update.flat][0], average);
+    return muon_->Step(stream, update, {factors, seed_}, rules_[update.flat][update.part], average);
   }
   ShardOperands operands{rules_[update.flat][update.part],
                          factors,

@@ -63,7 +63,8 @@ void CheckOffload(const Require& require, const Recipe& recipe) {
   require(share == 0 || share == 1, {"fsdp.cpu_offload.optimizer_share", "optimizer.name"},
           "fsdp.cpu_offload.optimizer_share is " + Shortest(share) + ", but " + name +
               " updates all matrices in one place: set that to 0 or 1, or optimizer.name to adamw");
-  require(!offload.spill, {"fsdp.cpu_offload.spill", "optimizer.name"},
+  require(!offload.spill || kind == OptimizerRecipe::Kind::kMuon,
+          {"fsdp.cpu_offload.spill", "optimizer.name"},
           "fsdp.cpu_offload.spill takes state to a disk, but " + name +
               " reads a matrix's more than once in an update: set that to null, or "
               "optimizer.name to adamw");

@@ -19,6 +19,13 @@
 namespace fsdp::testing {
 namespace {
 
+// `part`: elements; a disk's blocks are 4 KiB.
+void SpillInParts(ExecutorOptions& o, int64_t part) {
+  o.spill_part = part;
+  o.cpu_offload.optimizer = true;
+  o.cpu_offload.spill = ::testing::TempDir();
+}
+
 // On the ranks of `run`, threads and then processes.
 void ExpectSettingsChangeNoBit(TinyRun run) {
   ExecutorOptions& o = run.options.executor;
@@ -34,6 +41,13 @@ void ExpectSettingsChangeNoBit(TinyRun run) {
   EXPECT_EQ(FirstDifference(Train(run), plain), "") << "on the host";
   o.cpu_offload.params = true;
   EXPECT_EQ(FirstDifference(Train(run), plain), "") << "fetched";
+  for (const bool params : {true, false}) {
+    if (o.factored) break;
+    o.cpu_offload.params = params;
+    SpillInParts(o, 1024);
+    o.cpu_offload.spill_ahead = params ? 0 : 2;
+    EXPECT_EQ(FirstDifference(Train(run), plain), "") << "on a disk, fetched " << params;
+  }
   o.cpu_offload = {};
   o.limiter = FsdpOptions::Limiter::kHost;
   o.buffers = FsdpOptions::Buffers::kCaching;
@@ -101,6 +115,9 @@ void ExpectNarrowFormatsLearn(TinyRun run, DType state_dtype) {
     EXPECT_LT(result.losses.back(), result.losses.front());
     o.cpu_offload.optimizer = true;
     EXPECT_EQ(FirstDifference(Train(run), result), "") << "on the host";
+    if (o.factored) continue;
+    SpillInParts(o, 2048);
+    EXPECT_EQ(FirstDifference(Train(run), result), "") << "on a disk";
   }
 }
 
@@ -149,6 +166,31 @@ TEST(MuonRun, LearnsWithMomentumInCodes) {
   const TinyResult got = Train(run);
   EXPECT_NE(got.losses, want.losses);
   for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(got.losses[i], want.losses[i], 0.02) << i;
+  SpillInParts(run.options.executor, 4096);
+  EXPECT_EQ(FirstDifference(Train(run), got), "");
+}
+
+// Momentum when pieces are made of it, masters and averages at the update; where parameters are
+// fetched, they are the masters, in memory.
+TEST(MuonRun, AByteOnADiskIsReadAndWrittenOnce) {
+  for (const bool params : {false, true}) {
+    TinyRun run = MuonRun(2);
+    ExecutorOptions& o = run.options.executor;
+    run.options.optimizer.ema = 0.9;
+    o.cpu_offload = {.params = params, .optimizer = true};
+    const TinyResult in_memory = Train(run);
+    SpillInParts(o, 1024);
+    EXPECT_EQ(FirstDifference(Train(run), in_memory), "") << params;
+    const auto model = MakeModel(run.shape());
+    int64_t bytes = 0;
+    for (const FlatParameter& flat : LayoutFor(o, *model, run.world).flat_parameters) {
+      bytes += 4 * flat.shard_size * ((params ? 0 : 1) + (flat.dtypes.whole ? 1 : 2) + 1);
+    }
+    StepTraffic planned;
+    PlanMemory(*model, run.options, run.world, &planned);
+    EXPECT_EQ(planned.spill_read_bytes, bytes) << params;
+    EXPECT_EQ(planned.spill_write_bytes, bytes) << params;
+  }
 }
 
 // At most 2 N / F elements a step on average, N being those of all matrices.

@@ -649,12 +649,13 @@ TEST(Snapshot, RacesWithNoUpdate) {
   ExecutorOptions o;
   o.whole = WholeRuleOf(muon);
   for (ExecutorOptions& of : std::vector<ExecutorOptions>{o, Factored()}) {
-    for (const bool on_host : {false, true}) {
-      of.cpu_offload.optimizer = on_host;
+    for (int place = 0; place < (of.factored ? 2 : 3); ++place) {
+      of.cpu_offload.optimizer = place > 0;
+      if (place == 2) of.cpu_offload.spill = ".";
       Runner runner(SmallConfig(), of, /*world=*/2, {});
       runner.TakeSnapshots();
       EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "")
-          << of.factored << on_host;
+          << of.factored << place;
     }
   }
 }
@@ -679,7 +680,7 @@ TEST(WaitDeletion, MemoryOfAGpu) {
 }
 
 // Pieces, owned matrices and results of three units, in as many slots, on two streams; on five with
-// updates on the host.
+// updates on the host, on seven with state on a disk.
 TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
   OptimizerOptions muon;
   muon.kind = OptimizerKind::kMuon;
@@ -690,13 +691,16 @@ TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
          {Strategy::kFullShard, Strategy::kNoShard, Strategy::kHybridShard}) {
       // The last of four shards has none of so few elements.
       if ((world == 4) != IsHybrid(strategy)) continue;
-      for (const auto& [communicators, on_host] : {std::pair(1, false), {2, false}, {2, true}}) {
+      for (const auto& [communicators, on_host, spill] :
+           {std::tuple(1, false, false), {2, false, false}, {2, true, false}, {2, true, true}}) {
         ExecutorOptions o;
         o.whole = WholeRuleOf(muon);
         o.sharding_strategy = strategy;
         if (IsHybrid(strategy)) o.shard_size = 2;
         o.communicators = communicators;
         o.cpu_offload.optimizer = on_host;
+        if (spill) o.cpu_offload.spill = ".";
+        if (spill) o.spill_part = 256;
         Runner runner(SmallConfig(), o, world, {});
         const Schedule schedule = runner.Of(Mode::kTrain);
         ++totals.schedules;

@@ -132,7 +132,7 @@ inline Values StepOnRank(const Case& c, Rank& rank) {
         matrices->world = communicators.Over(Group::kWorld);
         for (const int f : action.unit < 0 ? std::span<const int>() : flats()) {
           if (!options.factored && !layout.flat_parameters[f].dtypes.whole) continue;
-          matrices->shards.push_back({f, executor.gradient(f), coefficient, executor.master(f)});
+          matrices->shards.push_back({f, executor.master(f), executor.gradient(f), coefficient});
         }
         optimizer.RunMatrices(stream, *matrices);
       }
