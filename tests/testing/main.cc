@@ -6,8 +6,9 @@
 // FSDP_TRAIN_TEST_EVERYTHING or a filter of one's own runs what they say.
 //
 // A rule chooses with variables, in place of a filter: FSDP_TRAIN_TEST_FILES names sources
-// ("gemm_test"), FSDP_TRAIN_TEST_WITHOUT is a pattern of tests that are left out, and with
-// FSDP_TRAIN_SHARD_BY_FILE all tests of a source run in one shard.
+// ("gemm_test"), FSDP_TRAIN_TEST_WITHOUT is a pattern of tests that are left out,
+// FSDP_TRAIN_TEST_OPTIMISED one of those that a sanitizer's build leaves to the optimised one, and
+// with FSDP_TRAIN_SHARD_BY_FILE all tests of a source run in one shard.
 //
 // With FSDP_TRAIN_TEST_EVERY_PATTERN a filter has to choose something with each of its patterns.
 #include <fnmatch.h>
@@ -30,9 +31,9 @@ namespace fsdp::testing {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kOneInTwo = true;
+constexpr bool kSanitizer = true;
 #else
-constexpr bool kOneInTwo = false;
+constexpr bool kSanitizer = false;
 #endif
 constexpr int kWhole = 4;
 
@@ -67,7 +68,7 @@ std::string NameOf(const ::testing::TestSuite& suite, const ::testing::TestInfo&
 
 // Whether a sanitizer's build leaves the case to another part. A suite keeps its first.
 bool IsOfAnotherPart(const ::testing::TestSuite& suite, const ::testing::TestInfo& test) {
-  if (!kOneInTwo || Everything() || test.value_param() == nullptr) return false;
+  if (!kSanitizer || Everything() || test.value_param() == nullptr) return false;
   if (suite.total_test_count() <= kWhole || &test == suite.GetTestInfo(0)) return false;
   return Hash(NameOf(suite, test)) >> 63 != Part(2);
 }
@@ -88,19 +89,19 @@ std::set<std::string> ShardOfSources() {
   return chosen;
 }
 
-// A filter of all tests that the program's rule and its part leave, or "*".
+// A filter of all tests that the program's rule and its part leave.
 std::string Chosen() {
   std::set<std::string> files;
   std::istringstream words(Variable("FSDP_TRAIN_TEST_FILES"));
   for (std::string word; words >> word;) files.insert(word);
   if (!Variable("FSDP_TRAIN_SHARD_BY_FILE").empty()) files = ShardOfSources();
-  std::string left_out = Variable("FSDP_TRAIN_TEST_WITHOUT");
-  if (!left_out.empty()) left_out += ":";
+  std::string left_out = Variable("FSDP_TRAIN_TEST_WITHOUT") + ":";
+  if (kSanitizer && !Everything()) left_out += Variable("FSDP_TRAIN_TEST_OPTIMISED") + ":";
   ForEachTest([&](const auto& suite, const auto& test) {
     const bool of_another_file = !files.empty() && !files.contains(SourceOf(test));
     if (of_another_file || IsOfAnotherPart(suite, test)) left_out += NameOf(suite, test) + ":";
   });
-  return left_out.empty() ? "*" : "*-" + left_out;
+  return "*-" + left_out;
 }
 
 bool IsOfATest(const std::string& pattern) {

@@ -30,7 +30,7 @@ void ExpectStrategyAndRecomputationChangeNoBit(TinyRun run) {
 void ExpectOffloadChangesNoBit(TinyRun run) {
   run.world = 2;
   const TinyResult plain = Train(run);
-  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     run.options.executor.recompute = recompute;
     run.options.executor.activation_offload = ActivationOffload::kHost;
     run.options.executor.cpu_offload.optimizer = run.options.executor.cpu_offload.params = true;

@@ -89,6 +89,7 @@ def room_tests(
         tsan_filter = "",
         tags = [],
         args = [],
+        optimised_alone = "",
         **kwargs):
     """One program of the folder's *_test.cc, without those that a rule above it has.
 
@@ -102,8 +103,12 @@ def room_tests(
       tsan_filter: their cases that do.
       tags: others.
       args: of the program.
+      optimised_alone: a pattern of cases. The others run under AddressSanitizer, too.
       **kwargs: passed on to cc_test.
     """
+    if optimised_alone:
+        home = "both"
+        kwargs["env"] = {"FSDP_TRAIN_TEST_OPTIMISED": optimised_alone}
     if srcs == None:
         taken = []
         for rule in native.existing_rules().values():
