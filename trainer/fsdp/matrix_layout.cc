@@ -10,6 +10,15 @@
 #include "trainer/nn/model.h"
 
 namespace fsdp {
+namespace {
+
+// The first shard that holds some of the matrix, and the last: few of many.
+std::pair<int, int> Holders(const WholeMatrix& matrix, int64_t shard_size) {
+  const int64_t last = matrix.begin + (matrix.rows - 1) * matrix.pitch + matrix.width - 1;
+  return {static_cast<int>(matrix.begin / shard_size), static_cast<int>(last / shard_size)};
+}
+
+}  // namespace
 
 DType MatrixDType(const Layout& layout, std::optional<DType> chosen) {
   const bool narrow = std::ranges::any_of(layout.flat_parameters, [](const FlatParameter& flat) {
@@ -74,12 +83,9 @@ void MatrixLayout::Deal() {
   std::vector<int64_t> held(shards_);
   for (const int i : order) {
     WholeMatrix& matrix = matrices_[i];
-    const int64_t shard_size = shard_sizes_[matrix.flat];
-    const int64_t end = matrix.begin + (matrix.rows - 1) * matrix.pitch + matrix.width;
+    const auto [first, last] = Holders(matrix, shard_sizes_[matrix.flat]);
     std::ranges::fill(held, 0);
-    for (int64_t s = matrix.begin / shard_size; s * shard_size < end; ++s) {
-      held[s] = PieceOf(i, static_cast<int>(s)).count;
-    }
+    for (int shard = first; shard <= last; ++shard) held[shard] = PieceOf(i, shard).count;
     for (int rank = 1; rank < world_; ++rank) {
       const auto key = [&](int r) { return std::pair(work[r], -held[r % shards_]); };
       if (key(rank) < key(matrix.owner)) matrix.owner = rank;
@@ -147,10 +153,12 @@ std::vector<MatrixPiece> MatrixLayout::Owned(int unit, int rank) const {
 int64_t MatrixLayout::MostHeld() const {
   int64_t most = 0;
   for (const std::vector<int>& unit : of_unit_) {
-    for (int shard = 0; shard < shards_; ++shard) {
-      int64_t held = 0;
-      for (const int i : unit) held += PieceOf(i, shard).count;
-      most = std::max(most, held);
+    std::vector<int64_t> held(shards_);
+    for (const int i : unit) {
+      const auto [first, last] = Holders(matrices_[i], shard_sizes_[matrices_[i].flat]);
+      for (int shard = first; shard <= last; ++shard) {
+        most = std::max(most, held[shard] += PieceOf(i, shard).count);
+      }
     }
   }
   return most;
@@ -180,7 +188,8 @@ ExchangeLayout MatrixLayout::Exchange(int unit, bool back) const {
   std::vector<std::vector<int64_t>> stretch(shards_, std::vector<int64_t>(owners.size()));
   for (const int i : of_unit_[unit]) {
     const auto o = std::ranges::lower_bound(owners, matrices_[i].owner) - owners.begin();
-    for (int shard = 0; shard < shards_; ++shard) stretch[shard][o] += PieceOf(i, shard).count;
+    const auto [first, last] = Holders(matrices_[i], shard_sizes_[matrices_[i].flat]);
+    for (int shard = first; shard <= last; ++shard) stretch[shard][o] += PieceOf(i, shard).count;
   }
   std::vector<ExchangeLayout::Pair> pairs;
   for (size_t o = 0; back && o < owners.size(); ++o) {
@@ -188,8 +197,10 @@ ExchangeLayout MatrixLayout::Exchange(int unit, bool back) const {
     for (int rank = 0; rank < world_; ++rank) {
       const int shard = rank % shards_;
       if (shard == 0) begin = 0;
-      pairs.push_back({owners[o], rank, begin, stretch[shard][o]});
-      begin += stretch[shard][o];
+      const int64_t count = stretch[shard][o];
+      if (count == 0) continue;
+      pairs.push_back({owners[o], rank, begin, count});
+      begin += count;
     }
   }
   for (int rank = 0; !back && rank < world_; ++rank) {
@@ -197,7 +208,7 @@ ExchangeLayout MatrixLayout::Exchange(int unit, bool back) const {
     for (size_t o = 0; o < owners.size(); ++o) {
       const int64_t count = stretch[rank % shards_][o];
       const bool own_copy = rank / shards_ == owners[o] / shards_;
-      if (own_copy) pairs.push_back({rank, owners[o], held, count});
+      if (count > 0 && own_copy) pairs.push_back({rank, owners[o], held, count});
       held += count;
     }
   }
