@@ -679,6 +679,19 @@ TEST(WaitDeletion, MemoryOfAGpu) {
   EXPECT_GE(totals.schedules, kUnderAsan ? 0 : 8);
 }
 
+// Its embedding is a unit of its own.
+LlamaConfig UntiedConfig() {
+  LlamaConfig config;
+  config.hidden_size = config.intermediate_size = 12;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = config.num_key_value_heads = 3;
+  config.head_dim = 4;
+  config.vocab_size = 16;
+  config.max_position_embeddings = 4;
+  config.tie_word_embeddings = false;
+  return config;
+}
+
 // Pieces, owned matrices and results of three units, in as many slots, on two streams; on five with
 // updates on the host, on seven with state on a disk.
 TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
@@ -710,6 +723,13 @@ TEST(WaitDeletion, MatricesThatAreUpdatedWhole) {
       }
     }
   }
+  // The first action of an update makes pieces.
+  ExecutorOptions o;
+  o.whole = WholeRuleOf(muon);
+  o.cpu_offload.optimizer = true;
+  o.auto_wrap.outside = WrapPolicy::Outside::kUnits;
+  Runner runner(UntiedConfig(), o, /*world=*/3, {{"*embed_tokens*", {}, 1, true}});
+  EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "");
   std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
 }
 
@@ -734,6 +754,13 @@ TEST(WaitDeletion, FactoredMoments) {
       if (HasFatalFailure()) return;
     }
   }
+  // A forward pass that begins with frozen weights waits for no update.
+  ExecutorOptions o = Factored();
+  o.cpu_offload.optimizer = true;
+  o.auto_wrap.outside = WrapPolicy::Outside::kUnits;
+  Runner runner(UntiedConfig(), o, /*world=*/3,
+                {{"*embed_tokens*", {}, 1, true}, {"*layers*", {}, 1, true}});
+  EXPECT_EQ(runner.FirstRace(Mode::kTrain, runner.Of(Mode::kTrain)), "");
   std::printf("%d schedules, %d waits\n", totals.schedules, totals.waits);
 }
 
