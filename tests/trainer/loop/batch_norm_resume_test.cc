@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 
 #include "models/shape.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -30,7 +30,7 @@ using testing::CheckpointFiles;
 using testing::TrainRanks;
 using testing::UnusedPath;
 using Strings = std::vector<std::string>;
-using nlohmann::json;
+using json = testing::Json;
 
 constexpr int kSteps = 6, kStop = 3;
 

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tests/testing/everything.h"
+#include "tests/testing/json.h"
 #include "tests/trainer/comm/ranks.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -24,7 +24,7 @@
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using testing::Json;
 using Strings = std::vector<std::string>;
 
 constexpr uint64_t kSeed = 20261122;

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "tests/trainer/data/pillow_images.h"
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/core/atomic_file.h"
@@ -92,7 +92,7 @@ std::vector<double> LossesOf(const Recipe& recipe) {
   std::vector<double> losses;
   std::istringstream lines(ReadWholeFile(*recipe.run.dir + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json record = nlohmann::json::parse(line);
+    const testing::Json record = testing::Json::parse(line);
     if (record["kind"] == "step") losses.push_back(record["loss"]);
   }
   return losses;

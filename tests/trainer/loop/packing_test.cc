@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "tests/trainer/loop/train_ranks.h"
 #include "trainer/comm/hosts/host_placement.h"
 #include "trainer/core/atomic_file.h"
@@ -47,11 +47,11 @@ Recipe Tiny(const std::string& directory, const Strings& more) {
                      overrides);
 }
 
-std::vector<nlohmann::json> Records(const std::string& run, const std::string& kind) {
-  std::vector<nlohmann::json> records;
+std::vector<testing::Json> Records(const std::string& run, const std::string& kind) {
+  std::vector<testing::Json> records;
   std::istringstream in(ReadWholeFile(run + "/metrics.jsonl"));
   for (std::string line; std::getline(in, line);) {
-    auto record = nlohmann::json::parse(line);
+    auto record = testing::Json::parse(line);
     if (record["kind"] == kind) records.push_back(record);
   }
   return records;
@@ -177,10 +177,10 @@ TEST(PackingTest, RecordsMeanTheLossesOfTheirSteps) {
   ASSERT_EQ(thirds.size(), 3u);
   size_t at = 0;
   double before = 0;
-  for (const nlohmann::json& record : thirds) {
+  for (const testing::Json& record : thirds) {
     double sum = 0, targets = 0;
     for (; at < each.size() && each[at]["step"] <= record["step"]; ++at) {
-      const nlohmann::json& step = each[at];
+      const testing::Json& step = each[at];
       const double tokens = step["tokens"], n = tokens - std::exchange(before, tokens);
       sum += n * step["loss"].get<double>();
       targets += n;

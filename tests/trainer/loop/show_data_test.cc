@@ -4,12 +4,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "tests/trainer/data/pillow_images.h"
 #include "trainer/core/errors.h"
 #include "trainer/loop/run_data.h"
@@ -20,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-using nlohmann::json;
+using json = testing::Json;
 using Strings = std::vector<std::string>;
 
 constexpr char kGpt2[] =

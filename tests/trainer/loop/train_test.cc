@@ -12,13 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
 
 #include "tests/testing/everything.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "tests/trainer/comm/ranks.h"
 #include "tests/trainer/loop/checkpoint_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -80,11 +80,11 @@ Strings Train(int world, const Recipe& recipe, const std::function<void(Job&)>& 
   return ends;
 }
 
-std::vector<nlohmann::json> Records(const std::string& run, const std::string& kind) {
-  std::vector<nlohmann::json> records;
+std::vector<testing::Json> Records(const std::string& run, const std::string& kind) {
+  std::vector<testing::Json> records;
   std::istringstream in(ReadWholeFile(run + "/metrics.jsonl"));
   for (std::string line; std::getline(in, line);) {
-    auto record = nlohmann::json::parse(line);
+    auto record = testing::Json::parse(line);
     if (record["kind"] == kind) records.push_back(record);
   }
   return records;

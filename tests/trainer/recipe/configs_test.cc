@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
 #include "models/shape.h"
+#include "tests/testing/json.h"
 #include "trainer/recipe/load.h"
 #include "trainer/recipe/print.h"
 #include "trainer/recipe/recipe.h"
@@ -92,7 +92,7 @@ TEST(Docs, RecipeOfThePageLoads) {
 }
 
 // Every key that a schema has anywhere, "[]" standing for the items of a list.
-void AddKeys(const nlohmann::json& schema, const std::string& key, std::vector<std::string>& keys) {
+void AddKeys(const testing::Json& schema, const std::string& key, std::vector<std::string>& keys) {
   if (schema.contains("properties")) {
     for (const auto& [name, property] : schema["properties"].items()) {
       const std::string whole = key.empty() ? name : key + "." + name;
@@ -111,7 +111,7 @@ void AddKeys(const nlohmann::json& schema, const std::string& key, std::vector<s
 TEST(Docs, RecipePageHasEveryKey) {
   const std::string page = RecipeDocumentation();
   std::vector<std::string> keys;
-  AddKeys(nlohmann::json::parse(RecipeJsonSchema()), "", keys);
+  AddKeys(testing::Json::parse(RecipeJsonSchema()), "", keys);
   EXPECT_GE(keys.size(), 100u);
   EXPECT_NE(std::find(keys.begin(), keys.end(), "optimizer.groups[].match"), keys.end());
   for (std::string key : keys) {

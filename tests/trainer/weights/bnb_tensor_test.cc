@@ -8,12 +8,12 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "models/shape.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/nn/model.h"
@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ErrorOf;
 using testing::FreshDirectory;
-using Json = nlohmann::json;
+using testing::Json;
 
 const std::string kFixtures = "tests/fixtures/bitsandbytes/", kLayer = "model.layers.0.",
                   kDown = kLayer + "mlp.down_proj.weight", kQ = kLayer + "self_attn.q_proj.weight";

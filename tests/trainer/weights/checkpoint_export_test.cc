@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "models/shape.h"
 #include "models/vit/config.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/data/tokenizers/tokenizer.h"
@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::FreshDirectory;
-using Json = nlohmann::json;
+using testing::Json;
 using Ids = std::vector<int32_t>;
 using Strings = std::vector<std::string>;
 

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +17,8 @@
 #include "models/t5/config.h"
 #include "models/vit/config.h"
 #include "tests/testing/error_of.h"
+#include "tests/testing/json.h"
+#include "tests/trainer/weights/patched.h"
 #include "trainer/core/errors.h"
 
 namespace fsdp {
@@ -25,7 +26,7 @@ namespace {
 
 using testing::ErrorOf;
 
-using Json = nlohmann::json;
+using testing::Json;
 
 HfConfig Parse(const std::string& text) { return ParseHfConfig(text, "dir/config.json"); }
 
@@ -34,9 +35,7 @@ const Gpt2Config& Gpt2(const HfConfig& config) { return *config.shape.As<Gpt2Con
 
 // With `members` in place of those of the same names; null removes one.
 std::string With(const std::string& text, const Json& members) {
-  Json json = Json::parse(text);
-  json.merge_patch(members);
-  return json.dump();
+  return testing::Patched(Json::parse(text), members).dump();
 }
 
 // The published files, abridged by what is bookkeeping.
@@ -95,7 +94,7 @@ TEST(HfConfigTest, PublishedFilesAreThePresets) {
   EXPECT_EQ(ModelShape(gpt2), preset("gpt2-124m"));
   // As transformers 5 writes it: both in one object.
   Json newer = Json::parse(kLlama31);
-  newer["rope_parameters"] = newer["rope_scaling"];
+  newer["rope_parameters"] = Json(newer["rope_scaling"]);  // A copy: a new member moves others.
   newer["rope_parameters"]["rope_theta"] = newer["rope_theta"];
   newer["dtype"] = "bfloat16";
   for (const char* key : {"rope_scaling", "rope_theta", "torch_dtype"}) newer.erase(key);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +13,8 @@
 #include "models/shape.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
+#include "tests/trainer/weights/patched.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/nn/lora.h"
 #include "trainer/weights/hf_adapters.h"
@@ -24,16 +25,14 @@
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::json;
 using testing::ErrorOf;
 using testing::FreshDirectory;
+using testing::Json;
 
 HfConfig Parse(const std::string& text) { return ParseHfConfig(text, "dir/config.json"); }
 const MoeConfig& Moe(const HfConfig& config) { return *config.shape.As<MoeConfig>(); }
 std::string With(const std::string& text, const char* members) {
-  Json json = Json::parse(text);
-  json.merge_patch(Json::parse(members));
-  return json.dump();
+  return testing::Patched(Json::parse(text), Json::parse(members)).dump();
 }
 
 // The published files, abridged by what is bookkeeping.

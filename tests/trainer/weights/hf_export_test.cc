@@ -11,7 +11,6 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "models/gpt2/config.h"
 #include "models/llama/config.h"
@@ -20,6 +19,7 @@
 #include "models/vit/config.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/core/philox.h"
@@ -36,7 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ErrorOf;
 using testing::FreshDirectory;
-using Json = nlohmann::json;
+using testing::Json;
 using Strings = std::vector<std::string>;
 
 Strings List(const std::string& directory) {

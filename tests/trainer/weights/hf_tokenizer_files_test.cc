@@ -4,9 +4,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
 #include "trainer/data/tokenizers/tokenizer.h"
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::FreshDirectory;
-using Json = nlohmann::json;
+using testing::Json;
 
 const char kFixtures[] = "tests/fixtures/tokenizers/";
 

@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "models/gpt2/gpt2.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
 #include "trainer/core/dtype.h"
 #include "trainer/core/errors.h"
 
@@ -69,12 +69,12 @@ TEST(HfWeightsTest, ReadsSeveralFiles) {
   WriteTensor<uint16_t>(dir + "/c.safetensors", "ln_f.bias", SafetensorsType::kF16, {2},
                         {Float16(0.25f).bits, Float16(8).bits});
   WriteTensor<uint8_t>(dir + "/d.safetensors", "h.0.attn.bias", SafetensorsType::kU8, {1}, {1});
-  nlohmann::json index = {{"metadata", {{"total_size", 21}}},
-                          {"weight_map",
-                           {{"wte.weight", "a.safetensors"},
-                            {"wpe.weight", "b.safetensors"},
-                            {"ln_f.bias", "c.safetensors"},
-                            {"h.0.attn.bias", "d.safetensors"}}}};
+  testing::Json index = {{"metadata", {{"total_size", 21}}},
+                         {"weight_map",
+                          {{"wte.weight", "a.safetensors"},
+                           {"wpe.weight", "b.safetensors"},
+                           {"ln_f.bias", "c.safetensors"},
+                           {"h.0.attn.bias", "d.safetensors"}}}};
   const auto write_index = [&] { Spill(dir + "/model.safetensors.index.json", index.dump()); };
   write_index();
   const HfWeights weights(dir);
@@ -91,7 +91,7 @@ TEST(HfWeightsTest, ReadsSeveralFiles) {
             std::string::npos);
 
   const auto refused = [&](const char* tensor, const char* file) {
-    const nlohmann::json before = index;
+    const testing::Json before = index;
     index["weight_map"][tensor] = file;
     write_index();
     index = before;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string>
@@ -14,6 +13,8 @@
 #include "models/shape.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/fresh_directory.h"
+#include "tests/testing/json.h"
+#include "tests/trainer/weights/patched.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/core/atomic_file.h"
 #include "trainer/core/errors.h"
@@ -27,9 +28,9 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 using testing::ErrorOf;
 using testing::FreshDirectory;
+using testing::Json;
 
 const std::string kFixtures = "tests/fixtures/peft/";
 
@@ -39,14 +40,13 @@ std::string Copy(const std::string& name, const Json& members = Json::object()) 
   for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
     fs::copy_file(kFixtures + name + "/" + file, directory + "/" + file);
   }
-  Json config = Json::parse(std::ifstream(directory + "/adapter_config.json"));
-  config.merge_patch(members);
-  std::ofstream(directory + "/adapter_config.json") << config.dump();
+  const Json config = Json::parse(ReadWholeFile(directory + "/adapter_config.json"));
+  std::ofstream(directory + "/adapter_config.json") << testing::Patched(config, members);
   return directory;
 }
 
 std::string BaseOf(const std::string& name) {
-  return Json::parse(std::ifstream(kFixtures + name + "/adapter_config.json"))
+  return Json::parse(ReadWholeFile(kFixtures + name + "/adapter_config.json"))
       .at("base_model_name_or_path");
 }
 
