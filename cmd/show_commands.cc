@@ -4,14 +4,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "cmd/commands.h"
 #include "models/shape.h"
+#include "trainer/core/json_tree.h"
 #include "trainer/core/units.h"
 #include "trainer/core/utf8.h"
 #include "trainer/engine/step_operations.h"
@@ -83,20 +84,20 @@ void PrintModels() {
 }
 
 void PrintModelsAsJson() {
-  nlohmann::ordered_json models = nlohmann::ordered_json::array();
+  JsonTree models = JsonTree::List();
   for (const ModelPreset& preset : ModelPresets()) {
     const std::shared_ptr<Model> model = MakeModel(preset.shape);
     const int64_t length = std::min(kLongest, MaxPositions(preset.shape));
     const bool of_sequences = model->Inputs(length) != model->Inputs(length / 2);
-    nlohmann::ordered_json one = {{"name", preset.name},
-                                  {"family", FamilyOf(preset.shape)},
-                                  {"parameters", NumParameters(preset.shape)},
-                                  {"seq_len", nullptr},
-                                  {"flops_per_sample", FlopsPerSample(*model, length)}};
+    JsonTree one = JsonTree::Object({{"name", preset.name},
+                                     {"family", FamilyOf(preset.shape)},
+                                     {"parameters", NumParameters(preset.shape)},
+                                     {"seq_len", nullptr},
+                                     {"flops_per_sample", FlopsPerSample(*model, length)}});
     if (of_sequences) one["seq_len"] = length;
-    models.push_back(std::move(one));
+    models.Append(std::move(one));
   }
-  std::printf("%s\n", models.dump(2).c_str());
+  std::printf("%s\n", models.Dump(2).c_str());
 }
 
 struct ReportFlags {
