@@ -339,15 +339,16 @@ def nccl(kit):
     yield "starts", lambda: start_and_end(kit, recipe, environment)
     yield "a rank is killed", lambda: killed(kit, recipe, environment)
     yield from collectives(kit, ranks, environment)
-    for number in (1, 2):
-        def memory_and_time(number=number):
-            run = kit.train(recipe, "cuda", f"fsdp.communicators={number}", ranks=ranks,
-                            environment=environment)
+    # NCCL_MAX_CTAS of ranks that share a GPU goes before collective_blocks; products follow it all the same.
+    for setting in ("communicators=1", "communicators=2", "collective_blocks=0", "collective_blocks=8",
+                    "collective_blocks=16"):
+        def memory_and_time(setting=setting):
+            run = kit.train(recipe, "cuda", "fsdp." + setting, ranks=ranks, environment=environment)
             gpu = json.loads((run / "provenance.json").read_text())["gpu_memory"]
             took = statistics.median(record["step_time_s"] for record in records(run))
             return row(True, f"{took * 1e3:.1f} ms a step; {gpu['taken']} bytes taken, and outside of the "
                        f"allocator {gpu['outside']}", seconds=took, **gpu)
-        yield f"communicators {number}", memory_and_time
+        yield setting.replace("=", " "), memory_and_time
 
 
 def checkpoints(kit):
