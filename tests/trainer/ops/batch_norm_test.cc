@@ -29,8 +29,9 @@ struct Images {
 
 std::vector<Images> AllImages() {
   return {{3, 2, 3, 5, {1, 0.5, 2}},
-          {4, 1, 1, 33, {1, 0, 1, 1}},  // One sample does not count.
-          {2, 17, 16, 3, {1, 1}},       // Several pieces a sample.
+          {4, 1, 1, 33, {1, 0, 1, 1}},   // One sample does not count.
+          {2, 17, 16, 3, {1, 1}},        // Several pieces a sample.
+          {19, 1, 2, 3, Values(19, 1)},  // More pieces than warps that join them.
           {2, 3, 3, 131, {0, 1}}};
 }
 
