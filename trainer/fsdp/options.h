@@ -103,7 +103,7 @@ struct FsdpOptions {
   Accumulation gradient_accumulation = Accumulation::kSharded;
   bool concat_gradients = false;  // With Buffers::kCaching: see schedule.h.
   // Multiprocessors of a GPU that a collective may take; 0: as many as NCCL likes. Null: by the
-  // machine (loop/collective_blocks.h).
+  // machine (loop/multiprocessors.h).
   std::optional<int64_t> collective_blocks = {};
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
