@@ -41,6 +41,15 @@ TEST_F(GpusTest, AreListed) {
   EXPECT_EQ(WhyUnusable(gpus, 2, nullptr), "");
 }
 
+// Itself, and the others where the driver says so.
+TEST_F(GpusTest, ReachEachOther) {
+  ResetEmulatedGpus({.count = 4, .multiprocessors = 132});
+  EXPECT_EQ(FindGpus().visible.at(3).multiprocessors, 132);
+  EXPECT_EQ(GpusInReach(3), 4);
+  ResetEmulatedGpus({.count = 4, .peers = false});
+  EXPECT_EQ(GpusInReach(3), 1);
+}
+
 TEST_F(GpusTest, RanksTakeTheHostsGpusInTurn) {
   ResetEmulatedGpus({.count = 3});
   const Gpus gpus = FindGpus();
